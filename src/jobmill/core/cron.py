@@ -1,0 +1,207 @@
+"""Cron expressions: which instants one names, found by cronsim under rules of ours for zones, days and time changes.
+
+What may be written: five fields, or six with seconds first; names (`mon`, `jan`); `?` for `*`; `@daily` and the like;
+`@every 1h30m`; and before any of them `TZ=Europe/Berlin ` or `CRON_TZ=Europe/Berlin `. The two day fields are ORed
+unless one of them is a bare star.
+
+When the clock changes in the zone:
+- An expression that names hours follows the wall clock. A slot that the change skips comes once, right after the gap; a
+  slot that the change repeats comes once, the first time.
+- An expression for every hour (`*/5 * * * *`) follows elapsed time: no pause while an hour is repeated, and no extra
+  slot for one that is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from jobmill.errors import Invalid
+
+LAST_MS = 253_402_300_799_999  # the last millisecond of the year 9999, where the calendar of Python ends
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_SECOND = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # a day of room for any zone's offset
+_LONGEST = 256
+
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_UNIT_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)")
+_EVERY = re.compile(rf"@every\s+((?:{_DURATION_PART.pattern})+)")
+_ZONE_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*)\s*")
+_BARE_STAR = re.compile(r"\*(/0*1)?")
+_ONE_VALUE_RANGE = re.compile(r"(?<![^\s,])(\w+)-\1/0*[1-9][0-9]*(?![^\s,])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron:
+    """A parsed expression; made by `Cron.parse`, and then asked for its slots."""
+
+    text: str
+    every_ms: int | None = None  # set for `@every`, which has no fields
+    _fields: str = field(default="", repr=False)
+    _zone: tzinfo = field(default=UTC, repr=False)
+    _every_hour: bool = field(default=False, repr=False)
+
+    @staticmethod
+    def parse(text: str, zone: str = "UTC") -> Cron:
+        """What `text` says, read in `zone` unless it has a zone of its own; Invalid, for cron or zone, if it says nothing."""
+        if not isinstance(text, str):
+            raise Invalid("cron", "a cron expression as text", text)
+        if len(text) > _LONGEST:
+            raise Invalid("cron", f"at most {_LONGEST} characters", text)
+        return _parse(text, zone_named(zone))
+
+    def next(self, after_ms: int) -> int | None:
+        """The first slot strictly after `after_ms`; None when there is none up to the year 9999.
+
+        The slots of `@every` are the multiples of its duration since 1970.
+        """
+        if self.every_ms is not None:
+            slot = (after_ms // self.every_ms + 1) * self.every_ms
+            return slot if slot <= LAST_MS else None
+        try:
+            after = _EPOCH + timedelta(seconds=max(after_ms // 1000, _FIRST_SECOND))
+            found = self._next(after)
+        except OverflowError:  # what datetime says to a year beyond 9999
+            return None
+        return None if found is None else (found - _EPOCH) // timedelta(seconds=1) * 1000
+
+    def _next(self, after: datetime) -> datetime | None:
+        for shown in self._wall_times(after.astimezone(self._zone)):
+            slot = shown.astimezone(UTC) if self._every_hour else _first_shown(shown, self._zone)
+            # Inside a repeated hour the wall clock shows again what it has shown: those slots have been.
+            if slot > after:
+                return slot
+        return None
+
+    def _wall_times(self, start: datetime) -> CronSim:
+        """The times that match, after `start`: with their zone for every hour, else as the wall clock reads."""
+        if not self._every_hour:
+            # Without a zone, because cronsim's own handling of time changes leaves out expressions of six fields.
+            return CronSim(self._fields, start.replace(tzinfo=None))
+        times = CronSim(self._fields, start)
+        if self._zone is not UTC:
+            # To find a lone minute cronsim leaps, and lands wrong when the clock changes by half an hour on the way. A
+            # second minute, one that never comes, makes it walk.
+            times.minutes.add(60)
+        return times
+
+
+def zone_named(name: object, blamed: str = "zone") -> tzinfo:
+    """The time zone of that IANA name; Invalid for the field `blamed` when there is none."""
+    if name == "UTC":
+        return UTC
+    # The first two mean whatever machine this is; the third counts leap seconds, which our instants do not.
+    if isinstance(name, str) and not name.startswith(("localtime", "posixrules", "right/")):
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):  # not found; not a name; a directory such as "America", or too long
+            pass
+    raise Invalid(blamed, "the IANA name of a time zone, such as Europe/Berlin", name)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str, zone: tzinfo) -> Cron:
+    said = text.strip()
+    if prefix := _ZONE_PREFIX.match(said):
+        zone = zone_named(prefix[1], blamed="cron")
+        said = said[prefix.end() :]
+    if said.startswith("@every"):
+        return Cron(text=text, every_ms=_every_ms(said, text))
+    parts = _parts(_named(said, text) if said.startswith("@") else said, text)
+    every_hour = len(_checked(parts, text).hours) == 24
+    if every_hour:
+        parts[2] = "*"  # cronsim goes by the star, however the hours were written
+    return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
+
+
+def _every_ms(said: str, text: str) -> int:
+    match = _EVERY.fullmatch(said)
+    if match is None:
+        raise Invalid("cron", "@every with a duration in h, m, s and ms, such as @every 1h30m", text)
+    every_ms = int(sum(Decimal(amount) * _UNIT_MS[unit] for amount, unit in _DURATION_PART.findall(match[1])))
+    if not 1 <= every_ms <= LAST_MS:
+        raise Invalid("cron", f"@every with a duration from 1 to {LAST_MS} ms", text)
+    return every_ms
+
+
+def _named(said: str, text: str) -> str:
+    if said not in _NAMED:
+        raise Invalid("cron", f"one of {', '.join(_NAMED)}, @every", text)
+    return _NAMED[said]
+
+
+def _parts(said: str, text: str) -> list[str]:
+    """The six fields, spelled so that cronsim reads them our way."""
+    # cronsim reads 5-5/2 as 5/2, which is 5, 7, 9 and so on.
+    parts = _ONE_VALUE_RANGE.sub(r"\1", said.replace("?", "*")).split()
+    if len(parts) == 5:
+        parts.insert(0, "0")
+    if len(parts) != 6:
+        raise Invalid("cron", "five fields (minute, hour, day, month, weekday), or six with seconds first", text)
+    parts[3] = _day_field(parts[3], "1-31")
+    parts[5] = _day_field(parts[5], "0-6")
+    return parts
+
+
+def _day_field(part: str, whole: str) -> str:
+    """A day field in which only a bare star still begins with a star, because cronsim goes by that to AND or OR."""
+    terms = part.split(",")
+    if any(_BARE_STAR.fullmatch(term) for term in terms):
+        return "*"
+    return ",".join(whole + term[1:] if term.startswith("*/") else term for term in terms)
+
+
+def _checked(parts: list[str], text: str) -> CronSim:
+    try:
+        return _simulated(parts)
+    except CronSimError as error:
+        bad = str(error).removeprefix("Bad ")
+    if bad == "day-of-month" and _is_valid([*parts[:4], "*", parts[5]]):
+        raise Invalid("cron", "a day that its months have", text, "it would never run")
+    raise Invalid("cron", f"a valid {bad} field", text)
+
+
+def _is_valid(parts: list[str]) -> bool:
+    try:
+        _simulated(parts)
+    except CronSimError:
+        return False
+    return True
+
+
+def _simulated(parts: list[str]) -> CronSim:
+    return CronSim(" ".join(parts), _EPOCH)
+
+
+def _first_shown(wall: datetime, zone: tzinfo) -> datetime:
+    """When the clock of `zone` first shows `wall`; where it skips `wall`, the end of that gap."""
+    shown = wall.replace(tzinfo=zone)
+    instant = shown.astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) == wall:
+        return instant
+    # In a gap the old offset gives an instant after the change and the new one an instant before it; search between.
+    before = shown.replace(fold=1).astimezone(UTC)
+    offset_before = shown.utcoffset()
+
+    def has_changed(second: int) -> bool:
+        return (before + timedelta(seconds=second)).astimezone(zone).utcoffset() != offset_before
+
+    seconds = (instant - before) // timedelta(seconds=1)
+    return before + timedelta(seconds=bisect_left(range(seconds), True, key=has_changed))

@@ -1,0 +1,166 @@
+"""What a job is: the value that every store hands out and that nothing mutates.
+
+Instants are whole milliseconds since 1970 in UTC (`due_ms`); `due_at` and its siblings show the same instant as an
+aware datetime. Payload and result cross every layer as JSON text and are decoded where somebody looks.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from jobmill.core.durations import to_datetime
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.retry import Backoff
+
+State = Literal["waiting", "running", "succeeded", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
+LIVE: tuple[State, ...] = ("waiting", "running")
+FINAL: tuple[State, ...] = ("succeeded", "failed", "cancelled")
+
+NULL = Raw(b"null")
+TRACEBACKS_KEPT = 10
+LOG_LINES_KEPT = 1_000
+
+
+class Keep(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How long a final job stays: for ever (the default), as one of the `last` n, or until it is `age_ms` old."""
+
+    last: int | None = None
+    age_ms: int | None = None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the job goes in the same step that makes it final."""
+        return self.last == 0 or self.age_ms == 0
+
+
+class Progress(Struct, frozen=True):
+    """How far a running job says it is: 0 to 100, and a word about it."""
+
+    value: float
+    message: str | None = None
+
+
+class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was said about one job when it was enqueued; None means: as its handler says, else the default."""
+
+    max_attempts: int | None = None
+    max_crashes: int | None = None
+    backoff: Backoff | None = None
+    timeout_ms: int | None = None
+    keep_succeeded: Keep | None = None
+    keep_failed: Keep | None = None
+
+
+NO_OPTIONS = JobOptions()
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One job as its store holds it. The lease token is not part of it, so no listing and no log can show it."""
+
+    id: str
+    name: str
+    queue: str
+    payload_json: Raw
+    state: State
+    priority: int
+    due_ms: int
+    created_ms: int
+    updated_ms: int
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    errors: int = 0
+    crashes: int = 0
+    claims: int = 0
+    worker: str | None = None
+    progress: Progress | None = None
+    result_json: Raw = NULL
+    error: str | None = None
+    tracebacks: tuple[str, ...] = ()
+    unique_key: str | None = None
+    tenant: str | None = None
+    options: JobOptions = NO_OPTIONS
+    # A recurring job: what re-arms it, the slot of its present run, and what its earlier runs came to.
+    recurrence: Recurrence | None = None
+    slot_ms: int | None = None
+    runs: int = 0
+    failed_runs: int = 0
+    last_error: str | None = None
+    last_finished_ms: int | None = None
+    # Why the next claim must fail this job instead of running it (BullMQ's deferred failure).
+    doomed: str | None = None
+
+    @property
+    def payload(self) -> Any:
+        """The arguments of the handler, decoded."""
+        return msgspec.json.decode(self.payload_json)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, decoded; None before and without success."""
+        return msgspec.json.decode(self.result_json)
+
+    @property
+    def attempt(self) -> int:
+        """The number of the present run, of the next one while waiting, of the last one when failed."""
+        return max(self.errors, 1) if self.state == "failed" else self.errors + 1
+
+    @property
+    def due_at(self) -> datetime:
+        """When the job may be claimed, or might have been."""
+        return to_datetime(self.due_ms)
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was enqueued."""
+        return to_datetime(self.created_ms)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When the job last changed."""
+        return to_datetime(self.updated_ms)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the job was last claimed."""
+        return _datetime(self.started_ms)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the job became final."""
+        return _datetime(self.finished_ms)
+
+    @property
+    def last_finished_at(self) -> datetime | None:
+        """When the last run of a recurring job ended."""
+        return _datetime(self.last_finished_ms)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in FINAL
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that the job shows, as JSON-ready values: what `--json` prints."""
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        return {name: _plain(value) for name, value in shown.items()}
+
+
+_SHOWN = (
+    *("id", "name", "queue", "payload", "state", "priority", "due_at", "created_at", "updated_at"),
+    *("started_at", "finished_at", "attempt", "errors", "crashes", "claims", "worker", "progress", "result"),
+    *("error", "tracebacks", "unique_key", "tenant", "options", "recurrence", "runs", "failed_runs"),
+    *("last_error", "last_finished_at"),
+)
+
+
+def _datetime(ms: int | None) -> datetime | None:
+    return None if ms is None else to_datetime(ms)
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(value)

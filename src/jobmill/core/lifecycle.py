@@ -1,0 +1,309 @@
+"""THE STATE MACHINE: one file owns every decision about what becomes of a job.
+
+                    enqueue                                   requeue
+                       │          ┌───────────────────────────────────────────────────┐
+                       ▼          ▼                                                   │
+                  ┌─────────────────┐   claim    ┌───────────┐  settle: succeeded  ┌──┴────────┐
+       reschedule │                 ├───────────►│           ├────────────────────►│ succeeded │
+     reprioritise │     waiting     │            │  running  │  settle: errored,   ├───────────┤
+            ┌─────┤                 │◄───────────┤           │  no attempts left;  │           │
+            └────►│ (delayed and    │  settle:   │           │  crashed too often  │  failed   │
+                  │  retrying are   │  errored,  │           ├────────────────────►│           │
+                  │  views of it)   │  snoozed,  │           │                     ├───────────┤
+                  └────────┬────────┘  released, └──┬──┬───▲─┘                     │           │
+                           │           re-armed     │  │   │ claim after the      ─►cancelled │
+                           │                        │  └───┘ lease ended: a crash  └──▲────────┘
+                           └────────────────────────┴─────────────────────────────────┘
+                                                  cancel
+     remove: from every state but running.
+
+Budgets are separate: errors raised by the handler count against `max_attempts`, leases that ended count against
+`max_crashes`; snoozing, release at shutdown and rate limits count nothing. A recurring job never rests in succeeded or
+failed while it has a next slot: the run is counted and the job waits for that slot.
+
+Everything here is pure: (job, outcome, now) in, a decided Settlement out. The clock and chance are passed in.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from msgspec import Struct, structs
+
+from jobmill.core.changes import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
+from jobmill.core.job import NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
+from jobmill.core.recurrence import next_slot
+from jobmill.core.retry import DEFAULT_BACKOFF, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, Backoff, delay_ms
+
+DAY_MS = 24 * 60 * 60 * 1000
+UNKNOWN_NAME_DELAY_CAP_MS = 60_000
+
+# The picture as a table: every way that a state may change, and by what.
+TRANSITIONS: Final[dict[tuple[State, str], State]] = {
+    ("waiting", "claim"): "running",
+    ("running", "claim"): "running",
+    ("running", "settle succeeded"): "succeeded",
+    ("running", "settle failed"): "failed",
+    ("running", "settle waiting"): "waiting",
+    ("waiting", "cancel"): "cancelled",
+    ("running", "cancel"): "cancelled",
+    ("succeeded", "requeue"): "waiting",
+    ("failed", "requeue"): "waiting",
+    ("cancelled", "requeue"): "waiting",
+    ("waiting", "reschedule"): "waiting",
+    ("waiting", "reprioritise"): "waiting",
+}
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """The rules that one job is run under, every default filled in."""
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    max_crashes: int = DEFAULT_MAX_CRASHES
+    backoff: Backoff = DEFAULT_BACKOFF
+    timeout_ms: int | None = None
+    keep_succeeded: Keep = Keep(age_ms=7 * DAY_MS)
+    keep_failed: Keep = Keep(age_ms=30 * DAY_MS)
+
+
+DEFAULT_POLICY = Policy()
+
+
+def policy(said: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
+    """What was said about the job, else what its handler or the defaults say."""
+    if said == NO_OPTIONS:
+        return otherwise
+    given = {field: value for field, value in structs.asdict(said).items() if value is not None}
+    return structs.replace(otherwise, **given)
+
+
+# ---------------------------------------------------------------------------------------------------- outcomes
+
+
+class Succeeded(Struct, frozen=True):
+    """The handler returned."""
+
+    result_json: bytes = b"null"
+
+
+class Errored(Struct, frozen=True, kw_only=True):
+    """The handler raised, or ran out of its time."""
+
+    error: str
+    traceback: str | None = None
+    #: No more attempts, whatever is left: the handler raised Fail.
+    final: bool = False
+    #: What a backoff function of the user's own answered.
+    delay_ms: int | None = None
+
+
+class Snoozed(Struct, frozen=True):
+    """The handler asked to be run again later."""
+
+    delay_ms: int
+
+
+class Released(Struct, frozen=True):
+    """Given back without a verdict: shutdown, or a name that nobody here knows."""
+
+    delay_ms: int | None = None
+
+
+Outcome: TypeAlias = Succeeded | Errored | Snoozed | Released
+
+
+# ---------------------------------------------------------------------------------------------------- deciders
+
+
+def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settlement | None:
+    """Before a claimed job runs: None to run it, or the settlement that it gets instead.
+
+    `rules` is None when no handler here knows its name: then it goes back, a little later each time, never failed.
+    """
+    if isinstance(claimed, Broken):
+        return _unreadable(claimed)
+    job = claimed.job
+    if rules is None:
+        delay = min(UNKNOWN_NAME_DELAY_CAP_MS, 1000 * 2 ** min(job.claims, 16))
+        return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
+    if job.doomed is not None:
+        return _end_run(claimed, job.doomed, rules, now_ms, errors=job.errors, outcome="errored")
+    if job.crashes >= rules.max_crashes:
+        why = (
+            f"crashed {job.crashes} times (max_crashes={rules.max_crashes}): each time its worker died, or stopped "
+            "extending its lease, while the job ran"
+        )
+        return _end_run(claimed, why, rules, now_ms, errors=job.errors, outcome="crashed")
+    return None
+
+
+def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, random: float = 0.0) -> Settlement:
+    """After the run: what becomes of the job."""
+    match outcome:
+        case Succeeded():
+            return _succeeded(claimed, outcome, rules, now_ms)
+        case Errored():
+            return _errored(claimed, outcome, rules, now_ms, random)
+        case Snoozed():
+            return _back(claimed, "snoozed", after(outcome.delay_ms))
+        case Released():
+            return _back(claimed, "released", None if outcome.delay_ms is None else after(outcome.delay_ms))
+
+
+def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
+    """For a settlement that the store cannot hold: the job fails with that reason instead of being stuck."""
+    return structs.replace(
+        refused,
+        outcome="errored",
+        state="failed",
+        errors=refused.attempt,
+        error=f"the store refused the settlement: {why}",
+        result_json=b"null",
+        due=None,
+        rearm=None,
+        tracebacks=None,
+        keep=rules.keep_failed,
+    )
+
+
+def _succeeded(claimed: Claimed, outcome: Succeeded, rules: Policy, now_ms: int) -> Settlement:
+    job = claimed.job
+    if job.recurrence is not None:
+        return _end_recurring(claimed, "succeeded", None, rules.keep_succeeded, now_ms, result_json=outcome.result_json)
+    return Settlement(
+        lease=claimed.lease,
+        outcome="succeeded",
+        state="succeeded",
+        attempt=job.attempt,
+        errors=job.errors,
+        crashes=job.crashes,
+        result_json=outcome.result_json,
+        keep=rules.keep_succeeded,
+    )
+
+
+def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, random: float) -> Settlement:
+    job = claimed.job
+    errors = job.errors + 1
+    tracebacks = _with_traceback(job, outcome.traceback)
+    if outcome.final or errors >= rules.max_attempts:
+        return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
+    delay = outcome.delay_ms
+    if delay is None:
+        delay = delay_ms(rules.backoff, errors, random)
+    if job.recurrence is not None:
+        slot = next_slot(job.recurrence, _slot(job), now_ms)
+        # A retry that would fall after the next slot gives way to it.
+        if slot is not None and now_ms + delay >= slot:
+            return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
+    return Settlement(
+        lease=claimed.lease,
+        outcome="errored",
+        state="waiting",
+        attempt=job.attempt,
+        errors=errors,
+        crashes=job.crashes,
+        due=after(delay),
+        error=outcome.error,
+        tracebacks=tracebacks,
+    )
+
+
+def _end_run(
+    claimed: Claimed,
+    error: str,
+    rules: Policy,
+    now_ms: int,
+    errors: int,
+    outcome: Ended,
+    tracebacks: tuple[str, ...] | None = None,
+) -> Settlement:
+    """No attempt is left: a recurring job goes on with its next slot, any other has failed."""
+    job = claimed.job
+    if job.recurrence is not None:
+        return _end_recurring(claimed, outcome, error, rules.keep_failed, now_ms, errors=errors, tracebacks=tracebacks)
+    return Settlement(
+        lease=claimed.lease,
+        outcome=outcome,
+        state="failed",
+        attempt=job.attempt,
+        errors=errors,
+        crashes=job.crashes,
+        error=error,
+        tracebacks=tracebacks,
+        keep=rules.keep_failed,
+    )
+
+
+def _end_recurring(
+    claimed: Claimed,
+    outcome: Ended,
+    error: str | None,
+    keep: Keep,
+    now_ms: int,
+    *,
+    errors: int = 0,
+    result_json: bytes = b"null",
+    tracebacks: tuple[str, ...] | None = None,
+) -> Settlement:
+    """This run is counted; the job waits for its next slot with fresh budgets, or is final when there is none."""
+    job = claimed.job
+    assert job.recurrence is not None
+    slot = next_slot(job.recurrence, _slot(job), now_ms)
+    ended: State = "succeeded" if error is None else "failed"
+    return Settlement(
+        lease=claimed.lease,
+        outcome=outcome,
+        state=ended if slot is None else "waiting",
+        attempt=job.attempt,
+        errors=errors if slot is None else 0,
+        crashes=job.crashes if slot is None else 0,
+        due=None if slot is None else at(slot),
+        error=error,
+        tracebacks=tracebacks,
+        result_json=result_json,
+        keep=keep if slot is None else None,
+        runs=Runs(
+            runs=job.runs + 1,
+            failed_runs=job.failed_runs + (error is not None),
+            last_error=job.last_error if error is None else error,
+        ),
+        rearm=None if slot is None else Rearm(slot_ms=slot, revision=job.recurrence.revision),
+    )
+
+
+def _back(claimed: Claimed, outcome: Ended, due: Due | None) -> Settlement:
+    """The job waits again and nothing is counted."""
+    job = claimed.job
+    return Settlement(
+        lease=claimed.lease,
+        outcome=outcome,
+        state="waiting",
+        attempt=job.attempt,
+        errors=job.errors,
+        crashes=job.crashes,
+        due=due,
+        error=job.error,
+    )
+
+
+def _unreadable(broken: Broken) -> Settlement:
+    return Settlement(
+        lease=broken.lease,
+        outcome="errored",
+        state="failed",
+        attempt=1,
+        errors=1,
+        crashes=0,
+        error=f"the stored job cannot be read: {broken.why}",
+        keep=DEFAULT_POLICY.keep_failed,
+    )
+
+
+def _slot(job: Job) -> int:
+    """The slot that a recurring job's run stands for: a retry has another due time, but the same slot."""
+    return job.due_ms if job.slot_ms is None else job.slot_ms
+
+
+def _with_traceback(job: Job, traceback: str | None) -> tuple[str, ...] | None:
+    return None if traceback is None else (*job.tracebacks, traceback)[-TRACEBACKS_KEPT:]

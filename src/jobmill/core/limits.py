@@ -1,0 +1,117 @@
+"""What every store can hold: the bounds that names, queues, ids, keys and numbers are held to before any write."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from datetime import timedelta
+
+from jobmill.core.durations import to_ms
+from jobmill.core.job import STATES, Keep, State
+from jobmill.errors import Invalid
+
+MAX_NAME = 255
+MAX_KEY = 1_024
+MAX_PRIORITY = 2_097_151
+KEEP_LAST_WARNED = 10_000
+
+# White space as JavaScript's \s has it, and all control characters: Monque refuses both.
+_BLANK_OR_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(name: object, field: str = "name") -> str:
+    """A handler's name."""
+    return _text(name, field, MAX_NAME, _BLANK_OR_CONTROL, "white space or control characters")
+
+
+def check_queue(queue: object) -> str:
+    """A queue's name: a name without ":" (it separates the parts of a Redis key)."""
+    text = check_name(queue, "queue")
+    if ":" in text:
+        raise Invalid("queue", 'a name without ":"', queue)
+    return text
+
+
+def check_id(id: object) -> str:
+    """An id of the caller's own."""
+    text = _text(id, "id", MAX_NAME, _CONTROL, "control characters")
+    if ":" in text:
+        raise Invalid("id", 'an id without ":"', id)
+    if text.isascii() and text.isdigit():
+        raise Invalid(
+            "id", "an id that is not all digits", id, "BullMQ counts its own ids in digits: put a word before it"
+        )
+    return text
+
+
+def check_unique_key(key: object, field: str = "unique_key") -> str:
+    """A key that at most one live job of its queue and name has."""
+    return _text(key, field, MAX_KEY, _CONTROL, "control characters")
+
+
+def check_tenant(tenant: object) -> str:
+    """Whose job it is."""
+    return _text(tenant, "tenant", MAX_NAME, _CONTROL, "control characters")
+
+
+def check_priority(priority: object) -> int:
+    """0 runs first, larger waits longer."""
+    return check_int(priority, "priority", 0, MAX_PRIORITY)
+
+
+def check_int(value: object, field: str, least: int, most: int | None = None) -> int:
+    """A whole number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise Invalid(field, f"a whole number {bounds}", value)
+    return value
+
+
+def check_state(state: object, field: str = "states") -> State:
+    """One of the five."""
+    for known in STATES:
+        if state == known:
+            return known
+    raise Invalid(field, "one of " + ", ".join(STATES), state)
+
+
+def check_progress(value: object) -> float:
+    """How far a job is, in percent."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise Invalid("progress", "a number from 0 to 100", value)
+    return value
+
+
+def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
+    """True for ever, False or 0 at once, n the last n, a duration ("7d", a timedelta) an age."""
+    if isinstance(value, Keep):
+        return value
+    if isinstance(value, bool):
+        return Keep() if value else Keep(last=0)
+    if isinstance(value, int):
+        if value < 0:
+            raise Invalid(field, "True, False, how many to keep (0 or more), or an age", value)
+        if value > KEEP_LAST_WARNED:
+            warnings.warn(
+                f"{field}={value}: keeping the last {value} jobs makes each purge count that many; an age is cheaper",
+                stacklevel=2,
+            )
+        return Keep(last=value)
+    if isinstance(value, str | timedelta):
+        return Keep(age_ms=to_ms(value, field))
+    raise Invalid(field, 'True, False, how many to keep (0 or more), or an age such as "7d"', value)
+
+
+def _text(value: object, field: str, most: int, never: re.Pattern[str], never_said: str) -> str:
+    expected = f"a text of 1 to {most} characters without {never_said}"
+    if not isinstance(value, str) or not value.strip():
+        raise Invalid(field, expected, value)
+    try:
+        # UTF-16 units are what the stores shared with JavaScript count, and lone surrogates fit into no store.
+        units = len(value.encode("utf-16-le")) // 2
+    except UnicodeEncodeError:
+        raise Invalid(field, "a text without lone surrogates", value) from None
+    if units > most or never.search(value):
+        raise Invalid(field, expected, value)
+    return value

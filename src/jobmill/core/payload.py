@@ -1,0 +1,134 @@
+"""Payloads as JSON: what is refused before a write, and the way to bytes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from jobmill.errors import Invalid, PayloadTooLarge
+
+MAX_DEPTH = 100
+MAX_BYTES = 10 * 1024 * 1024
+
+# Wider integers are legal JSON, but hardly any reader takes them.
+LEAST_INT = -(2**63)
+MOST_INT = 2**64 - 1
+
+_CONTAINERS = frozenset((dict, list, tuple))
+
+
+def check_json(value: object, field: str = "payload") -> None:
+    """Raise Invalid, naming the bad part, unless the value is JSON; lists and tuples are both arrays.
+
+    Types are compared exactly: an Enum or another subclass is for the caller to convert first.
+    """
+    if type(value) not in _CONTAINERS:
+        if not _is_scalar(value):
+            raise _refusal(value, field)
+        return
+    # One iterator per open container instead of recursion: neither depth nor a cycle can exhaust the stack.
+    path: list[str | int] = []
+    open_containers = [_entries(value, field, path)]
+    items = 0
+    while open_containers:
+        for key, item in open_containers[-1]:
+            items += 1
+            if type(item) in _CONTAINERS:
+                path.append(key)
+                _check_room(items, field, path)
+                open_containers.append(_entries(item, field, path))
+                break
+            if not _is_scalar(item):
+                raise _refusal(item, place(field, [*path, key]))
+        else:
+            open_containers.pop()
+            if path:
+                path.pop()
+
+
+def encode(value: object, field: str = "payload") -> bytes:
+    """The value as JSON; Invalid when it is not JSON.
+
+    The check comes first because msgspec alone writes NaN as null, bytes as base64, sets as arrays, the key 1 as "1".
+    """
+    check_json(value, field)
+    return msgspec.json.encode(value)
+
+
+def decode(raw: bytes | msgspec.Raw) -> Any:
+    """The value of some JSON; Invalid when it is none, for another program may have written it."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("payload", "JSON", bytes(raw)[:200], str(error)) from error
+
+
+def check_size(*parts: bytes) -> None:
+    """Raise PayloadTooLarge when the parts together are over the limit."""
+    size = sum(map(len, parts))
+    if size > MAX_BYTES:
+        raise PayloadTooLarge(size, MAX_BYTES)
+
+
+def place(field: str, path: Sequence[str | int]) -> str:
+    """Where a part of a value is, as in `payload.items[3].x`; the middle of a very long one is left out."""
+    text = field + "".join(f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in path)
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-80:]}"
+
+
+def _entries(container: Any, field: str, path: list[str | int]) -> Iterator[tuple[str | int, object]]:
+    if type(container) is not dict:
+        return enumerate(container)
+    _check_keys(container, field, path)
+    return iter(container.items())
+
+
+def _check_keys(keys: Iterable[object], field: str, path: list[str | int]) -> None:
+    for key in keys:
+        if type(key) is not str:
+            raise Invalid(place(field, path), "only str as keys", key)
+        if not key.isascii() and not _is_unicode(key):
+            raise Invalid(place(field, path), "keys without lone surrogates", key)
+
+
+def _check_room(items: int, field: str, path: list[str | int]) -> None:
+    if len(path) >= MAX_DEPTH:
+        raise Invalid(place(field, path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
+    # Lists that hold one list many times can stand for more JSON than any memory holds. An item and its comma are at
+    # least two bytes, so that this many are over the limit whatever they are.
+    if 2 * items > MAX_BYTES:
+        raise PayloadTooLarge(2 * items, MAX_BYTES)
+
+
+def _is_scalar(value: object) -> bool:
+    if type(value) is str:
+        return value.isascii() or _is_unicode(value)
+    if type(value) is int:
+        return LEAST_INT <= value <= MOST_INT
+    if type(value) is float:
+        return isfinite(value)
+    return value is None or type(value) is bool
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refusal(value: object, where: str) -> Invalid:
+    """Why `_is_scalar` said no."""
+    kind = type(value)
+    if kind is str:
+        return Invalid(where, "text without lone surrogates", value)
+    if kind is int:
+        return Invalid(where, "an integer from -2**63 to 2**64-1", value, "pass larger ones as text")
+    if kind is float:
+        return Invalid(where, "a finite number", value)
+    advice = f"{kind.__qualname__} is not JSON"
+    return Invalid(where, "None, bool, int, float, str, list, tuple or dict", value, advice)

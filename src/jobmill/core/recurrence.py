@@ -1,0 +1,90 @@
+"""Recurrence: how a job that comes again is known, and when its next run is due.
+
+A run that ends asks for the next slot, so slots that were missed have collapsed into that one run, and no slot is taken
+twice. A cron's slots are fixed by the calendar; those of an interval lie on a grid through the slot that has just run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobmill.core.cron import LAST_MS, Cron, zone_named
+from jobmill.errors import Invalid
+
+_LONGEST_KEY = 1024
+
+
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Cron or interval, exactly one of them; made by `recurrence`, which validates."""
+
+    key: str
+    cron: str | None = None
+    every_ms: int | None = None
+    zone: str = "UTC"
+    until_ms: int | None = None  # a slot at this very millisecond still runs
+    revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
+
+
+def recurrence(
+    *, key: str, cron: str | None = None, every_ms: int | None = None, zone: str = "UTC", until_ms: int | None = None
+) -> Recurrence:
+    """A validated recurrence; Invalid, with the name of the parameter, for anything that could not run or be stored."""
+    _check_key(key)
+    zone_named(zone)
+    if until_ms is not None and not _is_int_within(until_ms, 0, LAST_MS):
+        raise Invalid("until_ms", "milliseconds since 1970, up to the year 9999", until_ms)
+    made = Recurrence(key=key, cron=cron, every_ms=every_ms, zone=zone, until_ms=until_ms)
+    _rule(made)
+    return made
+
+
+def first_slot(recurrence: Recurrence, now_ms: int) -> int | None:
+    """When the first run is due: an interval's at once, a cron's at its first slot after now; None if after its end."""
+    rule = _rule(recurrence)
+    return _within(recurrence, rule.next(now_ms) if isinstance(rule, Cron) else now_ms)
+
+
+def next_slot(recurrence: Recurrence, slot_ms: int, now_ms: int) -> int | None:
+    """When the next run is due, after the run of `slot_ms` has ended at `now_ms`; None when the recurrence has ended.
+
+    It is strictly after both, so that neither a late run nor a clock that was set back can make a hot loop.
+    """
+    rule = _rule(recurrence)
+    passed = max(slot_ms, now_ms)
+    if isinstance(rule, Cron):
+        return _within(recurrence, rule.next(passed))
+    return _within(recurrence, slot_ms + ((passed - slot_ms) // rule + 1) * rule)
+
+
+def _rule(recurrence: Recurrence) -> Cron | int:
+    """The cron, or the milliseconds between slots; checked each time, for a stored one may be another system's."""
+    cron, every_ms = recurrence.cron, recurrence.every_ms
+    if cron is not None and every_ms is not None:
+        raise Invalid("cron", "either cron or every_ms, not both", cron)
+    if cron is not None:
+        parsed = Cron.parse(cron, recurrence.zone)
+        return parsed if parsed.every_ms is None else parsed.every_ms
+    if every_ms is None:
+        raise Invalid("cron", "cron or every_ms", None)
+    if not _is_int_within(every_ms, 1, LAST_MS):
+        raise Invalid("every_ms", f"whole milliseconds from 1 to {LAST_MS}", every_ms)
+    return every_ms
+
+
+def _within(recurrence: Recurrence, slot_ms: int | None) -> int | None:
+    last = LAST_MS if recurrence.until_ms is None else recurrence.until_ms
+    return slot_ms if slot_ms is not None and slot_ms <= last else None
+
+
+def _check_key(key: str) -> None:
+    try:
+        units = len(key.encode("utf-16-le")) // 2
+    except (AttributeError, UnicodeEncodeError):  # not a str, or half of a surrogate pair: no store could hold it
+        units = 0
+    if not 1 <= units <= _LONGEST_KEY:
+        raise Invalid("key", f"a text of 1 to {_LONGEST_KEY} UTF-16 units", key)
+
+
+def _is_int_within(value: object, least: int, most: int) -> bool:
+    # A bool is an int to Python, and never what was meant here.
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

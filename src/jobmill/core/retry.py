@@ -1,0 +1,108 @@
+"""How long a job waits after an attempt that errored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from jobmill.core.durations import MAX_MS, to_ms
+from jobmill.errors import Invalid
+
+DEFAULT_MAX_ATTEMPTS = 3
+DEFAULT_MAX_CRASHES = 3
+DEFAULT_CAP_MS = 3_600_000
+
+TYPES = ("fixed", "exponential")
+
+_KEYS = {"type", "delay", "cap", "jitter"}
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule for the delay before the next attempt; made by `fixed`, `exponential` or `backoff`, which validate it."""
+
+    type: str
+    delay_ms: int
+    cap_ms: int = DEFAULT_CAP_MS
+    jitter: float = 0.0
+
+
+def fixed(
+    delay: float | str | timedelta, *, cap: float | str | timedelta | None = None, jitter: float = 0.0
+) -> Backoff:
+    """The same delay each time; without a cap of its own, any delay is kept whole."""
+    wait = to_ms(delay, "backoff.delay", least=1)
+    most = max(wait, DEFAULT_CAP_MS) if cap is None else to_ms(cap, "backoff.cap", least=1)
+    return _checked(Backoff(type="fixed", delay_ms=wait, cap_ms=most, jitter=jitter))
+
+
+def exponential(
+    delay: float | str | timedelta = "1s", *, cap: float | str | timedelta = "1h", jitter: float = 0.0
+) -> Backoff:
+    """Twice the delay each time, never above the cap; a jitter of 0.2 takes up to a fifth off."""
+    wait = to_ms(delay, "backoff.delay", least=1)
+    most = to_ms(cap, "backoff.cap", least=1)
+    return _checked(Backoff(type="exponential", delay_ms=wait, cap_ms=most, jitter=jitter))
+
+
+def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Backoff:
+    """A Backoff from itself, from `{"type", "delay", "cap", "jitter"}` in ms, or from a duration, which is fixed."""
+    if isinstance(value, Backoff):
+        return _checked(value)
+    if isinstance(value, Mapping):
+        return _from_mapping(value)
+    if isinstance(value, int | float | str | timedelta):
+        return fixed(value)
+    raise Invalid("backoff", "a Backoff, a dict or a duration", value)
+
+
+def delay_ms(backoff: Backoff, attempt: int, random: float = 0.0) -> int:
+    """The delay after attempt 1, 2, 3 …; `random`, from 0 up to 1, says how much of the jitter to take off."""
+    wait = backoff.delay_ms
+    if backoff.type == "exponential":
+        # 64 doublings bring even 1 ms above every cap.
+        wait <<= min(max(attempt - 1, 0), 64)
+    wait = min(wait, backoff.cap_ms)
+    if backoff.jitter:
+        wait = round(wait * (1 - backoff.jitter * random))
+    return max(wait, 1)
+
+
+def _from_mapping(value: Mapping[str, Any]) -> Backoff:
+    unknown = [key for key in value if key not in _KEYS]
+    if unknown:
+        raise Invalid("backoff", "the keys type, delay, cap and jitter", unknown[0])
+    kind = value.get("type")
+    if kind not in TYPES:
+        raise _unknown_type(kind)
+    delay = _whole_ms("backoff.delay", value.get("delay"))
+    # As in `fixed`: nobody asked for a shorter delay.
+    usual_cap = max(delay, DEFAULT_CAP_MS) if kind == "fixed" else DEFAULT_CAP_MS
+    cap = _whole_ms("backoff.cap", value.get("cap", usual_cap))
+    return _checked(Backoff(type=kind, delay_ms=delay, cap_ms=cap, jitter=value.get("jitter", 0.0)))
+
+
+def _checked(backoff: Backoff) -> Backoff:
+    if backoff.type not in TYPES:
+        raise _unknown_type(backoff.type)
+    _whole_ms("backoff.delay", backoff.delay_ms)
+    _whole_ms("backoff.cap", backoff.cap_ms)
+    jitter: object = backoff.jitter
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
+        raise Invalid("backoff.jitter", "a number from 0 to 1", jitter)
+    return backoff
+
+
+def _whole_ms(field: str, ms: object) -> int:
+    if type(ms) is not int or not 0 < ms <= MAX_MS:
+        raise Invalid(field, f"whole milliseconds above 0 and up to {MAX_MS}", ms)
+    return ms
+
+
+def _unknown_type(kind: object) -> Invalid:
+    return Invalid("backoff.type", " or ".join(f'"{name}"' for name in TYPES), kind)
+
+
+DEFAULT_BACKOFF = exponential("1s", cap="1h")

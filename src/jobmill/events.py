@@ -1,0 +1,60 @@
+"""Events and hooks: functions of the user's own that are told what happens in this process.
+
+A hook never harms a job: what it raises is logged and goes no further.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jobmill.core.facts import FACTS, Event, Fact
+from jobmill.errors import Invalid
+
+__all__ = ["FACTS", "MOMENTS", "Event", "Fact", "Hooks"]
+
+log = logging.getLogger("jobmill")
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Moments of a worker: they get the worker; on_error gets the error and the job (None outside of jobs).
+MOMENTS = ("start", "stop", "idle", "error")
+
+
+class Hooks:
+    """Who wants to be told what."""
+
+    def __init__(self) -> None:
+        self._wanting: dict[str, list[Callable[..., Any]]] = {}
+
+    def add(self, what: str, hook: F) -> F:
+        """Tell `hook` about a moment ("start"), a fact ("succeeded") or every fact ("*")."""
+        if what not in (*MOMENTS, *FACTS, "*"):
+            raise Invalid("hook", "one of " + ", ".join((*MOMENTS, *FACTS, "*")), what)
+        self._wanting.setdefault(what, []).append(hook)
+        return hook
+
+    @property
+    def wants_events(self) -> bool:
+        """Whether anybody listens to facts: if not, nobody needs to make them."""
+        return any(what not in MOMENTS for what in self._wanting)
+
+    async def tell(self, event: Event) -> None:
+        """Tell a fact."""
+        for hook in (*self._wanting.get(event.type, ()), *self._wanting.get("*", ())):
+            await _call(hook, event)
+
+    async def moment(self, what: str, *args: Any) -> None:
+        """Tell a moment."""
+        for hook in self._wanting.get(what, ()):
+            await _call(hook, *args)
+
+
+async def _call(hook: Callable[..., Any], *args: Any) -> None:
+    try:
+        answer = hook(*args)
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception:
+        log.exception("the hook %r raised; its job is not affected", hook)

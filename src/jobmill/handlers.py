@@ -1,0 +1,256 @@
+"""Handlers: name to function, with its options, and how payloads become its arguments.
+
+A decorated function stays what it was: calling it runs it, here and now, without a queue.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+
+import msgspec
+from msgspec import Raw, Struct
+
+from jobmill.context import Context
+from jobmill.core.lifecycle import Policy, policy
+from jobmill.core.limits import check_int, check_name
+from jobmill.core.payload import check_json
+from jobmill.errors import Invalid
+from jobmill.options import BackoffFunction, EnqueueOptions, HandlerOptions, Options, enqueue_options, handler_options
+
+if TYPE_CHECKING:
+    from jobmill.client import Enqueued
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Draft(Struct, frozen=True):
+    """A validated job that no store has yet: what `handler.job(...)` makes for `enqueue_many`."""
+
+    name: str
+    payload_json: bytes
+    options: Options
+
+
+class TakesDrafts(Protocol):
+    """What a handler needs of its client."""
+
+    async def enqueue_drafts(self, drafts: Sequence[Draft], *, within: Any = None) -> list[Enqueued]:
+        """Hand drafts to the store."""
+
+
+class Bound(Generic[P]):
+    """A handler with options for the jobs that are enqueued through it."""
+
+    def __init__(self, handler: HandlerBase[P], options: Options, within: Any = None) -> None:
+        self._handler = handler
+        self._options = options
+        self._within = within
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The job as a value, to be enqueued with others by `enqueue_many`."""
+        return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Enqueue one job with these arguments."""
+        draft = self.job(*args, **kwargs)
+        return (await self._handler.client.enqueue_drafts([draft], within=self._within))[0]
+
+
+class HandlerBase(Generic[P]):
+    """What both kinds of handlers share."""
+
+    def __init__(self, client: TakesDrafts, fn: Callable[..., Any], given: dict[str, Any]) -> None:
+        self.client = client
+        self.fn = fn
+        self.options_given = handler_options(given)
+        self.name = check_name(given.get("name") or getattr(fn, "__name__", None))
+        self.policy: Policy = policy(self.options_given.stored)
+        own = given.get("backoff")
+        self.own_backoff: BackoffFunction | None = own if callable(own) else None
+        self.isolate = bool(given.get("isolate", False))
+        concurrency = given.get("concurrency")
+        self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.arguments = Arguments(fn)
+        self._plain: Bound[P] = Bound(self, self.options_given)
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+            if hasattr(fn, attribute):
+                setattr(self, attribute, getattr(fn, attribute))
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        """Name and function."""
+        return f"<handler {self.name!r} of {self.__wrapped__!r}>"
+
+    def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> Bound[P]:
+        """The same handler with options for one job; `within` is the caller's own connection, with its transaction."""
+        return Bound(self, enqueue_options(dict(given), self.options_given), within)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The job as a value, to be enqueued with others by `enqueue_many`."""
+        return self._plain.job(*args, **kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Enqueue one job with these arguments."""
+        return await self._plain.enqueue(*args, **kwargs)
+
+
+class Handler(HandlerBase[P], Generic[P, R]):
+    """A function that runs the jobs of its name; calling it runs it here and now."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function itself."""
+        result: R = self.fn(*args, **kwargs)
+        return result
+
+
+class ContextHandler(HandlerBase[P], Generic[P, R]):
+    """A handler whose function takes a Context first; its payload is what follows."""
+
+    def __call__(self, context: Context, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function itself."""
+        result: R = self.fn(context, *args, **kwargs)
+        return result
+
+
+class Arguments:
+    """How the arguments of one function become JSON, and come back typed and validated."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._signature, hints = _signature(fn)
+        parameters = list(self._signature.parameters.values())
+        self.takes_context = bool(parameters) and hints.get(parameters[0].name) is Context
+        if self.takes_context:
+            parameters = parameters[1:]
+            self._signature = self._signature.replace(parameters=parameters)
+        for parameter in parameters:
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise Invalid("handler", "parameters that can be given by name", str(parameter))
+        self._extra = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        self._names = tuple(parameter.name for parameter in named)
+        # A foreign payload that is not an object arrives whole in this parameter.
+        self._whole = "payload" in self._names
+        self._struct = _struct_of(fn, named, hints, strict=not self._extra)
+        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_from_json)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Bind to the signature, validate against its annotations, and print as JSON."""
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise Invalid(
+                "payload", f"arguments as in {self._signature}", {**dict(enumerate(args)), **kwargs}, str(error)
+            ) from None
+        if self._extra:
+            for parameter in self._signature.parameters.values():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    bound.update(bound.pop(parameter.name, {}))
+        plain = to_plain(bound, "payload")
+        encoded = msgspec.json.encode(plain)
+        self.decode(Raw(encoded))
+        return encoded
+
+    def decode(self, payload: Raw) -> dict[str, Any]:
+        """The arguments for the function; Invalid when the payload does not fit its annotations."""
+        try:
+            typed = self._decoder.decode(payload)
+        except msgspec.ValidationError as error:
+            if self._whole and len(self._names) == 1 and not bytes(payload).lstrip().startswith(b"{"):
+                return {"payload": msgspec.json.decode(payload)}
+            raise Invalid(
+                "payload", "arguments that fit the handler's annotations", _cut(payload), str(error)
+            ) from None
+        arguments = {name: getattr(typed, name) for name in self._names}
+        if self._extra:
+            arguments.update({k: v for k, v in msgspec.json.decode(payload).items() if k not in arguments})
+        return arguments
+
+
+def to_plain(value: object, field: str) -> Any:
+    """Values of known types (dataclasses, Structs, datetimes, UUIDs, pydantic models …) as plain JSON values."""
+    try:
+        check_json(value, field)
+    except Invalid as refused:
+        # Plain Python values that are not JSON (NaN, bytes, sets, cycles …) stay refused; types that msgspec knows how
+        # to print are printed, and looked at again.
+        if type(refused.given).__module__ == "builtins":
+            raise
+        try:
+            value = msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Invalid(refused.field, "a JSON value", refused.given, str(error)) from None
+        check_json(value, field)
+    return value
+
+
+def _to_json(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from None
+    raise NotImplementedError(f"no way to make a {kind} of JSON")
+
+
+def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    signature = inspect.signature(fn)
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise Invalid(
+            "handler",
+            "annotations that can be resolved when the handler is defined",
+            fn,
+            f"{error}; import the type at module level, not under TYPE_CHECKING",
+        ) from None
+    return signature, hints
+
+
+def _struct_of(
+    fn: Callable[..., Any], named: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool
+) -> type[Struct]:
+    """The payload as a type: a field for each parameter."""
+    fields: list[Any] = []
+    for parameter in sorted(named, key=lambda one: one.default is not one.empty):
+        kind = hints.get(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, kind))
+        else:
+            fields.append((parameter.name, kind, _default(parameter.default)))
+    return msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, list | dict | set | bytearray):
+        return msgspec.field(default_factory=lambda: type(value)(value))
+    return msgspec.field(default_factory=lambda: value)
+
+
+def _cut(payload: Raw, most: int = 200) -> str:
+    text = bytes(payload[: most + 1]).decode(errors="replace")
+    return text if len(text) <= most else text[:most] + "…"
+
+
+__all__ = [
+    "Arguments",
+    "Bound",
+    "ContextHandler",
+    "Draft",
+    "Handler",
+    "HandlerBase",
+    "HandlerOptions",
+    "TakesDrafts",
+    "to_plain",
+]

@@ -1,0 +1,53 @@
+"""Stores: a URL names one, and its module and driver are imported only then."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from jobmill.errors import Invalid, MissingExtra
+from jobmill.store import Store
+
+DEFAULT_URL = "sqlite:///jobmill.db"
+
+#: Schemes whose stores come with an extra of their own.
+EXTRAS = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "mongodb": "mongo",
+    "mongodb+srv": "mongo",
+    "redis": "redis",
+    "rediss": "redis",
+}
+
+
+def store_for(url: str) -> Store:
+    """The store that a URL names, not yet opened."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        from jobmill.stores.memory import MemoryStore
+
+        return MemoryStore()
+    if parts.scheme == "sqlite":
+        return _sqlite(url)
+    if parts.scheme in EXTRAS:
+        extra = EXTRAS[parts.scheme]
+        raise MissingExtra(
+            f"{parts.scheme}:// needs the {extra} store, which this version of Jobmill does not have yet; "
+            f"once it does: pip install 'jobmill[{extra}]'. Today: sqlite:///path or memory://"
+        )
+    advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
+    raise Invalid("url", "sqlite:///path or memory://", url, advice)
+
+
+def _sqlite(url: str) -> Store:
+    from jobmill.stores.sqlite import SqliteStore
+
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise Invalid("url", "sqlite:///relative/path or sqlite:////absolute/path", url, "three slashes, or four")
+    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    synchronous = options.pop("synchronous", "FULL").upper()
+    if options or synchronous not in ("FULL", "NORMAL"):
+        raise Invalid("url", "no option but synchronous=FULL or synchronous=NORMAL", url)
+    return SqliteStore(path, synchronous=synchronous)

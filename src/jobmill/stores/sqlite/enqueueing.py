@@ -1,0 +1,123 @@
+"""The verb enqueue: insert many at once, and find out about the few that were there already."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import structs
+
+from jobmill.core.changes import NewJob, Receipt
+from jobmill.core.facts import Event
+from jobmill.core.job import NO_OPTIONS
+from jobmill.core.recurrence import Recurrence
+from jobmill.stores.sqlite.queues import tell
+from jobmill.stores.sqlite.step import Step
+
+# A larger payload lies beside its job. SQLite writes the whole row again at each claim, extension and settlement.
+LARGE = 2_048
+
+_encode = msgspec.json.Encoder().encode
+_decode_recurrence = msgspec.json.Decoder(Recurrence).decode
+
+
+def enqueue(step: Step, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order."""
+    receipts: list[Receipt] = []
+    for recurring, group in itertools.groupby(new_jobs, lambda new: new.recurrence is not None):
+        if recurring:
+            receipts += [_update_or_insert(step, new) for new in group]
+        else:
+            receipts += _insert(step, list(group))
+    step.wakes += 1
+    return receipts
+
+
+def _insert(step: Step, new_jobs: list[NewJob]) -> list[Receipt]:
+    (last_seq,) = step.row("last_seq")
+    met = step.write_rows("insert", (step.now_ms,), [_row(new, step.now_ms) for new in new_jobs])
+    if met == len(new_jobs):
+        receipts = [Receipt(new.id, "created") for new in new_jobs]
+    else:
+        fresh = {id for (id,) in step.rows("ids_after", (last_seq,))}
+        receipts = [_receipt(step, new, fresh) for new in new_jobs]
+    for new, receipt in zip(new_jobs, receipts, strict=True):
+        if receipt.how == "created" and len(new.payload_json) > LARGE:
+            step.write("insert_payload", (new.id, new.payload_json.decode()))
+    _tell(step, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how == "created"])
+    return receipts
+
+
+def _receipt(step: Step, new: NewJob, fresh: set[str]) -> Receipt:
+    """What became of a job of a call in which not all were inserted; `fresh` are those that were, still unclaimed."""
+    if new.id in fresh:
+        fresh.remove(new.id)
+        return Receipt(new.id, "created")
+    if step.row("seq_of", (new.id,)):
+        return Receipt(new.id, "exists")
+    _, owner, _ = step.row("owner", (new.queue, new.name, new.unique_key))
+    return Receipt(owner, "duplicate")
+
+
+def _update_or_insert(step: Step, new: NewJob) -> Receipt:
+    """A recurrence whose key is live is updated, even while its job runs."""
+    if step.row("seq_of", (new.id,)):
+        return Receipt(new.id, "exists")
+    owner = step.row("owner", (new.queue, new.name, new.unique_key))
+    if owner is None:
+        return _insert(step, [new])[0]
+    seq, id, old = owner
+    if old is None:
+        return Receipt(id, "duplicate")
+    assert new.recurrence is not None
+    recurrence = structs.replace(new.recurrence, revision=_revision(old) + 1)
+    payload = new.payload_json.decode()
+    large = len(new.payload_json) > LARGE
+    step.write("remove_payload", (seq,))
+    step.write(
+        "update_recurrence",
+        (seq, step.now_ms, new.due.resolve(step.now_ms), _encode(recurrence).decode(), None if large else payload),
+    )
+    if large:
+        step.write("insert_payload", (id, payload))
+    return Receipt(id, "updated")
+
+
+def _revision(recurrence: str) -> int:
+    try:
+        return _decode_recurrence(recurrence).revision
+    except msgspec.MsgspecError:
+        # Garbage is replaced by something readable, whatever it was.
+        return 0
+
+
+def _row(new: NewJob, now_ms: int) -> tuple[object, ...]:
+    due_ms = new.due.resolve(now_ms)
+    recurring = new.recurrence is not None
+    return (
+        new.id,
+        new.queue,
+        new.name,
+        new.priority,
+        due_ms,
+        new.unique_key,
+        new.tenant,
+        None if new.options is NO_OPTIONS or new.options == NO_OPTIONS else _encode(new.options).decode(),
+        _encode(new.recurrence).decode() if recurring else None,
+        due_ms if recurring else None,
+        None if len(new.payload_json) > LARGE else new.payload_json.decode(),
+    )
+
+
+def _tell(step: Step, new_jobs: list[NewJob]) -> None:
+    for queue in {new.queue for new in new_jobs}:
+        tell(
+            step,
+            queue,
+            lambda queue=queue: [  # type: ignore[misc]
+                Event(type="enqueued", job_id=new.id, name=new.name, queue=queue, at_ms=step.now_ms)
+                for new in new_jobs
+                if new.queue == queue
+            ],
+        )

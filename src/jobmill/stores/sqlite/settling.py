@@ -1,0 +1,150 @@
+"""Settling: what is finished is written under the guard of its lease, many leases in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from jobmill.core import facts
+from jobmill.core.changes import Lease, Settled, Settlement
+from jobmill.core.facts import Event
+from jobmill.core.job import Job
+from jobmill.stores.sqlite.queues import tell
+from jobmill.stores.sqlite.rows import bare_job
+from jobmill.stores.sqlite.statements import batches, flat, sql_rows
+from jobmill.stores.sqlite.step import Step, TakeCare
+
+_encode = msgspec.json.Encoder().encode
+
+
+def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
+    """Write settlements whose leases still stand; an answer for each."""
+    answers: list[Settled] = ["done"] * len(settlements)
+    standing = settlements
+    if step.careful:
+        held = _held_once(step, [settlement.lease for settlement in settlements])
+        answers = ["done" if index in held else "lost" for index in range(len(settlements))]
+        standing = [settlement for index, settlement in enumerate(settlements) if index in held]
+    if _write(step, standing) != len(standing):
+        raise TakeCare
+    _tell(step, standing)
+    if any(done.state == "waiting" or _limited(step, done.lease.queue) for done in standing):
+        step.wakes += 1
+    return answers
+
+
+def held(step: Step, leases: Sequence[Lease]) -> set[int]:
+    """The indexes of the leases that still own their jobs."""
+    rows = [(index, locate(step, lease), lease.token) for index, lease in enumerate(leases)]
+    found: set[int] = set()
+    for batch in batches(rows):
+        (indexes,) = step.cursor.execute(sql_rows("held", len(batch)), flat((step.now_ms,), batch)).fetchone()
+        found.update(msgspec.json.decode(indexes))
+    return found
+
+
+def locate(step: Step, lease: Lease) -> int:
+    """The seq of a lease's job: the lease carries it, unless somebody made the lease by hand."""
+    if type(lease.locator) is int:
+        return lease.locator
+    row = step.row("seq_of", (lease.id,))
+    return row[0] if row else 0
+
+
+def _held_once(step: Step, leases: Sequence[Lease]) -> set[int]:
+    """The same, but of several settlements of one lease only the first stands."""
+    standing = held(step, leases)
+    first: dict[str, int] = {}
+    for index in sorted(standing):
+        first.setdefault(leases[index].id, index)
+    return set(first.values())
+
+
+def _write(step: Step, settlements: Iterable[Settlement]) -> int:
+    """Write settlements; how many of them met a lease that stands."""
+    plain: list[tuple[object, ...]] = []
+    others: list[tuple[object, ...]] = []
+    away: list[tuple[object, ...]] = []
+    for done in settlements:
+        seq = locate(step, done.lease)
+        if done.keep is not None and done.keep.at_once:
+            away.append((seq, done.lease.token))
+        elif _is_plain(done):
+            plain.append(_plain_row(done, seq))
+        else:
+            others.append(_row(done, seq, step.now_ms))
+    met = step.write_rows("settle_success", (step.now_ms,), plain) if plain else 0
+    met += step.write_rows("settle", (step.now_ms,), others) if others else 0
+    return met + (step.write_rows("settle_away", (step.now_ms,), away) if away else 0)
+
+
+def _is_plain(done: Settlement) -> bool:
+    return (
+        done.state == "succeeded"
+        and done.error is None
+        and done.runs is None
+        and done.tracebacks is None
+        and done.due is None
+        and done.rearm is None
+    )
+
+
+def _plain_row(done: Settlement, seq: int) -> tuple[object, ...]:
+    keep, result = done.keep, done.result_json
+    return (
+        seq,
+        done.lease.token,
+        done.errors,
+        done.crashes,
+        None if result == b"null" else result.decode(),
+        keep and keep.age_ms,
+        keep and keep.last,
+    )
+
+
+def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
+    keep, runs, rearm = done.keep, done.runs, done.rearm
+    return (
+        seq,
+        done.lease.token,
+        done.state,
+        done.errors,
+        done.crashes,
+        done.error,
+        None if done.result_json == b"null" else done.result_json.decode(),
+        None if done.tracebacks is None else _encode(done.tracebacks).decode(),
+        keep and keep.age_ms,
+        keep and keep.last,
+        None if done.due is None else done.due.resolve(now_ms),
+        rearm and rearm.slot_ms,
+        rearm and rearm.revision,
+        runs and runs.runs,
+        runs and runs.failed_runs,
+        runs and runs.last_error,
+    )
+
+
+def _limited(step: Step, queue: str) -> bool:
+    """Whether a job that ends makes room for another."""
+    known = step.queues.get(step, queue)
+    return known is not None and known.settings.running_limit is not None
+
+
+def _tell(step: Step, settlements: Sequence[Settlement]) -> None:
+    for queue in {done.lease.queue for done in settlements}:
+        own = [done for done in settlements if done.lease.queue == queue]
+        tell(step, queue, lambda own=own: [event for done in own for event in _events(done, step.now_ms)])  # type: ignore[misc]
+
+
+def _events(done: Settlement, now_ms: int) -> list[Event]:
+    told = facts.of_settlement(done, now_ms)
+    if done.keep is not None and done.keep.at_once:
+        told.append(facts.about(_gone(done), "removed", now_ms))
+    return told
+
+
+def _gone(done: Settlement) -> Job:
+    """As much of a job that has left as an event tells."""
+    lease = done.lease
+    return bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)

@@ -1,0 +1,8 @@
+-- Insert jobs; one whose id, or whose unique key in a live job, is taken is left out.
+-- ?1 now; per job: id, queue, name, priority, due_ms, unique_key, tenant, options, recurrence, slot_ms, payload.
+INSERT INTO jobmill_jobs (
+    state, created_ms, updated_ms,
+    id, queue, name, priority, due_ms, unique_key, tenant, options, recurrence, slot_ms, payload
+)
+SELECT 'waiting', ?1, ?1, fresh.* FROM (VALUES {rows of 11}) AS fresh WHERE true
+ON CONFLICT DO NOTHING

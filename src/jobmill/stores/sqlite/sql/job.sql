@@ -1,0 +1,33 @@
+-- A job of the row `jobs` as the JSON text of a Job: an expression, put in place of {job} in the other files.
+-- Columns that hold JSON are spliced in as they are; what is NULL is left out, which a plain job is read faster for.
+'{"payload_json":' || coalesce(jobs.payload, (SELECT big.payload FROM jobmill_payloads AS big WHERE big.seq = jobs.seq))
+|| CASE
+    WHEN coalesce(
+        jobs.options, jobs.unique_key, jobs.tenant, jobs.error, jobs.result, jobs.finished_ms, jobs.progress,
+        jobs.tracebacks, jobs.recurrence, jobs.slot_ms, jobs.last_finished_ms, jobs.last_error, jobs.doomed
+    ) IS NULL THEN ''
+    ELSE coalesce(',"options":' || jobs.options, '')
+        || coalesce(',"result_json":' || jobs.result, '')
+        || coalesce(',"progress":' || jobs.progress, '')
+        || coalesce(',"tracebacks":' || jobs.tracebacks, '')
+        || coalesce(',"recurrence":' || jobs.recurrence, '')
+        || ','
+        || trim(
+            json_object(
+                'finished_ms', jobs.finished_ms, 'error', jobs.error, 'unique_key', jobs.unique_key,
+                'tenant', jobs.tenant, 'slot_ms', jobs.slot_ms, 'runs', jobs.runs, 'failed_runs', jobs.failed_runs,
+                'last_error', jobs.last_error, 'last_finished_ms', jobs.last_finished_ms, 'doomed', jobs.doomed
+            ),
+            '{}'
+        )
+END
+|| ','
+|| substr(
+    json_object(
+        'id', jobs.id, 'name', jobs.name, 'queue', jobs.queue, 'state', jobs.state, 'priority', jobs.priority,
+        'due_ms', jobs.due_ms, 'created_ms', jobs.created_ms, 'updated_ms', jobs.updated_ms,
+        'started_ms', jobs.started_ms, 'errors', jobs.errors, 'crashes', jobs.crashes, 'claims', jobs.claims,
+        'worker', jobs.worker
+    ),
+    2
+)

@@ -1,0 +1,101 @@
+"""A thread of its own for calls that block: callers on any event loop hand functions in and await the answers.
+
+What is handed in while a call runs is taken together with the next one, and the answers of one such batch go back with
+one wake-up per event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jobmill.errors import StoreError
+from jobmill.stores.sqlite.step import Step
+
+T = TypeVar("T")
+
+Work = Callable[[Step], Any]
+
+
+class Failure:
+    """An answer that is an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+Answer = Any | Failure
+
+
+class _Call:
+    __slots__ = ("future", "loop", "work")
+
+    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+
+class Desk:
+    """One thread that runs batches of work with `run`, which answers each and never raises."""
+
+    def __init__(self, name: str, run: Callable[[Sequence[Work]], Sequence[Answer]]) -> None:
+        self._run = run
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._open = True
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
+        """Hand work in; await the answer. Whoever stops awaiting does not stop the work."""
+        if not self._open:
+            raise StoreError("the store is closed; open it first")
+        call = _Call(work, asyncio.get_running_loop())
+        self._calls.put(call)
+        return call.future
+
+    def close(self) -> None:
+        """Finish what was handed in, and end the thread."""
+        if self._open:
+            self._open = False
+            self._calls.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            calls = [self._calls.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    calls.append(self._calls.get_nowait())
+            batch = [call for call in calls if call is not None]
+            if batch:
+                _answer(batch, self._run([call.work for call in batch]))
+            if len(batch) < len(calls):
+                return
+
+
+def _answer(calls: Sequence[_Call], answers: Sequence[Answer]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Answer]]] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        by_loop.setdefault(call.loop, []).append((call.future, answer))
+    for loop, own in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            loop.call_soon_threadsafe(_deliver, own)
+
+
+def _deliver(answers: Sequence[tuple[asyncio.Future[Any], Answer]]) -> None:
+    for future, answer in answers:
+        if future.done():
+            # Nobody waits any more: the caller was cancelled.
+            continue
+        if isinstance(answer, Failure):
+            future.set_exception(answer.error)
+        else:
+            future.set_result(answer)

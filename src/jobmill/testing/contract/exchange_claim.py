@@ -1,0 +1,361 @@
+"""`exchange`, the claiming half: who gets which job, in which order, and when to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from jobmill.core.changes import (
+    EVERYTHING,
+    Broken,
+    QueueChange,
+    RateLimit,
+    Remove,
+    Reprioritise,
+    Requeue,
+    Reschedule,
+    after,
+    at,
+)
+from jobmill.core.job import FINAL, State
+from jobmill.core.lifecycle import begin
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import (
+    LEASE_MS,
+    QUEUE,
+    claim,
+    claim_ids,
+    claim_in_turn,
+    claim_one,
+    in_state,
+    look,
+    new,
+    next_due,
+    put,
+    put_one,
+    release,
+    retry,
+    second,
+    settle,
+    snooze,
+    started,
+    state_of,
+    succeed,
+    wish,
+)
+
+
+class ClaimOrderContract:
+    """Smaller priority first; within one, undelayed jobs as enqueued and delayed ones by due time."""
+
+    async def test_undelayed_jobs_of_one_call_are_claimed_as_enqueued(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new(f"{letter}1") for letter in "dbeac"])
+        assert await claim_in_turn(harness.store) == ids
+
+    async def test_undelayed_jobs_of_several_calls_are_claimed_as_enqueued(self, harness: Harness) -> None:
+        # Within one millisecond: time stands still.
+        ids = [await put_one(harness.store, new(f"{letter}1")) for letter in "dbeac"]
+        assert await claim_in_turn(harness.store) == ids
+
+    async def test_undelayed_jobs_keep_their_order_over_time(self, harness: Harness) -> None:
+        ids = []
+        for letter in "dbeac":
+            ids.append(await put_one(harness.store, new(f"{letter}1")))
+            await harness.advance(0.5)
+        assert await claim_in_turn(harness.store) == ids
+
+    async def test_one_claim_takes_the_same_jobs_as_claims_one_by_one(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new(priority=priority) for priority in (2, 0, 1, 0, 2)])
+        assert set(await claim_ids(harness.store, 3)) == {ids[1], ids[3], ids[2]}
+
+    async def test_a_smaller_priority_goes_first(self, harness: Harness) -> None:
+        low, high, middle = await put(harness.store, new(priority=2_097_151), new(priority=0), new(priority=5))
+        assert await claim_in_turn(harness.store) == [high, middle, low]
+
+    async def test_a_priority_goes_before_age(self, harness: Harness) -> None:
+        old = await put_one(harness.store, new(priority=1))
+        await harness.advance(60)
+        fresh = await put_one(harness.store, new(priority=0))
+        assert await claim_in_turn(harness.store) == [fresh, old]
+
+    async def test_a_priority_goes_before_the_due_time(self, harness: Harness) -> None:
+        early, late = await put(harness.store, new(priority=1, due=after(1_000)), new(priority=0, due=after(2_000)))
+        await harness.advance(3)
+        assert await claim_in_turn(harness.store) == [late, early]
+
+    async def test_delayed_jobs_are_claimed_by_due_time(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new(due=after(delay)) for delay in (3_000, 1_000, 2_000, 1_001)])
+        await harness.advance(10)
+        assert await claim_in_turn(harness.store) == [ids[1], ids[3], ids[2], ids[0]]
+
+    async def test_a_priority_that_is_not_due_does_not_hold_others_up(self, harness: Harness) -> None:
+        _, due = await put(harness.store, new(priority=0, due=after(60_000)), new(priority=7))
+        assert await claim_ids(harness.store) == [due]
+
+    async def test_a_reprioritised_job_takes_its_new_place(self, harness: Harness) -> None:
+        first, last = await put(harness.store, new(priority=1), new(priority=2))
+        await harness.store.change([last], Reprioritise(0))
+        assert await claim_in_turn(harness.store) == [last, first]
+
+    async def test_a_rescheduled_job_takes_its_new_place(self, harness: Harness) -> None:
+        first, last = await put(harness.store, new(due=after(1_000)), new(due=after(5_000)))
+        await harness.store.change([first], Reschedule(after(9_000)))
+        await harness.advance(10)
+        assert await claim_in_turn(harness.store) == [last, first]
+
+    async def test_a_requeued_job_is_claimed_by_its_priority(self, harness: Harness) -> None:
+        urgent = await in_state(harness.store, "failed", new(priority=0))
+        patient = await put_one(harness.store, new(priority=1))
+        await harness.store.change([urgent], Requeue())
+        assert await claim_in_turn(harness.store) == [urgent, patient]
+
+    async def test_queues_are_tried_in_the_order_given(self, harness: Harness) -> None:
+        a, b = await put(harness.store, new(queue="a", priority=0), new(queue="b", priority=9))
+        assert await claim_ids(harness.store, 1, queues=("b", "a")) == [b]
+        assert await claim_ids(harness.store, 1, queues=("b", "a")) == [a]
+
+    async def test_one_claim_reaches_over_several_queues(self, harness: Harness) -> None:
+        ids = await put(harness.store, new(queue="a"), new(queue="b"), new(queue="c"))
+        assert set(await claim_ids(harness.store, 2, queues=("a", "b", "c"))) == {ids[0], ids[1]}
+
+
+class ClaimBoundsContract:
+    """Never more, and never others, than was asked for."""
+
+    async def test_an_empty_store_gives_nothing(self, harness: Harness) -> None:
+        exchanged = await harness.store.exchange([], wish())
+        assert (exchanged.claimed, exchanged.settled) == ([], [])
+
+    async def test_an_exchange_without_a_claim_claims_nothing(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        assert (await harness.store.exchange([], None)).claimed == []
+        assert await state_of(harness.store, id) == "waiting"
+
+    async def test_a_claim_takes_at_most_n(self, harness: Harness) -> None:
+        await put(harness.store, *[new() for _ in range(5)])
+        assert len(await claim(harness.store, 3)) == 3
+        assert len(await claim(harness.store, 3)) == 2
+
+    async def test_a_claim_of_none_takes_none(self, harness: Harness) -> None:
+        await put_one(harness.store)
+        assert await claim(harness.store, 0) == []
+
+    async def test_n_counts_over_all_queues(self, harness: Harness) -> None:
+        await put(harness.store, *[new(queue=queue) for queue in "aabb"])
+        assert len(await claim(harness.store, 3, queues=("a", "b"))) == 3
+
+    async def test_other_queues_stay_untouched(self, harness: Harness) -> None:
+        other = await put_one(harness.store, new(queue="other"))
+        assert await claim(harness.store) == []
+        job = await look(harness.store, other)
+        assert (job.state, job.claims) == ("waiting", 0)
+
+    async def test_unknown_names_stay_untouched(self, harness: Harness) -> None:
+        foreign, ours = await put(harness.store, new(name="foreign"), new(name="ours"))
+        before = await look(harness.store, foreign)
+        assert await claim_ids(harness.store, names=("ours", "absent")) == [ours]
+        await harness.advance(3_600)
+        assert await claim_ids(harness.store, names=("absent",)) == []
+        assert await look(harness.store, foreign) == before
+
+    async def test_many_unknown_names_do_not_hide_a_known_one(self, harness: Harness) -> None:
+        await put(harness.store, *[new(name="foreign") for _ in range(500)])
+        ours = await put_one(harness.store, new(name="ours"))
+        assert await claim_ids(harness.store, 5, names=("ours",)) == [ours]
+
+    async def test_a_claim_without_names_takes_nothing(self, harness: Harness) -> None:
+        await put_one(harness.store)
+        assert await claim(harness.store, names=()) == []
+
+    async def test_the_room_of_a_name_bounds_its_jobs(self, harness: Harness) -> None:
+        await put(harness.store, *[new(name="a") for _ in range(5)], *[new(name="b") for _ in range(5)])
+        claimed = await claim(harness.store, 10, names={"a": 2, "b": 5})
+        assert sorted(one.job.name for one in claimed) == ["a"] * 2 + ["b"] * 5
+
+    async def test_the_room_of_a_name_counts_over_all_queues(self, harness: Harness) -> None:
+        await put(harness.store, *[new(name="a", queue=queue) for queue in ("x", "x", "y", "y")])
+        assert len(await claim(harness.store, 10, queues=("x", "y"), names={"a": 3})) == 3
+
+    async def test_a_name_without_room_does_not_hold_others_up(self, harness: Harness) -> None:
+        *_, other = await put(harness.store, *[new(name="full") for _ in range(50)], new(name="free", priority=9))
+        assert await claim_ids(harness.store, 1, names={"full": 0, "free": 1}) == [other]
+
+    async def test_room_counts_ended_leases_too(self, harness: Harness) -> None:
+        await put(harness.store, new(), new(), new())
+        await claim(harness.store, 2)
+        await harness.advance(3_600)
+        assert len(await claim(harness.store, 10, names={"send": 1})) == 1
+
+    async def test_a_job_is_not_claimed_before_it_is_due(self, harness: Harness) -> None:
+        id = await put_one(harness.store, new(due=after(1_000)))
+        await harness.advance(0.999)
+        assert await claim(harness.store) == []
+        await harness.advance(0.001)
+        assert await claim_ids(harness.store) == [id]
+
+    async def test_a_job_of_a_past_instant_is_due(self, harness: Harness) -> None:
+        id = await put_one(harness.store, new(due=at(harness.store.now() - 86_400_000)))
+        assert await claim_ids(harness.store) == [id]
+
+    @pytest.mark.parametrize("state", FINAL)
+    async def test_a_final_job_is_not_claimed(self, harness: Harness, state: State) -> None:
+        await in_state(harness.store, state)
+        await harness.advance(3_600)
+        assert await claim(harness.store) == []
+
+    async def test_a_removed_job_is_not_claimed(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        await harness.store.change([id], Remove())
+        assert await claim(harness.store) == []
+
+    async def test_a_job_is_claimed_once(self, harness: Harness) -> None:
+        await put_one(harness.store)
+        assert len(await claim(harness.store)) == 1
+        async with second(harness) as other:
+            assert await claim(harness.store) == await claim(other) == []
+
+    async def test_claims_at_the_same_time_share_the_jobs(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new() for _ in range(30)])
+        async with second(harness) as other:
+            claims = await asyncio.gather(*[claim_ids(store, 5) for store in [harness.store, other] * 5])
+        assert sorted(id for taken in claims for id in taken) == sorted(ids)
+
+
+class ClaimedContract:
+    """What a claim makes of a job, and what it hands out."""
+
+    async def test_a_claim_makes_the_job_running_and_remembers_who_and_when(self, harness: Harness) -> None:
+        await put_one(harness.store)
+        await harness.advance(7)
+        job = (await claim_one(harness.store, worker="host-1-ab")).job
+        assert (job.state, job.worker, job.claims, job.attempt) == ("running", "host-1-ab", 1, 1)
+        assert (job.started_ms, job.updated_ms, job.finished_ms) == (harness.store.now(), harness.store.now(), None)
+
+    async def test_a_claimed_job_is_the_stored_one(self, harness: Harness) -> None:
+        claimed = await started(harness.store, new(payload=[1], key="k", tenant="acme", priority=4))
+        assert claimed.job == await look(harness.store, claimed.job.id)
+
+    async def test_a_lease_names_its_job_and_its_end(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        token = "only-this-claim"
+        (claimed,) = await claim(harness.store, lease_ms=4_321, token=token)
+        lease = claimed.lease
+        assert (lease.id, lease.token, lease.queue, lease.name) == (id, token, QUEUE, "send")
+        assert lease.until_ms == harness.store.now() + 4_321
+
+    async def test_each_claim_counts(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        for number in (2, 3, 4):
+            await settle(harness.store, release(claimed))
+            claimed = await claim_one(harness.store, worker=f"worker-{number}")
+            assert (claimed.job.claims, claimed.job.worker) == (number, f"worker-{number}")
+
+    async def test_released_claims_count_neither_errors_nor_crashes(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        await settle(harness.store, release(claimed))
+        claimed = await claim_one(harness.store)
+        assert (claimed.job.errors, claimed.job.crashes, claimed.job.attempt) == (0, 0, 1)
+
+    async def test_the_token_is_shown_nowhere(self, harness: Harness) -> None:
+        await harness.store.configure(QUEUE, QueueChange(feed=True))
+        token = "5ec2e7"
+        claimed = await started(harness.store, token=token)
+        shown = [claimed.job, claimed.lease, await look(harness.store, claimed.job.id), wish(token=token)]
+        assert token not in repr(shown)
+        assert token not in repr(msgspec.to_builtins(claimed.job)) + repr(claimed.job.to_dict())
+        await settle(harness.store, succeed(claimed))
+        events = await harness.store.events(QUEUE)
+        assert events
+        assert token not in repr([event.to_dict() for event in events])
+
+    async def test_a_job_that_cannot_be_read_is_broken_with_a_reason(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        await harness.corrupt(id)
+        (broken,) = (await harness.store.exchange([], wish())).claimed
+        assert isinstance(broken, Broken)
+        assert (broken.lease.id, broken.lease.name, broken.lease.queue) == (id, "send", QUEUE)
+        assert broken.why
+
+    async def test_a_broken_job_does_not_hurt_the_others(self, harness: Harness) -> None:
+        before, bad, behind = await put(harness.store, new(), new(), new())
+        await harness.corrupt(bad)
+        claimed = (await harness.store.exchange([], wish())).claimed
+        assert {one.lease.id: isinstance(one, Broken) for one in claimed} == {before: False, bad: True, behind: False}
+
+    async def test_a_broken_job_can_be_failed(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        await harness.corrupt(id)
+        (broken,) = (await harness.store.exchange([], wish())).claimed
+        assert isinstance(broken, Broken)
+        settlement = begin(broken, None, harness.store.now())
+        assert settlement is not None
+        assert await settle(harness.store, settlement) == ["done"]
+        (count,) = await harness.store.count(EVERYTHING)
+        assert (count.state, count.count) == ("failed", 1)
+        assert await claim(harness.store) == []
+
+    # ------------------------------------------------------------------------------------------------ ended leases
+
+    async def test_a_live_lease_is_not_claimable(self, harness: Harness) -> None:
+        await started(harness.store, lease_ms=15_000)
+        await harness.advance(14.999)
+        assert await claim(harness.store) == []
+
+    async def test_an_ended_lease_is_claimable_and_counts_a_crash(self, harness: Harness) -> None:
+        first = await started(harness.store, lease_ms=15_000, worker="dead")
+        await harness.advance(15)
+        again = await claim_one(harness.store, worker="alive")
+        assert (again.job.id, again.job.worker) == (first.job.id, "alive")
+        assert (again.job.crashes, again.job.claims, again.job.errors) == (1, 2, 0)
+        assert again.job.started_ms == harness.store.now()
+
+    async def test_each_ended_lease_counts_a_crash(self, harness: Harness) -> None:
+        await started(harness.store)
+        for crashes in (1, 2, 3):
+            await harness.advance(LEASE_MS / 1_000)
+            assert (await claim_one(harness.store)).job.crashes == crashes
+
+    async def test_an_ended_lease_of_an_unknown_name_stays_untouched(self, harness: Harness) -> None:
+        claimed = await started(harness.store, new(name="foreign"))
+        await harness.advance(3_600)
+        assert await claim(harness.store, names=("ours",)) == []
+        assert await look(harness.store, claimed.job.id) == claimed.job
+
+    async def test_an_ended_lease_of_another_queue_stays_untouched(self, harness: Harness) -> None:
+        claimed = await started(harness.store, new(queue="other"))
+        await harness.advance(3_600)
+        assert await claim(harness.store) == []
+        assert await look(harness.store, claimed.job.id) == claimed.job
+
+    async def test_another_connection_takes_an_ended_lease_over(self, harness: Harness) -> None:
+        first = await started(harness.store)
+        await harness.advance(3_600)
+        async with second(harness) as other:
+            assert await claim_ids(other) == [first.job.id]
+
+    async def test_ended_leases_are_found_behind_many_live_ones(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new() for _ in range(200)])
+        await claim(harness.store, 199, lease_ms=7_200_000)
+        await claim(harness.store, 1, lease_ms=1_000)
+        await harness.advance(3_600)
+        assert await claim_ids(harness.store, 10) == [ids[-1]]
+
+    async def test_a_job_settled_in_the_same_call_is_not_claimed(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        exchanged = await harness.store.exchange([release(claimed)], wish())
+        assert (exchanged.settled, exchanged.claimed) == (["done"], [])
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_a_retry_without_delay_is_not_claimed_in_the_same_call(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        exchanged = await harness.store.exchange([retry(claimed, 0)], wish())
+        assert (exchanged.settled, exchanged.claimed) == (["done"], [])
+
+    async def test_a_call_that_settles_claims_other_jobs(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        others = await put(harness.store, new(), new())
+        exchanged = await harness.store.exchange([succeed(claimed)], wish(2))
+        assert exchanged.settled == ["done"]
+        assert [one.lease.id for one in exchanged.claimed] == others

@@ -1,0 +1,108 @@
+"""`extend`, the heartbeat: it moves the end of a lease, and tells which are lost."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from jobmill.core.changes import Cancel, Remove
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import (
+    LEASE_MS,
+    claim,
+    claim_ids,
+    claim_one,
+    look,
+    new,
+    put,
+    release,
+    second,
+    settle,
+    started,
+    succeed,
+)
+
+
+class ExtendContract:
+    """Prolonging leases."""
+
+    async def test_an_extended_lease_outlives_its_first_end(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.advance(10)
+        assert await harness.store.extend([claimed.lease], 15_000) == []
+        await harness.advance(14.999)
+        assert await claim(harness.store) == []
+        assert await settle(harness.store, succeed(claimed)) == ["done"]
+
+    async def test_an_extended_lease_ends_after_the_extension(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.advance(10)
+        await harness.store.extend([claimed.lease], 15_000)
+        await harness.advance(15)
+        assert await settle(harness.store, succeed(claimed)) == ["lost"]
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_an_extension_counts_from_now_not_from_the_old_end(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.store.extend([claimed.lease], 1_000)
+        await harness.advance(1)
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_a_lease_can_be_extended_again_and_again(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        for _ in range(20):
+            await harness.advance(10)
+            assert await harness.store.extend([claimed.lease], 15_000) == []
+        job = await look(harness.store, claimed.job.id)
+        assert (job.state, job.crashes, job.claims) == ("running", 0, 1)
+
+    async def test_extending_nothing_loses_nothing(self, harness: Harness) -> None:
+        assert await harness.store.extend([], 15_000) == []
+
+    async def test_extending_tells_which_leases_are_lost(self, harness: Harness) -> None:
+        await put(harness.store, *[new() for _ in range(6)])
+        held, wrong, cancelled, settled, removed, released = await claim(harness.store)
+        await harness.store.change([cancelled.job.id, removed.job.id], Cancel())
+        await harness.store.change([removed.job.id], Remove())
+        await settle(harness.store, succeed(settled), release(released))
+        leases = [one.lease for one in (held, cancelled, settled, removed, released)]
+        lost = await harness.store.extend([*leases, structs.replace(wrong.lease, token="guessed")], 15_000)
+        assert sorted(lost) == sorted(one.job.id for one in (wrong, cancelled, settled, removed, released))
+
+    async def test_a_lease_that_ended_cannot_be_extended(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        await harness.advance(LEASE_MS / 1_000)
+        assert await harness.store.extend([claimed.lease], 15_000) == [claimed.job.id]
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_a_lease_can_be_extended_until_the_millisecond_before_its_end(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.advance(14.999)
+        assert await harness.store.extend([claimed.lease], 15_000) == []
+
+    async def test_a_lease_that_another_took_over_cannot_be_extended(self, harness: Harness) -> None:
+        late = await started(harness.store)
+        await harness.advance(LEASE_MS / 1_000)
+        claimed = await claim_one(harness.store, lease_ms=2_000)
+        assert await harness.store.extend([late.lease], 3_600_000) == [claimed.job.id]
+        await harness.advance(2)
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_a_wrong_token_extends_nothing(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.store.extend([structs.replace(claimed.lease, token="guessed")], 3_600_000)
+        await harness.advance(15)
+        assert await claim_ids(harness.store) == [claimed.job.id]
+
+    async def test_another_connection_respects_an_extension(self, harness: Harness) -> None:
+        claimed = await started(harness.store, lease_ms=15_000)
+        await harness.store.extend([claimed.lease], 60_000)
+        await harness.advance(30)
+        async with second(harness) as other:
+            assert await claim(other) == []
+
+    async def test_many_leases_are_extended_with_one_call(self, harness: Harness) -> None:
+        await put(harness.store, *[new() for _ in range(300)])
+        claimed = await claim(harness.store, 300, lease_ms=15_000)
+        assert await harness.store.extend([one.lease for one in claimed], 60_000) == []
+        await harness.advance(30)
+        assert await claim(harness.store) == []

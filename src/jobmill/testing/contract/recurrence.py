@@ -1,0 +1,299 @@
+"""A recurring job: known by its key, one live job of it at any time, re-armed by the settlement of each run."""
+
+from __future__ import annotations
+
+from jobmill.core.changes import Cancel, Claimed, Due, Filter, NewJob, Remove, Requeue, after, at
+from jobmill.core.job import LIVE, JobOptions, Job, Keep
+from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Released, Snoozed, Succeeded
+from jobmill.core.lifecycle import settle as decide
+from jobmill.core.recurrence import Recurrence
+from jobmill.store import Store
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import (
+    LEASE_MS,
+    claim,
+    claim_one,
+    end,
+    enqueue_one,
+    look,
+    new,
+    put_one,
+    settle,
+    started,
+    state_of,
+)
+
+KEY = "every-minute"
+MINUTE_MS = 60_000
+MINUTELY = Recurrence(key=KEY, every_ms=MINUTE_MS)
+
+
+def recurring(
+    payload: object = None, *, recurrence: Recurrence = MINUTELY, due: Due | None = None, queue: str = "mail"
+) -> NewJob:
+    """A job that comes again each minute; its key is its unique key."""
+    due = after(0) if due is None else due
+    return new(payload=payload, key=recurrence.key, recurrence=recurrence, due=due, queue=queue)
+
+
+async def the_live_one(store: Store) -> Job:
+    """The one live job with the key."""
+    page = await store.find(Filter(unique_key=KEY, states=LIVE))
+    assert page.next is None
+    assert len(page.jobs) == 1, "exactly one live job has the key"
+    return page.jobs[0]
+
+
+async def run(store: Store, outcome: Outcome | None = None) -> Claimed:
+    """Claim the one job and settle it as a worker would."""
+    claimed = await claim_one(store)
+    await end(store, claimed, Succeeded() if outcome is None else outcome)
+    return claimed
+
+
+class RecurrenceContract:
+    """Coming again."""
+
+    async def test_a_recurring_job_is_created_like_any_other(self, harness: Harness) -> None:
+        rule = Recurrence(key=KEY, cron="0 9 * * mon", zone="Europe/Berlin", until_ms=harness.store.now() + 10**12)
+        due = harness.store.now() + 5_000
+        receipt = await enqueue_one(harness.store, recurring({"a": 1}, recurrence=rule, due=at(due)))
+        assert receipt.how == "created"
+        job = await look(harness.store, receipt.id)
+        assert (job.recurrence, job.due_ms, job.slot_ms, job.unique_key) == (rule, due, due, KEY)
+
+    async def test_a_recurring_job_is_not_claimed_before_its_slot(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(due=after(1_000)))
+        await harness.advance(0.999)
+        assert await claim(harness.store) == []
+
+    # ------------------------------------------------------------------------------------------------ re-arming
+
+    async def test_a_run_that_succeeds_leaves_one_live_job_for_the_next_slot(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring([1]))
+        await harness.advance(7)
+        await run(harness.store, Succeeded(b'"good"'))
+        job = await the_live_one(harness.store)
+        assert (job.state, job.due_ms, job.slot_ms) == ("waiting", start + MINUTE_MS, start + MINUTE_MS)
+        assert (job.payload, job.recurrence, job.queue, job.name) == ([1], MINUTELY, "mail", "send")
+
+    async def test_a_rearmed_job_is_claimed_at_its_slot(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        await run(harness.store)
+        await harness.advance(59.999)
+        assert await claim(harness.store) == []
+        await harness.advance(0.001)
+        assert (await claim_one(harness.store)).job.state == "running"
+
+    async def test_runs_are_counted(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        for number in range(1, 4):
+            await run(harness.store)
+            job = await the_live_one(harness.store)
+            assert (job.runs, job.failed_runs, job.last_error) == (number, 0, None)
+            assert job.last_finished_ms == harness.store.now()
+            await harness.advance(60)
+
+    async def test_a_run_that_fails_for_good_goes_on_with_the_next_slot(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        await run(harness.store, Errored(error="boom", final=True))
+        job = await the_live_one(harness.store)
+        assert (job.state, job.due_ms, job.errors, job.attempt) == ("waiting", start + MINUTE_MS, 0, 1)
+        assert (job.runs, job.failed_runs, job.last_error) == (1, 1, "boom")
+        assert job.last_finished_ms == harness.store.now()
+
+    async def test_the_last_error_stays_after_a_good_run(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        await run(harness.store, Errored(error="boom", final=True))
+        await harness.advance(60)
+        await run(harness.store)
+        job = await the_live_one(harness.store)
+        assert (job.runs, job.failed_runs, job.last_error, job.error) == (2, 1, "boom", None)
+
+    async def test_a_retry_keeps_the_slot_and_counts_no_run(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        await run(harness.store, Errored(error="boom", delay_ms=2_000))
+        job = await the_live_one(harness.store)
+        assert (job.state, job.due_ms, job.slot_ms) == ("waiting", start + 2_000, start)
+        assert (job.errors, job.runs, job.failed_runs, job.last_finished_ms) == (1, 0, 0, None)
+
+    async def test_a_retry_that_would_fall_after_the_next_slot_gives_way_to_it(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        await run(harness.store, Errored(error="boom", delay_ms=2 * MINUTE_MS))
+        job = await the_live_one(harness.store)
+        assert (job.due_ms, job.runs, job.failed_runs) == (start + MINUTE_MS, 1, 1)
+
+    async def test_slots_that_were_missed_run_once(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        await harness.advance(10 * 60 + 1)
+        await run(harness.store)
+        assert (await the_live_one(harness.store)).due_ms == start + 11 * MINUTE_MS
+        assert await claim(harness.store) == []
+
+    async def test_a_snoozed_and_a_released_run_keep_slot_and_counts(self, harness: Harness) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        await run(harness.store, Released())
+        await run(harness.store, Snoozed(3_000))
+        job = await the_live_one(harness.store)
+        assert (job.due_ms, job.slot_ms, job.runs) == (start + 3_000, start, 0)
+
+    async def test_a_recurrence_that_is_over_ends_its_job(self, harness: Harness) -> None:
+        rule = Recurrence(key=KEY, every_ms=MINUTE_MS, until_ms=harness.store.now() + MINUTE_MS)
+        await put_one(harness.store, recurring(recurrence=rule))
+        await run(harness.store)
+        await harness.advance(60)
+        claimed = await run(harness.store)
+        job = await look(harness.store, claimed.job.id)
+        assert (job.state, job.runs) == ("succeeded", 2)
+        assert (await enqueue_one(harness.store, recurring())).how == "created"
+
+    async def test_a_rearmed_job_loses_its_lease(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        claimed = await run(harness.store)
+        assert await harness.store.extend([claimed.lease], LEASE_MS) == [claimed.job.id]
+        settlement = decide(claimed, Succeeded(), DEFAULT_POLICY, harness.store.now())
+        assert await settle(harness.store, settlement) == ["lost"]
+        assert (await the_live_one(harness.store)).runs == 1
+
+    async def test_a_rearm_under_a_lost_lease_changes_nothing(self, harness: Harness) -> None:
+        late = await started(harness.store, recurring())
+        await harness.advance(LEASE_MS / 1_000)
+        claimed = await claim_one(harness.store)
+        settlement = decide(late, Succeeded(), DEFAULT_POLICY, harness.store.now())
+        assert await settle(harness.store, settlement) == ["lost"]
+        job = await the_live_one(harness.store)
+        assert (job.state, job.runs, job.due_ms) == ("running", 0, claimed.job.due_ms)
+
+    async def test_keep_nothing_of_a_run_does_not_end_the_recurrence(self, harness: Harness) -> None:
+        said = new(key=KEY, recurrence=MINUTELY, options=JobOptions(keep_succeeded=Keep(last=0)))
+        await put_one(harness.store, said)
+        await run(harness.store)
+        assert (await the_live_one(harness.store)).state == "waiting"
+
+    # ------------------------------------------------------------------------------------------------ updating
+
+    async def test_enqueueing_a_live_key_updates_it(self, harness: Harness) -> None:
+        id = await put_one(harness.store, recurring("old"))
+        await harness.advance(1)
+        hourly = Recurrence(key=KEY, every_ms=3_600_000)
+        due = harness.store.now() + 5_000
+        receipt = await enqueue_one(harness.store, recurring("new", recurrence=hourly, due=at(due)))
+        assert (receipt.how, receipt.id) == ("updated", id)
+        job = await the_live_one(harness.store)
+        assert (job.id, job.payload, job.due_ms, job.slot_ms) == (id, "new", due, due)
+        assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
+        assert job.updated_ms == harness.store.now()
+
+    async def test_each_update_counts_the_revision_up(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        for number in (1, 2, 3):
+            await harness.store.enqueue([recurring()])
+            rule = (await the_live_one(harness.store)).recurrence
+            assert rule is not None
+            assert rule.revision == number
+
+    async def test_an_update_within_one_call_counts_as_one(self, harness: Harness) -> None:
+        receipts = await harness.store.enqueue([recurring("first"), recurring("second")])
+        assert [receipt.how for receipt in receipts] == ["created", "updated"]
+        assert receipts[0].id == receipts[1].id
+        assert (await the_live_one(harness.store)).payload == "second"
+
+    async def test_an_updated_job_is_claimed_when_the_update_says(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(due=after(60_000)))
+        await harness.store.enqueue([recurring(due=after(1_000))])
+        await harness.advance(1)
+        assert len(await claim(harness.store)) == 1
+
+    async def test_a_running_job_can_be_updated_and_goes_on_running(self, harness: Harness) -> None:
+        claimed = await started(harness.store, recurring("old"))
+        receipt = await enqueue_one(harness.store, recurring("new", due=after(5_000)))
+        assert (receipt.how, receipt.id) == ("updated", claimed.job.id)
+        job = await the_live_one(harness.store)
+        assert (job.state, job.payload) == ("running", "new")
+        assert await harness.store.extend([claimed.lease], LEASE_MS) == []
+
+    async def test_a_rearm_decided_before_an_update_keeps_what_the_update_wrote(self, harness: Harness) -> None:
+        claimed = await started(harness.store, recurring("old"))
+        hourly = Recurrence(key=KEY, every_ms=3_600_000)
+        due = harness.store.now() + 12_345
+        await harness.store.enqueue([recurring("new", recurrence=hourly, due=at(due))])
+        await end(harness.store, claimed, Succeeded())
+        job = await the_live_one(harness.store)
+        assert (job.state, job.payload, job.due_ms, job.slot_ms) == ("waiting", "new", due, due)
+        assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
+
+    async def test_a_run_that_an_update_overtook_is_counted(self, harness: Harness) -> None:
+        claimed = await started(harness.store, recurring())
+        await harness.store.enqueue([recurring(due=after(5_000))])
+        await end(harness.store, claimed, Errored(error="boom", final=True))
+        job = await the_live_one(harness.store)
+        assert (job.runs, job.failed_runs, job.last_error) == (1, 1, "boom")
+
+    async def test_the_run_after_an_update_rearms_by_the_new_rule(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        await harness.store.enqueue([recurring(recurrence=Recurrence(key=KEY, every_ms=3_600_000))])
+        start = harness.store.now()
+        await run(harness.store)
+        assert (await the_live_one(harness.store)).due_ms == start + 3_600_000
+
+    async def test_an_update_keeps_what_the_runs_came_to(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        await run(harness.store, Errored(error="boom", final=True))
+        await harness.store.enqueue([recurring("new")])
+        job = await the_live_one(harness.store)
+        assert (job.runs, job.failed_runs, job.last_error) == (1, 1, "boom")
+
+    async def test_a_recurrence_counts_within_its_queue(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(queue="a"))
+        assert (await enqueue_one(harness.store, recurring(queue="b"))).how == "created"
+
+    async def test_a_plain_job_with_the_key_of_a_recurring_one_is_a_duplicate(self, harness: Harness) -> None:
+        id = await put_one(harness.store, recurring("recurring"))
+        receipt = await enqueue_one(harness.store, new(key=KEY, payload="plain"))
+        assert (receipt.how, receipt.id) == ("duplicate", id)
+        job = await the_live_one(harness.store)
+        assert (job.payload, job.recurrence) == ("recurring", MINUTELY)
+
+    async def test_a_recurring_job_with_the_key_of_a_plain_one_is_a_duplicate(self, harness: Harness) -> None:
+        id = await put_one(harness.store, new(key=KEY, payload="plain"))
+        receipt = await enqueue_one(harness.store, recurring("recurring"))
+        assert (receipt.how, receipt.id) == ("duplicate", id)
+        job = await the_live_one(harness.store)
+        assert (job.payload, job.recurrence) == ("plain", None)
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    async def test_cancelling_a_waiting_recurring_job_ends_it(self, harness: Harness) -> None:
+        id = await put_one(harness.store, recurring())
+        await harness.store.change([id], Cancel())
+        await harness.advance(3_600)
+        assert await claim(harness.store) == []
+        assert await state_of(harness.store, id) == "cancelled"
+
+    async def test_cancelling_a_running_recurring_job_ends_it(self, harness: Harness) -> None:
+        claimed = await started(harness.store, recurring())
+        await harness.store.change([claimed.job.id], Cancel())
+        settlement = decide(claimed, Succeeded(), DEFAULT_POLICY, harness.store.now())
+        assert await settle(harness.store, settlement) == ["lost"]
+        await harness.advance(3_600)
+        assert await claim(harness.store) == []
+
+    async def test_removing_a_recurring_job_ends_it(self, harness: Harness) -> None:
+        id = await put_one(harness.store, recurring())
+        await harness.store.change([id], Remove())
+        await harness.advance(3_600)
+        assert await claim(harness.store) == []
+        assert (await enqueue_one(harness.store, recurring())).how == "created"
+
+    async def test_a_recurrence_that_was_ended_can_begin_again(self, harness: Harness) -> None:
+        id = await put_one(harness.store, recurring())
+        await harness.store.change([id], Cancel())
+        fresh = await put_one(harness.store, recurring("fresh"))
+        assert (await the_live_one(harness.store)).id == fresh
+        assert id in (await harness.store.change([id], Requeue())).refused

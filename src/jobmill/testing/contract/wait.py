@@ -1,0 +1,99 @@
+"""`wait_for_work`: a hint that something may be claimable, and never later than asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from jobmill.core.changes import Cancel, QueueChange, Requeue, Reschedule, after
+from jobmill.store import Store
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import QUEUE, new, put, put_one, second
+
+# Generous: a store that wakes nobody fails after this long, one that does is done in milliseconds.
+PATIENCE_S = 5
+FAR_MS = 600_000
+
+
+class WaitContract:
+    """Sleeping workers."""
+
+    async def test_waiting_ends_when_another_task_enqueues(self, harness: Harness) -> None:
+        await self._is_woken_by_enqueue(harness.store, harness.store)
+
+    async def test_waiting_ends_when_another_connection_enqueues(self, harness: Harness) -> None:
+        async with second(harness) as other:
+            await self._is_woken_by_enqueue(harness.store, other)
+
+    async def test_all_that_wait_are_told(self, harness: Harness) -> None:
+        waiters = [asyncio.create_task(self._wait(harness.store)) for _ in range(3)]
+        await self._until_done(waiters, lambda: put_one(harness.store))
+
+    async def test_waiting_for_several_queues_ends_for_each(self, harness: Harness) -> None:
+        for queue in ("a", "b"):
+            waiter = asyncio.create_task(self._wait(harness.store, "a", "b"))
+            await self._until_done([waiter], partial(_put_into, harness.store, queue))
+
+    async def test_waiting_ends_when_a_job_is_requeued(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new() for _ in range(300)])
+        await harness.store.change(ids, Cancel())
+        waiter = asyncio.create_task(self._wait(harness.store))
+        await self._until_done([waiter], lambda: harness.store.change([ids.pop()], Requeue()))
+
+    async def test_waiting_ends_when_a_job_is_rescheduled(self, harness: Harness) -> None:
+        id = await put_one(harness.store, new(due=after(FAR_MS)))
+        waiter = asyncio.create_task(self._wait(harness.store))
+        await self._until_done([waiter], lambda: harness.store.change([id], Reschedule(after(0))))
+
+    async def test_waiting_ends_when_a_queue_is_resumed(self, harness: Harness) -> None:
+        await harness.store.configure(QUEUE, QueueChange(paused=True))
+        await put_one(harness.store)
+        waiter = asyncio.create_task(self._wait(harness.store))
+        await self._until_done([waiter], partial(_pause_and_resume, harness.store))
+
+    async def test_waiting_ends_at_its_time_at_the_latest(self, harness: Harness) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await harness.store.wait_for_work((QUEUE,), harness.store.now() + 20)
+
+    async def test_waiting_until_a_time_that_has_passed_ends_at_once(self, harness: Harness) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await harness.store.wait_for_work((QUEUE,), harness.store.now() - 1)
+
+    async def test_waiting_can_be_given_up(self, harness: Harness) -> None:
+        waiter = asyncio.create_task(self._wait(harness.store))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(waiter, return_exceptions=True)
+        # The store is none the worse for it.
+        await self._is_woken_by_enqueue(harness.store, harness.store)
+
+    async def _is_woken_by_enqueue(self, store: Store, by: Store) -> None:
+        waiter = asyncio.create_task(self._wait(store))
+        await self._until_done([waiter], lambda: put_one(by))
+
+    async def _wait(self, store: Store, *queues: str) -> None:
+        await store.wait_for_work(queues or (QUEUE,), store.now() + FAR_MS)
+
+    async def _until_done(self, waiters: list[asyncio.Task[None]], make_work: Callable[[], Awaitable[object]]) -> None:
+        """Make work again and again until all are awake: a hint may be missed, but not for ever."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not all(waiter.done() for waiter in waiters):
+                    await make_work()
+                    await asyncio.wait(waiters, timeout=0.02)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        for waiter in waiters:
+            await waiter
+
+
+async def _put_into(store: Store, queue: str) -> None:
+    await put_one(store, new(queue=queue))
+
+
+async def _pause_and_resume(store: Store) -> None:
+    await store.configure(QUEUE, QueueChange(paused=True))
+    await store.configure(QUEUE, QueueChange(paused=False))

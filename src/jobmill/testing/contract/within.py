@@ -1,0 +1,85 @@
+"""`EnqueuesWithin`, for stores with transactions: the job exists exactly if the caller's transaction commits."""
+
+from __future__ import annotations
+
+from jobmill.core.changes import EVERYTHING, Receipt
+from jobmill.store import EnqueuesWithin
+from jobmill.testing.contract.harness import WithinHarness
+from jobmill.testing.contract.support import claim_ids, enqueue_one, find_all, look, new, put_one, second, state_of
+
+
+class WithinContract:
+    """Enqueueing in somebody else's transaction."""
+
+    async def test_a_committed_job_exists(self, harness: WithinHarness) -> None:
+        connection = await harness.begin()
+        (receipt,) = await _within(harness).enqueue_within(connection, [new(payload=[1], priority=3)])
+        await harness.commit(connection)
+        assert receipt.how == "created"
+        job = await look(harness.store, receipt.id)
+        assert (job.state, job.payload, job.priority) == ("waiting", [1], 3)
+
+    async def test_a_rolled_back_job_does_not_exist(self, harness: WithinHarness) -> None:
+        connection = await harness.begin()
+        await _within(harness).enqueue_within(connection, [new("never", key="k")])
+        await harness.rollback(connection)
+        assert await find_all(harness.store, EVERYTHING) == []
+        assert (await enqueue_one(harness.store, new("never", key="k"))).how == "created"
+
+    async def test_a_job_is_not_seen_before_the_commit(self, harness: WithinHarness) -> None:
+        async with second(harness) as other:
+            connection = await harness.begin()
+            (receipt,) = await _within(harness).enqueue_within(connection, [new()])
+            assert await state_of(other, receipt.id) is None
+            await harness.commit(connection)
+            assert await state_of(other, receipt.id) == "waiting"
+
+    async def test_a_committed_job_is_claimed(self, harness: WithinHarness) -> None:
+        connection = await harness.begin()
+        (receipt,) = await _within(harness).enqueue_within(connection, [new()])
+        await harness.commit(connection)
+        assert await claim_ids(harness.store) == [receipt.id]
+
+    async def test_jobs_within_keep_their_place_among_the_others(self, harness: WithinHarness) -> None:
+        first = await put_one(harness.store)
+        connection = await harness.begin()
+        (receipt,) = await _within(harness).enqueue_within(connection, [new()])
+        await harness.commit(connection)
+        last = await put_one(harness.store)
+        assert await claim_ids(harness.store, 1) == [first]
+        assert await claim_ids(harness.store, 1) == [receipt.id]
+        assert await claim_ids(harness.store, 1) == [last]
+
+    async def test_receipts_within_a_transaction_are_as_outside(self, harness: WithinHarness) -> None:
+        await put_one(harness.store, new("taken"))
+        owner = await put_one(harness.store, new(key="k"))
+        connection = await harness.begin()
+        receipts = await _within(harness).enqueue_within(
+            connection, [new("one"), new("taken"), new("two", key="k"), new("one")]
+        )
+        await harness.commit(connection)
+        assert [receipt.how for receipt in receipts] == ["created", "exists", "duplicate", "exists"]
+        assert receipts[2] == Receipt(owner, "duplicate")
+
+    async def test_several_calls_share_one_transaction(self, harness: WithinHarness) -> None:
+        connection = await harness.begin()
+        for _ in range(3):
+            await _within(harness).enqueue_within(connection, [new()])
+        (again,) = await _within(harness).enqueue_within(connection, [new("x", key="k")])
+        (duplicate,) = await _within(harness).enqueue_within(connection, [new("y", key="k")])
+        assert (duplicate.how, duplicate.id) == ("duplicate", again.id)
+        await harness.rollback(connection)
+        assert await find_all(harness.store, EVERYTHING) == []
+
+    async def test_a_job_within_has_the_time_of_the_store(self, harness: WithinHarness) -> None:
+        await harness.advance(1_000)
+        connection = await harness.begin()
+        (receipt,) = await _within(harness).enqueue_within(connection, [new()])
+        await harness.commit(connection)
+        assert (await look(harness.store, receipt.id)).created_ms == harness.store.now()
+
+
+def _within(harness: WithinHarness) -> EnqueuesWithin:
+    store = harness.store
+    assert isinstance(store, EnqueuesWithin)
+    return store

@@ -1,0 +1,78 @@
+"""Beats: every loop says when it last turned, so that a watchdog sees one that has stopped; and how loops survive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from jobmill.events import Hooks
+
+log = logging.getLogger("jobmill")
+
+STUCK_AFTER_S = 30.0
+
+
+class Beats:
+    """When each loop last turned, and whether the store answered last time."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last: dict[str, float] = {}
+        self.store_away: str | None = None
+
+    def beat(self, loop: str) -> None:
+        """The loop has turned."""
+        self._last[loop] = self._monotonic()
+
+    def ended(self, loop: str) -> None:
+        """The loop has ended as it should."""
+        self._last.pop(loop, None)
+
+    def stuck(self) -> dict[str, float]:
+        """Loops that have not turned for 30 s, and for how long."""
+        now = self._monotonic()
+        return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
+
+
+async def loop_for_ever(
+    name: str,
+    turn: Callable[[], Awaitable[float]],
+    beats: Beats,
+    hooks: Hooks,
+    random: Random,
+) -> None:
+    """Turn, then sleep for the seconds that the turn answered; an exception is logged, told, and backed off from."""
+    pause = Backing(random)
+    while True:
+        beats.beat(name)
+        try:
+            wait = await turn()
+            pause.reset()
+        except Exception as error:
+            wait = pause.next()
+            log.exception("the %s loop raised; it goes on in %.1f s", name, wait)
+            await hooks.moment("error", error, None)
+        await asyncio.sleep(wait)
+
+
+class Backing:
+    """Pauses that double from 0.1 s to 5 s, with jitter, so that many workers do not come back in one moment."""
+
+    def __init__(self, random: Random, least: float = 0.1, most: float = 5.0) -> None:
+        self._random = random
+        self._least = least
+        self._most = most
+        self._tries = 0
+
+    def reset(self) -> None:
+        """It went well."""
+        self._tries = 0
+
+    def next(self) -> float:
+        """How long to wait now."""
+        pause: float = min(self._most, self._least * 2**self._tries)
+        self._tries = min(self._tries + 1, 16)
+        return pause * (0.5 + self._random.random() / 2)

@@ -1,0 +1,311 @@
+"""The exchanger: hands in what is finished and takes what is free, in one call, as long as the worker works.
+
+What finishes while a call is in flight goes into the next one, so batches grow by themselves under load and nothing
+waits when idle. Never a claim beyond the free slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from jobmill.context import Context
+from jobmill.core import facts
+from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Refused, Settlement
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Policy, begin, fails_instead, policy, settle
+from jobmill.errors import StoreAway
+from jobmill.handlers import HandlerBase
+from jobmill.store import Store
+from jobmill.worker.beats import Backing, Beats
+from jobmill.worker.reporter import Reporter
+from jobmill.worker.run import Board, Run
+from jobmill.worker.runner import Runner
+from jobmill.worker.settings import WorkerSettings
+from jobmill.worker.teller import Teller
+
+log = logging.getLogger("jobmill")
+
+IDLE_MS = 5_000
+#: Between wake-ups that brought nothing, so that other workers' commits do not keep an idle one busy.
+FRUITLESS_S = (0.0, 0.001, 0.002, 0.004, 0.008)
+
+
+class Exchanger:
+    """One exchange in flight, over its own share of the slots."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        handlers: dict[str, HandlerBase[Any]],
+        settings: WorkerSettings,
+        slots: int,
+        *,
+        board: Board,
+        runner: Runner,
+        reporter: Reporter,
+        teller: Teller,
+        beats: Beats,
+        random: Random,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._handlers = handlers
+        self._settings = settings
+        self._slots = slots
+        self._board = board
+        self._runner = runner
+        self._reporter = reporter
+        self._teller = teller
+        self._beats = beats
+        self._random = random
+        self._monotonic = monotonic
+        self._queues = settings.queues
+        self._all_names = {name: slots for name, handler in handlers.items() if handler.concurrency is None}
+        self._limited = {name: h.concurrency for name, h in handlers.items() if h.concurrency is not None}
+        self._occupied = 0
+        self._finished: list[tuple[Run | None, Settlement]] = []
+        self._woken = asyncio.Event()
+        self._fruitless = 0
+        self._was_idle = False
+        self.stopping = False
+        #: For a tick: claim once, and count what comes of it.
+        self.once = False
+        self.tally: Counter[str] = Counter()
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Until stopping, nothing runs and everything is settled."""
+        backing = Backing(self._random)
+        while not (self.stopping and not self._occupied and not self._finished):
+            self._beats.beat(self.name)
+            try:
+                await self._turn()
+                backing.reset()
+            except Exception as error:
+                if self.once and not self.stopping:
+                    raise
+                await self._survive(error, backing.next())
+        self._beats.ended(self.name)
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether something finished is not yet written."""
+        return bool(self._finished)
+
+    async def _turn(self) -> None:
+        claim = self._claim()
+        if claim is None and not self._finished:
+            await self._sleep_until_woken()
+            return
+        if self._reporter.has_something and self._finished:
+            # A settlement ends the lease under which they are written.
+            await self._reporter.flush()
+        batch, self._finished = self._finished, []
+        answer, sent = await self._exchange(batch, claim)
+        self._beats.store_away = None
+        self._settled(batch, answer)
+        if self.once:
+            self.stopping = True
+            self.tally["claimed"] += len(answer.claimed)
+        for claimed in answer.claimed:
+            self._begin(claimed, sent + self._settings.lease_ms / 1000)
+        if answer.claimed or self._finished:
+            self._fruitless = 0
+            self._was_idle = False
+        elif claim is not None and not self.stopping:
+            await self._idle(answer)
+
+    async def _exchange(
+        self, batch: list[tuple[Run | None, Settlement]], claim: Claim | None
+    ) -> tuple[Exchanged, float]:
+        """The call itself; when it fails, nothing that is finished is forgotten and reserved room is given back."""
+        sent = self._monotonic()
+        self._reserve(claim, 1)
+        try:
+            return await self._store.exchange([settlement for _, settlement in batch], claim), sent
+        except StoreAway:
+            self._finished = batch + self._finished
+            raise
+        except Exception:
+            await self._one_by_one(batch)
+            raise
+        finally:
+            self._reserve(claim, -1)
+
+    async def _survive(self, error: Exception, wait: float) -> None:
+        self._beats.store_away = f"{type(error).__name__}: {error}"
+        if isinstance(error, StoreAway):
+            log.warning("the %s store is away (%s); trying again in %.1f s", self._store.name, error, wait)
+        else:
+            log.exception("the %s loop raised; it goes on in %.1f s", self.name, wait)
+        self._teller.error(error, None)
+        # Running jobs go on, and what finishes meanwhile is kept for the next try.
+        await asyncio.sleep(wait)
+
+    async def _one_by_one(self, batch: list[tuple[Run | None, Settlement]]) -> None:
+        """One settlement that the store chokes on must not hold the others up, nor come back for ever."""
+        for run, settlement in batch:
+            for tried in (settlement, fails_instead(settlement, "it raised an error", DEFAULT_POLICY)):
+                try:
+                    answer = await self._store.exchange([tried], None)
+                except StoreAway:
+                    self._finished.append((run, tried))
+                    break
+                except Exception:
+                    log.exception("job %s cannot be settled", settlement.lease.id)
+                else:
+                    self._settled([(run, tried)], answer)
+                    break
+            else:
+                self._forget(run)
+
+    # ------------------------------------------------------------------------------------------------ claiming
+
+    def _claim(self) -> Claim | None:
+        free = self._slots - self._occupied
+        names = self._names(free)
+        if self.stopping or free <= 0 or not names:
+            return None
+        if len(self._queues) > 1:
+            self._queues = (*self._queues[1:], self._queues[0])
+        return Claim(
+            queues=self._queues,
+            names=names,
+            n=free,
+            lease_ms=self._settings.lease_ms,
+            worker=self._settings.name,
+            token=secrets.token_hex(16),
+        )
+
+    def _names(self, free: int) -> dict[str, int]:
+        if not self._limited:
+            return self._all_names
+        names = dict(self._all_names)
+        for name, most in self._limited.items():
+            room = min(free, most - self._board.of_name.get(name, 0))
+            if room > 0:
+                names[name] = room
+        return names
+
+    def _reserve(self, claim: Claim | None, sign: int) -> None:
+        """Room that is asked for is taken until the answer is here: another exchanger may ask at the same time."""
+        for name in self._limited if claim is not None else ():
+            self._board.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
+
+    def _begin(self, claimed: Claimed | Broken, expires: float) -> None:
+        handler = None if isinstance(claimed, Broken) else self._handlers.get(claimed.job.name)
+        rules = self._rules(claimed, handler)
+        decided = begin(claimed, rules, self._store.now())
+        if self._teller.wants_events and isinstance(claimed, Claimed):
+            self._teller.facts(facts.of_claim(claimed.job, self._store.now(), lease_lost=False))
+        if decided is not None or isinstance(claimed, Broken) or handler is None or rules is None:
+            if decided is not None:
+                self._finished.append((None, decided))
+            return
+        run = Run(claimed, handler, rules, Context(claimed.job, self._reporter.teller_of(claimed)), expires)
+        self._board.add(run)
+        self._occupied += 1
+        if self._limited:
+            self._board.take_room(handler.name)
+        self._runner.start(run, self._over, self._freed)
+
+    def _rules(self, claimed: Claimed | Broken, handler: HandlerBase[Any] | None) -> Policy | None:
+        if handler is None or isinstance(claimed, Broken):
+            return None
+        return policy(claimed.job.options, handler.policy)
+
+    # ------------------------------------------------------------------------------------------------ settling
+
+    def _over(self, run: Run, outcome: Outcome | None) -> None:
+        if outcome is None:
+            self._board.drop(run)
+        else:
+            decided = settle(run.claimed, outcome, run.rules, self._store.now(), self._random.random())
+            self._finished.append((run, decided))
+        self._woken.set()
+
+    def _freed(self, run: Run) -> None:
+        self._occupied -= 1
+        if self._limited:
+            self._board.take_room(run.handler.name, -1)
+        self._woken.set()
+
+    def _settled(self, batch: list[tuple[Run | None, Settlement]], answer: Exchanged) -> None:
+        for (run, settlement), settled in zip(batch, answer.settled, strict=True):
+            if isinstance(settled, Refused):
+                instead = fails_instead(settlement, settled.why, run.rules if run else DEFAULT_POLICY)
+                self._finished.append((run, instead))
+                continue
+            self._forget(run)
+            if self.once:
+                self.tally["lost" if settled == "lost" else _word(settlement)] += 1
+            if settled == "lost":
+                log.warning("job %s (%s): the settlement came too late", settlement.lease.id, settlement.lease.name)
+            if self._teller.wants_events:
+                self._tell(run, settlement, lost=settled == "lost", now_ms=answer.now_ms)
+
+    def _forget(self, run: Run | None) -> None:
+        if run is not None:
+            self._board.drop(run)
+
+    def _tell(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
+        if not lost:
+            self._teller.facts(facts.of_settlement(settlement, now_ms))
+        elif run is not None:
+            self._teller.facts([facts.about(run.claimed.job, "lease_lost", now_ms)])
+
+    # ------------------------------------------------------------------------------------------------ sleeping
+
+    def wake(self) -> None:
+        """Look again now: something has changed."""
+        self._woken.set()
+
+    async def _sleep_until_woken(self) -> None:
+        """All slots are taken: only a finished run, or the watchdog's rhythm, is of interest."""
+        timer = asyncio.get_running_loop().call_later(IDLE_MS / 1000, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+        self._woken.clear()
+
+    async def _idle(self, answer: Exchanged) -> None:
+        """Slots are free and nothing is due: sleep until something is, something finishes, or 5 s have passed."""
+        if not self._was_idle and not self._occupied:
+            self._was_idle = True
+            self._teller.moment("idle")
+        await asyncio.sleep(FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)])
+        self._fruitless += 1
+        until_ms = answer.now_ms + IDLE_MS
+        if answer.next_due_ms is not None:
+            until_ms = min(until_ms, answer.next_due_ms)
+        if self._woken.is_set():
+            self._woken.clear()
+            return
+        waiting = asyncio.ensure_future(self._store.wait_for_work(self._queues, until_ms))
+        waiting.add_done_callback(lambda _: self._woken.set())
+        try:
+            await self._woken.wait()
+        finally:
+            self._woken.clear()
+            waiting.cancel()
+        if waiting.done() and not waiting.cancelled():
+            waiting.result()
+
+
+def _word(settlement: Settlement) -> str:
+    """What a settlement counts as in a tick's summary."""
+    if settlement.outcome in ("errored", "crashed") and settlement.state == "waiting" and settlement.rearm is None:
+        return "retrying"
+    if settlement.outcome in ("errored", "crashed"):
+        return "failed"
+    return "succeeded" if settlement.outcome == "succeeded" else "waiting"

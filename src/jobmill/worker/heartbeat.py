@@ -1,0 +1,83 @@
+"""The heartbeat: extends the leases of all runs in one call, every third of a lease, and ends the runs that are lost.
+
+A worker does not wait to be told that it has lost a job: when its own lease time has run out without an extension (the
+store is away, this process was stopped for a while), it stops the job itself, because another worker may run it by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from jobmill.core import facts
+from jobmill.store import Store
+from jobmill.worker.beats import Beats
+from jobmill.worker.run import Board, Run
+from jobmill.worker.teller import Teller
+
+log = logging.getLogger("jobmill")
+
+
+class Heartbeat:
+    """One turn a third of the lease."""
+
+    def __init__(
+        self,
+        store: Store,
+        board: Board,
+        lease_ms: int,
+        beats: Beats,
+        teller: Teller,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._board = board
+        self._lease_ms = lease_ms
+        self._beats = beats
+        self._teller = teller
+        self._monotonic = monotonic
+        self.latest_delay = 0.0
+        self._due = monotonic()
+
+    async def turn(self) -> float:
+        """Extend, stop what is lost, and say when to come again: sooner, when the store did not answer."""
+        third = self._lease_ms / 3000
+        started = self._monotonic()
+        self.latest_delay = max(0.0, started - self._due)
+        self._stop_expired(started)
+        runs = list(self._board.runs)
+        wait = third
+        if runs:
+            try:
+                async with asyncio.timeout(third):
+                    lost = await self._store.extend([run.claimed.lease for run in runs], self._lease_ms)
+            except Exception as error:
+                away = self._beats.store_away = f"{type(error).__name__}: {error}"
+                log.warning("leases of %d jobs could not be extended: %s; trying again", len(runs), away)
+                wait = min(1.0, third / 5)
+            else:
+                self._beats.store_away = None
+                self._apply(runs, set(lost), started)
+        self._stop_expired(self._monotonic())
+        wait = max(0.0, wait - (self._monotonic() - started))
+        self._due = self._monotonic() + wait
+        return wait
+
+    def _apply(self, runs: list[Run], lost: set[str], asked: float) -> None:
+        for run in runs:
+            if run.claimed.lease.id not in lost:
+                run.expires = asked + self._lease_ms / 1000
+            elif not run.over:
+                self._lose(run, "the store gave it to another worker, or it was cancelled")
+
+    def _stop_expired(self, now: float) -> None:
+        for run in [run for run in self._board.runs if run.expires <= now and not run.over]:
+            self._lose(run, "its lease could not be extended in time")
+
+    def _lose(self, run: Run, why: str) -> None:
+        if run.why is None:
+            log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
+            self._teller.facts([facts.about(run.claimed.job, "lease_lost", self._store.now(), reason=why)])
+        run.stop("lost")

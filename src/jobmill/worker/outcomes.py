@@ -1,0 +1,90 @@
+"""How a handler ended, as an Outcome: what it returned or raised becomes a value that the core can judge."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+
+from jobmill.core.durations import shown_ms, to_ms
+from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
+from jobmill.core.payload import check_size
+from jobmill.errors import Fail, JobmillError, Snooze
+from jobmill.handlers import HandlerBase, to_plain
+
+TRACEBACK_KEPT = 16_000
+ERROR_KEPT = 4_000
+
+
+def returned(value: Any) -> Outcome:
+    """The handler returned; a result that is not JSON is an error of the attempt."""
+    if value is None:
+        return _NOTHING
+    try:
+        encoded = msgspec.json.encode(to_plain(value, "result"))
+        check_size(encoded)
+    except JobmillError as error:
+        return Errored(error=f"the handler's result cannot be kept: {error}")
+    return Succeeded(encoded)
+
+
+_NOTHING = Succeeded()
+
+
+def raised(error: BaseException, handler: HandlerBase[Any], attempt: int) -> Outcome:
+    """The handler raised: Snooze and Fail steer the job, anything else is an error."""
+    if isinstance(error, Snooze):
+        try:
+            return Snoozed(to_ms(error.delay, "delay"))
+        except JobmillError as wrong:
+            error = wrong
+    return Errored(
+        error=described(error),
+        traceback=printed(error),
+        final=isinstance(error, Fail),
+        delay_ms=_own_delay(error, handler, attempt),
+    )
+
+
+def timed_out(timeout_ms: int) -> Errored:
+    """The handler was stopped at its timeout."""
+    return Errored(error=f"timed out after {shown_ms(timeout_ms)}")
+
+
+def described(error: BaseException) -> str:
+    """Type and message, as Python prints them; the message alone where a handler raised Fail."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its message cannot be printed)"
+    if not isinstance(error, Fail) or not text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    # What cannot be UTF-8 can be in no store.
+    return text.encode("utf-8", "replace").decode()[:ERROR_KEPT].replace("\x00", "\ufffd")
+
+
+def printed(error: BaseException) -> str:
+    """The traceback, without the frames of the worker above the handler; the end of it, where it is very long."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_globals.get("__name__")):
+        frames = frames.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:
+        text = f"{type(error).__name__} (its traceback cannot be printed)"
+    return text[-TRACEBACK_KEPT:].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def _own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> int | None:
+    """What a backoff function of the user's own answers; where it raises, the usual backoff is used."""
+    if handler.own_backoff is None:
+        return None
+    try:
+        return to_ms(handler.own_backoff(attempt, error), "backoff")
+    except Exception:
+        return None
+
+
+def _is_ours(module: object) -> bool:
+    return isinstance(module, str) and module.startswith("jobmill.")

@@ -1,0 +1,71 @@
+"""One run of one job in this worker, and the board on which all of them stand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal, TypeAlias
+
+from jobmill.context import Context
+from jobmill.core.changes import Claimed
+from jobmill.core.lifecycle import Policy
+from jobmill.handlers import HandlerBase
+
+#: Why a run is stopped from outside. lost: the store says it is not ours any more (or our own lease time ran out).
+Why: TypeAlias = Literal["timeout", "lost", "shutdown"]
+
+
+class Run:
+    """A claimed job, what runs it, and until when it is ours by our own clock."""
+
+    __slots__ = ("claimed", "context", "expires", "handler", "in_thread", "over", "rules", "started", "task", "why")
+
+    def __init__(
+        self, claimed: Claimed, handler: HandlerBase[Any], rules: Policy, context: Context, expires: float
+    ) -> None:
+        self.claimed = claimed
+        self.handler = handler
+        self.rules = rules
+        self.context = context
+        self.expires = expires
+        self.task: asyncio.Task[None] | None = None
+        self.why: Why | None = None
+        self.started = False
+        self.over = False
+        # A thread cannot be stopped: while it runs on, it keeps its slot.
+        self.in_thread = False
+
+    def stop(self, why: Why) -> None:
+        """Stop it from outside, once; the first reason counts."""
+        if self.why is None and not self.over:
+            self.why = why
+            self.context.cancel()
+            if self.started:
+                self._cancel()
+            else:
+                # A task that is cancelled before its first step never runs a line, and nobody would hear of its end.
+                asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Board:
+    """All runs whose lease this worker holds, until their settlement is written."""
+
+    def __init__(self) -> None:
+        self.runs: set[Run] = set()
+        #: How many of each name run, for the handlers that limit it.
+        self.of_name: dict[str, int] = {}
+
+    def add(self, run: Run) -> None:
+        """A run begins."""
+        self.runs.add(run)
+
+    def drop(self, run: Run) -> None:
+        """Its lease is not ours any more: settled, or lost."""
+        self.runs.discard(run)
+
+    def take_room(self, name: str, count: int = 1) -> None:
+        """Use (or give back, with a negative count) room of a name."""
+        self.of_name[name] = self.of_name.get(name, 0) + count

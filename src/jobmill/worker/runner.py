@@ -1,0 +1,104 @@
+"""The runner: one attempt of one job, from payload to Outcome, in the loop, in a thread or in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from jobmill.core.lifecycle import Errored, Outcome, Released
+from jobmill.errors import Invalid
+from jobmill.worker import outcomes
+from jobmill.worker.deadlines import Deadlines
+from jobmill.worker.run import Run
+from jobmill.worker.teller import Teller
+from jobmill.worker.threads import Threads
+
+#: Told when a run is over: its outcome, or None when it is not ours to settle; and when its slot is free.
+OnOver = Callable[[Run, Outcome | None], None]
+OnFree = Callable[[Run], None]
+
+
+class Runner:
+    """Starts runs; what they come to goes to the callbacks."""
+
+    def __init__(self, threads: Threads, deadlines: Deadlines, teller: Teller) -> None:
+        self._threads = threads
+        self._deadlines = deadlines
+        self._teller = teller
+
+    def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
+        """Begin; never raises."""
+        if run.rules.timeout_ms is not None:
+            self._deadlines.add(run, run.rules.timeout_ms)
+        run.task = asyncio.get_running_loop().create_task(self._run(run, on_over, on_free))
+
+    async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
+        run.started = True
+        try:
+            outcome = await self._attempt(run, on_free)
+        except asyncio.CancelledError:
+            outcome = self._stopped(run)
+        except BaseException as error:
+            outcome = self._raised(run, error)
+        if run.why == "lost":
+            outcome = None
+        elif run.why == "timeout" and run.rules.timeout_ms is not None:
+            # Whatever the handler made of being stopped, its time was over.
+            outcome = outcomes.timed_out(run.rules.timeout_ms)
+        run.over = True
+        on_over(run, outcome)
+        if not run.in_thread:
+            on_free(run)
+
+    async def _attempt(self, run: Run, on_free: OnFree) -> Outcome | None:
+        handler = run.handler
+        if handler.isolate:
+            return await self._in_process(run)
+        try:
+            arguments = handler.arguments.decode(run.claimed.job.payload_json)
+        except Invalid as error:
+            # It will not fit at the next attempt either.
+            return Errored(error=str(error), final=True)
+        call: Any = handler.fn
+        if handler.arguments.takes_context:
+            call = functools.partial(call, run.context)
+        if handler.is_async:
+            return outcomes.returned(await call(**arguments))
+        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments), on_free))
+
+    async def _in_thread(self, run: Run, call: Callable[[], Any], on_free: OnFree) -> Any:
+        future = self._threads.run(call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not future.done():
+                # The thread runs on: its slot is free when it ends, and whatever it comes to then is nobody's.
+                run.in_thread = True
+
+                def ended(done: asyncio.Future[Any]) -> None:
+                    done.exception()  # looked at, so that asyncio does not complain about it
+                    on_free(run)
+
+                future.add_done_callback(ended)
+            raise
+
+    async def _in_process(self, run: Run) -> Outcome:
+        from jobmill.worker.isolate import Isolated
+
+        return await Isolated(run.handler, run.claimed.job, run.context.tell).run()
+
+    def _stopped(self, run: Run) -> Outcome | None:
+        if run.why == "shutdown":
+            return Released()
+        return Errored(error="the handler cancelled itself") if run.why is None else None
+
+    def _raised(self, run: Run, error: BaseException) -> Outcome:
+        if run.why == "shutdown":
+            # What a handler raises on being stopped is no error of its job.
+            return Released()
+        outcome = outcomes.raised(error, run.handler, run.claimed.job.attempt)
+        if isinstance(outcome, Errored):
+            self._teller.error(error, run.claimed.job)
+        return outcome

@@ -1,0 +1,295 @@
+"""The worker: puts its loops together, starts them, and ends them gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random as chance
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Unpack
+
+from jobmill.core.durations import to_ms
+from jobmill.options import Duration
+from jobmill.worker.beats import Beats, loop_for_ever
+from jobmill.worker.deadlines import Deadlines
+from jobmill.worker.exchanger import Exchanger
+from jobmill.worker.heartbeat import Heartbeat
+from jobmill.worker.janitor import Janitor
+from jobmill.worker.reporter import Reporter
+from jobmill.worker.run import Board
+from jobmill.worker.runner import Runner
+from jobmill.worker.settings import WorkerOptions, worker_settings
+from jobmill.worker.teller import Teller
+from jobmill.worker.threads import Threads
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+    from jobmill.worker.health import Health
+
+log = logging.getLogger("jobmill")
+
+#: How long the last settlements of a stopping worker may take.
+LAST_WORDS_S = 10.0
+
+
+class Worker:
+    """Claims, runs and settles jobs of a client's handlers; one per process is enough."""
+
+    def __init__(self, client: Client, **options: Unpack[WorkerOptions]) -> None:
+        self.client = client
+        self.settings = worker_settings(options, client.handlers.values())
+        self.beats = Beats()
+        self.random = chance.Random()
+        self._started = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._hurry: asyncio.Event | None = None
+
+    @property
+    def name(self) -> str:
+        """`{hostname}-{pid}-{random}` unless it was given; jobs remember it."""
+        return self.settings.name
+
+    @property
+    def running(self) -> int:
+        """How many jobs run now."""
+        return len(self._board.runs) if self._started else 0
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    async def start(self, *, once: bool = False) -> None:
+        """Open the store and start every loop; with `once`, each exchanger claims a single time."""
+        _check_handlers(self.client)
+        await self.client.open()
+        store = self.client.store
+        self._hurry = asyncio.Event()
+        self._board = Board()
+        self._threads = Threads()
+        self._deadlines = Deadlines()
+        self.teller = Teller(self.client.hooks)
+        self.reporter = Reporter(store, self.teller)
+        self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller)
+        runner = Runner(self._threads, self._deadlines, self.teller)
+        self._exchangers = [self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(), 1)]
+        for exchanger in self._exchangers:
+            exchanger.once = once
+        self.teller.start()
+        self._health = await self._start_health()
+        self._loops = [
+            self._loop("heartbeat", self.heartbeat.turn),
+            self._loop("reporter", self.reporter.turn),
+            self._loop("janitor", Janitor(store, self.random).turn, alive=False),
+        ]
+        await self.client.hooks.moment("start", self)
+        self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
+        self._started = True
+        log.log(
+            logging.DEBUG if once else logging.INFO,
+            "worker %s: %d slots, queues %s, handlers %s, %s store",
+            self.name,
+            self.settings.slots,
+            ", ".join(self.settings.queues),
+            ", ".join(sorted(self.client.handlers)) or "none",
+            store.name,
+        )
+
+    def _shares(self) -> list[int]:
+        """The slots, shared by as many exchangers as the store has use for."""
+        several = min(self.client.store.exchanges_in_flight, self.settings.slots)
+        share, rest = divmod(self.settings.slots, several)
+        return [share + (number < rest) for number in range(several)]
+
+    def _exchanger(self, number: int, slots: int, runner: Runner) -> Exchanger:
+        return Exchanger(
+            f"exchanger {number}",
+            self.client.store,
+            self.client.handlers,
+            self.settings,
+            slots,
+            board=self._board,
+            runner=runner,
+            reporter=self.reporter,
+            teller=self.teller,
+            beats=self.beats,
+            random=self.random,
+        )
+
+    def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, alive: bool = True) -> asyncio.Task[None]:
+        # The janitor sleeps longer than the watchdog's patience, and nobody dies of it: it is not watched.
+        beats = self.beats if alive else Beats()
+        return _task(name, loop_for_ever(name, turn, beats, self.client.hooks, self.random))
+
+    async def _start_health(self) -> Health | None:
+        if self.settings.health is None:
+            return None
+        from jobmill.worker.health import Health
+
+        health = Health(
+            self.settings.health,
+            self.beats,
+            lambda: self._started and self._stopping is None,
+            host=self.settings.health_host,
+        )
+        await health.start()
+        return health
+
+    # ------------------------------------------------------------------------------------------------ stop
+
+    async def stop(self, timeout: Duration | None = None) -> None:
+        """Claim nothing more, wait for what runs, then cancel and release it without counting an attempt.
+
+        `timeout` is how long jobs get (default: `shutdown_timeout`). Stopping twice waits for the same end, and a
+        timeout of 0 the second time releases at once.
+        """
+        if not self._started:
+            return
+        patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
+        if self._stopping is None:
+            self._stopping = _task("stop", self._stop(patience))
+        elif timeout is not None and patience == 0 and self._hurry is not None:
+            self._hurry.set()
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, patience: float) -> None:
+        assert self._hurry is not None
+        for exchanger in self._exchangers:
+            exchanger.stopping = True
+            exchanger.wake()
+        hurry = _task("hurry", self._hurry.wait())
+        all_ended = _task("all ended", asyncio.wait(self._exchanging))
+        await asyncio.wait([hurry, all_ended], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        all_ended.cancel()
+        if any(not task.done() for task in self._exchanging):
+            await self._release()
+        await self.client.hooks.moment("stop", self)
+        await self._end_loops()
+        log.info("worker %s: stopped", self.name)
+
+    async def _release(self) -> None:
+        """Time is over: what still runs is cancelled and given back; threads are left to themselves."""
+        still = [run for run in self._board.runs if not run.over]
+        log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
+        for run in still:
+            run.stop("shutdown")
+        await asyncio.sleep(0)
+        deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
+        while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._board.runs:
+            if asyncio.get_running_loop().time() > deadline:
+                unreleased = len(self._board.runs)
+                log.error("worker %s: %d jobs could not be released; their leases will end", self.name, unreleased)
+                break
+            await asyncio.sleep(0.005)
+        for task in self._exchanging:
+            task.cancel()
+
+    async def _end_loops(self) -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.reporter.flush(), 5)
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, *self._exchanging, return_exceptions=True)
+        await self.teller.stop()
+        if self._health is not None:
+            await self._health.stop()
+        self._deadlines.clear()
+        self._threads.close()
+        self._started = False
+
+    # ------------------------------------------------------------------------------------------------ run
+
+    async def tick(self) -> Counter[str]:
+        """Claim once, run what was claimed, settle it; how many came to what."""
+        await self.start(once=True)
+        try:
+            await asyncio.gather(*self._exchanging)
+        finally:
+            await self.stop(timeout=0)
+        return sum((exchanger.tally for exchanger in self._exchangers), Counter())
+
+    async def run(self) -> None:
+        """Start, work until SIGTERM or SIGINT or until this task is cancelled, stop."""
+        await self.start()
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals: list[signal.Signals] = []
+
+        def on_signal() -> None:
+            # The second one means: now.
+            _keep(self._hurry_up() if ended.is_set() else _noop())
+            ended.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Not in a thread other than the main one, and not on Windows: then only cancelling ends it.
+            with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+                loop.add_signal_handler(number, on_signal)
+                signals.append(number)
+        try:
+            await ended.wait()
+        finally:
+            try:
+                await self.stop()
+            finally:
+                for number in signals:
+                    loop.remove_signal_handler(number)
+
+    async def _hurry_up(self) -> None:
+        await self.stop(timeout=0)
+
+    async def __aenter__(self) -> Worker:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop."""
+        await self.stop()
+
+
+async def run_with_main(
+    client: Client, main: Callable[[], Awaitable[Any]] | None, **options: Unpack[WorkerOptions]
+) -> None:
+    """A worker, and beside it the user's own main function; ends on Ctrl-C, or when main raises."""
+    worker = asyncio.ensure_future(Worker(client, **options).run())
+    try:
+        if main is not None:
+            first = asyncio.ensure_future(main())
+            await asyncio.wait([worker, first], return_when="FIRST_COMPLETED")
+            if first.done():
+                first.result()
+            else:
+                first.cancel()
+        await worker
+    finally:
+        worker.cancel()
+        await asyncio.wait([worker])
+        await client.close()
+
+
+def _check_handlers(client: Client) -> None:
+    isolated = [handler for handler in client.handlers.values() if handler.isolate]
+    if isolated:
+        from jobmill.worker.isolate import check_isolatable
+
+        for handler in isolated:
+            check_isolatable(handler)
+
+
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+def _keep(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Run beside; asyncio itself keeps tasks only weakly."""
+    task = asyncio.ensure_future(coroutine)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _noop() -> None:
+    return None
+
+
+def _task(name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(coroutine, name=f"jobmill {name}")
