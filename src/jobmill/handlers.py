@@ -239,7 +239,7 @@ def _default(value: Any) -> Any:
 
 
 def _cut(payload: Raw, most: int = 200) -> str:
-    text = bytes(payload[: most + 1]).decode(errors="replace")
+    text = bytes(payload)[: most + 1].decode(errors="replace")
     return text if len(text) <= most else text[:most] + "…"
 
 

@@ -38,7 +38,8 @@ def slots(text: str, after: int, count: int, zone: str = "UTC") -> list[int]:
 def walls(text: str, zone: str, after: str, count: int) -> list[str]:
     """The next slots as the zone's wall clock shows them, with the offset: "03:00+02:00"."""
     found = slots(text, at(after, zone), count, zone)
-    return [datetime.fromtimestamp(slot / 1000, ZoneInfo(zone)).isoformat()[11:].replace(":00+", "+") for slot in found]
+    shown = [datetime.fromtimestamp(slot / 1000, ZoneInfo(zone)) for slot in found]
+    return [f"{wall:%H:%M:%S}".removesuffix(":00") + wall.isoformat()[-6:] for wall in shown]
 
 
 # ---------------------------------------------------------------- what may be written

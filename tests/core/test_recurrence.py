@@ -164,8 +164,11 @@ def test_a_first_run_after_the_end_does_not_happen() -> None:
 
 
 def test_nothing_is_due_after_the_year_9999() -> None:
-    for rule in [{"every_ms": 1}, {"cron": "@every 1ms"}, {"cron": "* * * * * *"}]:
-        endless = recurrence(key="k", **rule)  # type: ignore[arg-type]
+    for endless in [
+        recurrence(key="k", every_ms=1),
+        recurrence(key="k", cron="@every 1ms"),
+        recurrence(key="k", cron="* * * * * *"),
+    ]:
         assert next_slot(endless, LAST_MS, LAST_MS) is None
         assert next_slot(endless, 0, 10**30) is None
         assert first_slot(endless, 10**30) is None

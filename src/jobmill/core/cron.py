@@ -30,6 +30,7 @@ LAST_MS = 253_402_300_799_999  # the last millisecond of the year 9999, where th
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SECOND = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # a day of room for any zone's offset
 _LONGEST = 256
+_NEVER = "no match in 50 years"  # there cronsim gives up; what we accept waits 40 at most (a Monday, 29 February)
 
 _NAMED = {
     "@hourly": "0 * * * *",
@@ -60,7 +61,7 @@ class Cron:
 
     @staticmethod
     def parse(text: str, zone: str = "UTC") -> Cron:
-        """What `text` says, read in `zone` unless it has a zone of its own; Invalid, for cron or zone, if it says nothing."""
+        """What `text` says, read in `zone` unless it names its own; Invalid (cron or zone) when it says nothing."""
         if not isinstance(text, str):
             raise Invalid("cron", "a cron expression as text", text)
         if len(text) > _LONGEST:
@@ -77,30 +78,39 @@ class Cron:
             return slot if slot <= LAST_MS else None
         try:
             after = _EPOCH + timedelta(seconds=max(after_ms // 1000, _FIRST_SECOND))
-            found = self._next(after)
+            found = self._by_elapsed_time(after) if self._every_hour else self._by_wall_clock(after)
         except OverflowError:  # what datetime says to a year beyond 9999
             return None
-        return None if found is None else (found - _EPOCH) // timedelta(seconds=1) * 1000
+        return (found - _EPOCH) // timedelta(seconds=1) * 1000
 
-    def _next(self, after: datetime) -> datetime | None:
-        for shown in self._wall_times(after.astimezone(self._zone)):
-            slot = shown.astimezone(UTC) if self._every_hour else _first_shown(shown, self._zone)
-            # Inside a repeated hour the wall clock shows again what it has shown: those slots have been.
+    # cronsim is only ever given wall times, without a zone. Its own handling of time changes leaves out expressions of
+    # six fields, misses slots where the clock changes by half an hour, and never ends where a midnight is repeated.
+
+    def _by_wall_clock(self, after: datetime) -> datetime:
+        for wall in CronSim(self._fields, after.astimezone(self._zone).replace(tzinfo=None)):
+            slot = _first_shown(wall, self._zone)
+            # While an hour is repeated the clock shows again what it has shown: those slots have been.
             if slot > after:
                 return slot
-        return None
+        raise OverflowError(_NEVER)
 
-    def _wall_times(self, start: datetime) -> CronSim:
-        """The times that match, after `start`: with their zone for every hour, else as the wall clock reads."""
-        if not self._every_hour:
-            # Without a zone, because cronsim's own handling of time changes leaves out expressions of six fields.
-            return CronSim(self._fields, start.replace(tzinfo=None))
-        times = CronSim(self._fields, start)
-        if self._zone is not UTC:
-            # To find a lone minute cronsim leaps, and lands wrong when the clock changes by half an hour on the way. A
-            # second minute, one that never comes, makes it walk.
-            times.minutes.add(60)
-        return times
+    def _by_elapsed_time(self, after: datetime) -> datetime:
+        local = after.astimezone(self._zone)
+        slot = self._shown_after(local, local.fold)
+        shown_again = local.replace(fold=1)
+        if shown_again.utcoffset() != local.utcoffset():
+            # The clock will be set back, to before this time: a slot from there may come first.
+            change = _change_between(after, shown_again.astimezone(UTC), self._zone)
+            slot = min(slot, self._shown_after(change.astimezone(self._zone) - timedelta(seconds=1), fold=1))
+        return slot
+
+    def _shown_after(self, local: datetime, fold: int) -> datetime:
+        """The first match after `local` on the wall clock, the first (0) or the second (1) time that it is shown."""
+        for wall in CronSim(self._fields, local.replace(tzinfo=None)):
+            slot = wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+            if _shows(slot, wall, self._zone):  # not in a gap
+                return slot
+        raise OverflowError(_NEVER)
 
 
 def zone_named(name: object, blamed: str = "zone") -> tzinfo:
@@ -126,8 +136,6 @@ def _parse(text: str, zone: tzinfo) -> Cron:
         return Cron(text=text, every_ms=_every_ms(said, text))
     parts = _parts(_named(said, text) if said.startswith("@") else said, text)
     every_hour = len(_checked(parts, text).hours) == 24
-    if every_hour:
-        parts[2] = "*"  # cronsim goes by the star, however the hours were written
     return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
 
 
@@ -192,16 +200,24 @@ def _simulated(parts: list[str]) -> CronSim:
 
 def _first_shown(wall: datetime, zone: tzinfo) -> datetime:
     """When the clock of `zone` first shows `wall`; where it skips `wall`, the end of that gap."""
-    shown = wall.replace(tzinfo=zone)
-    instant = shown.astimezone(UTC)
-    if instant.astimezone(zone).replace(tzinfo=None) == wall:
+    local = wall.replace(tzinfo=zone, fold=0)
+    instant = local.astimezone(UTC)
+    if _shows(instant, wall, zone):
         return instant
-    # In a gap the old offset gives an instant after the change and the new one an instant before it; search between.
-    before = shown.replace(fold=1).astimezone(UTC)
-    offset_before = shown.utcoffset()
+    # In a gap the offset from before gives an instant after the change, the offset from after one before it.
+    return _change_between(local.replace(fold=1).astimezone(UTC), instant, zone)
+
+
+def _shows(instant: datetime, wall: datetime, zone: tzinfo) -> bool:
+    return instant.astimezone(zone).replace(tzinfo=None) == wall
+
+
+def _change_between(early: datetime, late: datetime, zone: tzinfo) -> datetime:
+    """The first instant with another offset than `early`, which `late` has."""
+    offset = early.astimezone(zone).utcoffset()
 
     def has_changed(second: int) -> bool:
-        return (before + timedelta(seconds=second)).astimezone(zone).utcoffset() != offset_before
+        return (early + timedelta(seconds=second)).astimezone(zone).utcoffset() != offset
 
-    seconds = (instant - before) // timedelta(seconds=1)
-    return before + timedelta(seconds=bisect_left(range(seconds), True, key=has_changed))
+    seconds = (late - early) // timedelta(seconds=1)
+    return early + timedelta(seconds=bisect_left(range(seconds), True, key=has_changed))

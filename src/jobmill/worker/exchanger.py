@@ -73,6 +73,7 @@ class Exchanger:
         self._occupied = 0
         self._finished: list[tuple[Run | None, Settlement]] = []
         self._woken = asyncio.Event()
+        self._watching: asyncio.Future[None] | None = None
         self._fruitless = 0
         self._was_idle = False
         self.stopping = False
@@ -94,6 +95,7 @@ class Exchanger:
                 if self.once and not self.stopping:
                     raise
                 await self._survive(error, backing.next())
+        self._watch_no_more()
         self._beats.ended(self.name)
 
     @property
@@ -121,6 +123,7 @@ class Exchanger:
         if answer.claimed or self._finished:
             self._fruitless = 0
             self._was_idle = False
+            self._watch_no_more()
         elif claim is not None and not self.stopping:
             await self._idle(answer)
 
@@ -269,9 +272,9 @@ class Exchanger:
         """Look again now: something has changed."""
         self._woken.set()
 
-    async def _sleep_until_woken(self) -> None:
-        """All slots are taken: only a finished run, or the watchdog's rhythm, is of interest."""
-        timer = asyncio.get_running_loop().call_later(IDLE_MS / 1000, self._woken.set)
+    async def _sleep_until_woken(self, seconds: float = IDLE_MS / 1000) -> None:
+        """Until something finishes, a hint comes, or the time is over (which also keeps the watchdog content)."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
         try:
             await self._woken.wait()
         finally:
@@ -279,27 +282,35 @@ class Exchanger:
         self._woken.clear()
 
     async def _idle(self, answer: Exchanged) -> None:
-        """Slots are free and nothing is due: sleep until something is, something finishes, or 5 s have passed."""
+        """Slots are free and nothing is due: sleep until something is, something finishes, or 5 s have passed.
+
+        The store is watched from before the exchange that found nothing, so that no hint falls between the two.
+        """
+        if self._watching is None:
+            await self._watch(answer.now_ms)
+            return
         if not self._was_idle and not self._occupied:
             self._was_idle = True
             self._teller.moment("idle")
-        await asyncio.sleep(FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)])
+        wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
+        pause = FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)]
         self._fruitless += 1
-        until_ms = answer.now_ms + IDLE_MS
-        if answer.next_due_ms is not None:
-            until_ms = min(until_ms, answer.next_due_ms)
-        if self._woken.is_set():
-            self._woken.clear()
-            return
-        waiting = asyncio.ensure_future(self._store.wait_for_work(self._queues, until_ms))
-        waiting.add_done_callback(lambda _: self._woken.set())
-        try:
-            await self._woken.wait()
-        finally:
-            self._woken.clear()
-            waiting.cancel()
-        if waiting.done() and not waiting.cancelled():
-            waiting.result()
+        await self._sleep_until_woken(max(wait_ms / 1000, pause))
+        if self._watching is not None and self._watching.done():
+            watched, self._watching = self._watching, None
+            watched.result()
+            await asyncio.sleep(pause)
+            await self._watch(self._store.now())
+
+    async def _watch(self, now_ms: int) -> None:
+        self._watching = asyncio.ensure_future(self._store.wait_for_work(self._queues, now_ms + IDLE_MS))
+        self._watching.add_done_callback(lambda _: self._woken.set())
+        await asyncio.sleep(0)  # it begins to watch now
+
+    def _watch_no_more(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
 
 def _word(settlement: Settlement) -> str:

@@ -84,7 +84,7 @@ def translated(error: BaseException, path: Path) -> BaseException:
     if not isinstance(error, sqlite3.Error) or isinstance(error, JobmillError):
         return error
     name: str = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith("SQLITE_BUSY") or name.startswith("SQLITE_LOCKED"):
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreBusy(f"another connection holds the lock of {path}: {error}")
     if name.startswith(_AWAY):
         return StoreAway(f"cannot use {path} now: {error}{_hint(name, path)}")

@@ -1,7 +1,7 @@
 """Schema: numbered migrations, applied in one transaction each, recorded in a table of their own.
 
-Not in `PRAGMA user_version`: to enqueue within the application's own transactions, Jobmill's tables must be able to live
-in the application's own file, whose user_version is not ours.
+Not in `PRAGMA user_version`: to enqueue within the application's own transactions, Jobmill's tables must be able to
+live in the application's own file, whose user_version is not ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The SQL files beside this module, ready to execute.
 
-`{job}` in a file stands for the expression of job.sql, `{rows of n}` for as many rows of n parameters as a call has.
+`{job}` in a file stands for the expression of job.sql, `{rows of n from ?i}` for as many rows of n parameters as a call
+has, numbered from i on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ HERE = Path(__file__).parent
 # Rows of one statement. Each number of rows is a statement of its own to prepare and keep, so there is an end to them.
 ROWS_AT_ONCE = 100
 
-_ROWS = re.compile(r"\{rows of (\d+)\}")
+_ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
 
 
 @functools.cache
@@ -35,8 +36,9 @@ def sql_rows(name: str, count: int) -> str:
     """The same for a statement about many rows."""
 
     def rows(found: re.Match[str]) -> str:
-        row = "(" + ", ".join("?" * int(found[1])) + ")"
-        return ", ".join([row] * count)
+        width, first = int(found[1]), int(found[2])
+        starts = range(first, first + width * count, width)
+        return ", ".join("(" + ", ".join(f"?{at + i}" for i in range(width)) + ")" for at in starts)
 
     return _ROWS.sub(rows, sql(name))
 

@@ -10,7 +10,7 @@ from jobmill.stores.sqlite.queues import Queues
 from jobmill.stores.sqlite.statements import batches, flat, sql, sql_rows
 
 
-class TakeCare(Exception):  # noqa: N818 - not an error: the writer runs its transaction again with `careful`
+class TakeCare(Exception):
     """A statement met fewer rows than a batch has; which ones must be asked before anything is written."""
 
 
@@ -21,7 +21,7 @@ class Step:
     not the expected one they raise TakeCare; the transaction is rolled back and runs again with `careful`.
     """
 
-    __slots__ = ("careful", "cursor", "now_ms", "queues", "wakes")
+    __slots__ = ("careful", "cursor", "now_ms", "queues", "rings", "wakes")
 
     def __init__(self, cursor: sqlite3.Cursor, now_ms: int, queues: Queues, *, careful: bool = False) -> None:
         self.cursor = cursor
@@ -30,6 +30,8 @@ class Step:
         self.careful = careful
         #: How many verbs of this transaction may have made work for somebody who sleeps.
         self.wakes = 0
+        #: How often the bell had rung when the transaction began: all that it rang for is visible here.
+        self.rings = 0
 
     def write(self, name: str, parameters: Sequence[object] = ()) -> int:
         """Run a statement; how many rows it met."""

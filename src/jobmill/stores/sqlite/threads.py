@@ -36,10 +36,10 @@ Answer = Any | Failure
 class _Call:
     __slots__ = ("future", "loop", "work")
 
-    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None) -> None:
         self.work = work
         self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[Any] | None = None if loop is None else loop.create_future()
 
 
 class Desk:
@@ -57,8 +57,13 @@ class Desk:
         if not self._open:
             raise StoreError("the store is closed; open it first")
         call = _Call(work, asyncio.get_running_loop())
+        assert call.future is not None
         self._calls.put(call)
         return call.future
+
+    def post(self, work: Work) -> None:
+        """Hand work in whose answer nobody awaits."""
+        self._calls.put(_Call(work, None))
 
     def close(self) -> None:
         """Finish what was handed in, and end the thread."""
@@ -84,7 +89,8 @@ class Desk:
 def _answer(calls: Sequence[_Call], answers: Sequence[Answer]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Answer]]] = {}
     for call, answer in zip(calls, answers, strict=True):
-        by_loop.setdefault(call.loop, []).append((call.future, answer))
+        if call.loop is not None and call.future is not None:
+            by_loop.setdefault(call.loop, []).append((call.future, answer))
     for loop, own in by_loop.items():
         with contextlib.suppress(RuntimeError):  # its loop has ended
             loop.call_soon_threadsafe(_deliver, own)

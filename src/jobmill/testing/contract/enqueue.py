@@ -25,7 +25,7 @@ from jobmill.testing.contract.support import (
 )
 
 ODD_TEXTS = [
-    "it's \"quoted\" `here`",
+    'it\'s "quoted" `here`',
     "100%s %d %(x)s ? $1 :1",
     "back\\slash \\' \\x00",
     "{curly} [square] <angle> & #hash",
@@ -92,9 +92,7 @@ class EnqueueContract:
             keep_succeeded=Keep(last=5),
             keep_failed=Keep(age_ms=1_000),
         )
-        said = new(
-            name="report", queue="slow", payload={"a": 1}, priority=3, key="k", tenant="acme", options=options
-        )
+        said = new(name="report", queue="slow", payload={"a": 1}, priority=3, key="k", tenant="acme", options=options)
         job = await look(harness.store, await put_one(harness.store, said))
         assert (job.name, job.queue, job.payload, job.priority) == ("report", "slow", {"a": 1}, 3)
         assert (job.unique_key, job.tenant, job.options) == ("k", "acme", options)

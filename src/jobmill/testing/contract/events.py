@@ -142,7 +142,7 @@ class EventsContract:
 
     async def test_a_failure_by_crashes_is_no_error_of_the_handler(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, FEED)
-        await started(harness.store)
+        claimed = await started(harness.store)
         for _ in range(3):
             await harness.advance(LEASE_MS / 1_000)
             claimed = await claim_one(harness.store)

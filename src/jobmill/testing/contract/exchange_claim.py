@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from jobmill.core.changes import (
     EVERYTHING,
     Broken,
     QueueChange,
-    RateLimit,
     Remove,
     Reprioritise,
     Requeue,
@@ -32,14 +31,12 @@ from jobmill.testing.contract.support import (
     in_state,
     look,
     new,
-    next_due,
     put,
     put_one,
     release,
     retry,
     second,
     settle,
-    snooze,
     started,
     state_of,
     succeed,
@@ -264,7 +261,7 @@ class ClaimedContract:
         claimed = await started(harness.store, token=token)
         shown = [claimed.job, claimed.lease, await look(harness.store, claimed.job.id), wish(token=token)]
         assert token not in repr(shown)
-        assert token not in repr(msgspec.to_builtins(claimed.job)) + repr(claimed.job.to_dict())
+        assert token not in repr(structs.asdict(claimed.job)) + repr(claimed.job.to_dict())
         await settle(harness.store, succeed(claimed))
         events = await harness.store.events(QUEUE)
         assert events

@@ -1,4 +1,4 @@
-"""`exchange`, the settling half: the decided end of a lease is written under its guard, or "lost" and nothing at all."""
+"""`exchange`, the settling half: a decided end is written under the guard of its lease, or nothing is."""
 
 from __future__ import annotations
 

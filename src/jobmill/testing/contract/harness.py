@@ -29,11 +29,15 @@ class Harness(Protocol):
     async def corrupt(self, id: str) -> None:
         """Make the stored payload of this waiting job unreadable, by the store's own means."""
 
-    @property
-    def opener(self) -> Callable[[], Store] | None:
-        """For races between processes: makes an unopened store on the same data, by the real clock.
 
-        It is pickled (`functools.partial(MyStore, url)` does). None: the data lives in this process alone.
+class ProcessHarness(Harness, Protocol):
+    """One store whose data several processes share."""
+
+    @property
+    def opener(self) -> Callable[[], Store]:
+        """Makes an unopened store on the same data, by the real clock, in another process.
+
+        It is pickled: `functools.partial(MyStore, url)` does.
         """
 
 

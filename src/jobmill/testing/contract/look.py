@@ -205,8 +205,12 @@ class CountContract:
         await put(harness.store, *[new(queue="a", name="x") for _ in range(3)], new(queue="a", name="y"))
         await in_state(harness.store, "running", new(queue="b", name="x"))
         counts = await harness.store.count(EVERYTHING)
-        expected = [("a", "x", "failed", 1), ("a", "x", "waiting", 3), ("a", "y", "waiting", 1), ("b", "x", "running", 1)]
-        assert sorted((one.queue, one.name, one.state, one.count) for one in counts) == expected
+        assert sorted((one.queue, one.name, one.state, one.count) for one in counts) == [
+            ("a", "x", "failed", 1),
+            ("a", "x", "waiting", 3),
+            ("a", "y", "waiting", 1),
+            ("b", "x", "running", 1),
+        ]
 
     async def test_counts_follow_a_filter(self, harness: Harness) -> None:
         await put(harness.store, new(tenant="a"), new(tenant="b"), new(tenant="a"))

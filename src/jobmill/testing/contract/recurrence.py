@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobmill.core.changes import Cancel, Claimed, Due, Filter, NewJob, Remove, Requeue, after, at
-from jobmill.core.job import LIVE, JobOptions, Job, Keep
+from jobmill.core.job import LIVE, Job, JobOptions, Keep
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Released, Snoozed, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence

@@ -75,7 +75,7 @@ class RetentionContract:
         waiting = await put_one(harness.store, new(options=options))
         await harness.advance(100 * 365 * 86_400)
         assert (await harness.store.purge()).removed == 0
-        assert (await state_of(harness.store, waiting), await state_of(harness.store, running)) == ("waiting", "running")
+        assert [await state_of(harness.store, id) for id in (waiting, running)] == ["waiting", "running"]
 
     async def test_a_requeued_job_is_not_purged(self, harness: Harness) -> None:
         id = await finished(harness.store, Keep(age_ms=1_000))

@@ -4,5 +4,5 @@ INSERT INTO jobmill_jobs (
     state, created_ms, updated_ms,
     id, queue, name, priority, due_ms, unique_key, tenant, options, recurrence, slot_ms, payload
 )
-SELECT 'waiting', ?1, ?1, fresh.* FROM (VALUES {rows of 11}) AS fresh WHERE true
+SELECT 'waiting', ?1, ?1, fresh.* FROM (VALUES {rows of 11 from ?2}) AS fresh WHERE true
 ON CONFLICT DO NOTHING

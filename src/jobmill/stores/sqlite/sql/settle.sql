@@ -20,6 +20,6 @@ UPDATE jobmill_jobs AS jobs SET
     failed_runs = coalesce(done.column15, jobs.failed_runs),
     last_error = CASE WHEN done.column14 IS NULL THEN jobs.last_error ELSE done.column16 END,
     last_finished_ms = CASE WHEN done.column14 IS NULL THEN jobs.last_finished_ms ELSE ?1 END
-FROM (VALUES {rows of 16}) AS done
+FROM (VALUES {rows of 16 from ?2}) AS done
 WHERE
     jobs.seq = done.column1 AND jobs.token = done.column2 AND jobs.state = 'running' AND jobs.lease_until_ms > ?1

@@ -4,6 +4,6 @@ UPDATE jobmill_jobs AS jobs SET
     state = 'succeeded', token = NULL, lease_until_ms = NULL, finished_ms = ?1, updated_ms = ?1, error = NULL,
     errors = done.column3, crashes = done.column4, result = done.column5,
     keep_age_ms = done.column6, keep_last = done.column7
-FROM (VALUES {rows of 7}) AS done
+FROM (VALUES {rows of 7 from ?2}) AS done
 WHERE
     jobs.seq = done.column1 AND jobs.token = done.column2 AND jobs.state = 'running' AND jobs.lease_until_ms > ?1

@@ -1,0 +1,56 @@
+"""`jobmill events`: what happens in a queue, as it happens."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmill.cli.output import one_line
+from jobmill.cli.shell import Failure, json_option, run, url_option
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+    from jobmill.core.facts import Event
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--after", metavar="ID", help="Only events after this one.")
+@url_option
+@json_option
+def events(queue: str, follow: bool, after: str | None, url: str | None, as_json: bool) -> None:
+    """Print the event feed of QUEUE; with --json one document a line.
+
+    The feed is off until `jobmill queues feed QUEUE on`.
+    """
+
+    async def work(client: Client) -> None:
+        if not (await client.queue(queue).settings()).feed:
+            raise Failure(f"the feed of queue {queue!r} is off; jobmill queues feed {queue} on")
+        async for event in client.events(queue, after=after, follow=follow):
+            click.echo(json.dumps(_document(event), ensure_ascii=False) if as_json else _line(event))
+
+    run(url, work)
+
+
+def _when(event: Event) -> datetime:
+    from jobmill.core.durations import to_datetime
+
+    return to_datetime(event.at_ms)
+
+
+def _document(event: Event) -> dict[str, Any]:
+    document = event.to_dict()
+    del document["at_ms"]
+    return {**document, "at": _when(event).isoformat()}
+
+
+def _line(event: Event) -> str:
+    clock = _when(event).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    data = {name: value for name, value in event.data.items() if name != "traceback" and value is not None}
+    said = " ".join(f"{name}={one_line(str(value), 80)}" for name, value in data.items())
+    return f"{clock}  {event.type:<10} {event.name} {event.job_id} attempt {event.attempt}  {said}".rstrip()

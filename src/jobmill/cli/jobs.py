@@ -1,0 +1,144 @@
+"""`jobmill jobs`: look at jobs; the commands that change them are in `acts`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmill.cli import acts
+from jobmill.cli.details import details
+from jobmill.cli.output import COLOURS, lasting, make_table, one_line, print_json, print_rich, relative
+from jobmill.cli.params import filter_options, given_filters
+from jobmill.cli.shell import json_option, patiently, run, url_option
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+    from jobmill.core.changes import LogLine, Page
+    from jobmill.core.job import Job
+
+PAGE = 1_000
+
+
+@click.group()
+def jobs() -> None:
+    """Look at jobs, and act on them."""
+
+
+for command in (acts.cancel, acts.requeue, acts.reschedule, acts.reprioritise, acts.remove):
+    jobs.add_command(command)
+
+
+# ---------------------------------------------------------------------------------------------------- list
+
+
+@jobs.command("list")
+@filter_options
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option("--cursor", metavar="CURSOR", help="Go on where another listing ended.")
+@url_option
+@json_option
+def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **given: Any) -> None:
+    """List jobs, all that match if filters are given.
+
+    An INSTANT is ISO 8601 (without an offset: local time), "now", "in 5m" or
+    "7d ago".
+    """
+    filters = given_filters(given)
+
+    async def work(client: Client) -> tuple[Page, int]:
+        page = await patiently(_pages(client, cursor, limit, filters), "looking for jobs")
+        return page, client.store.now()
+
+    page, now_ms = run(url, work)
+    if as_json:
+        print_json([job.to_dict() for job in page.jobs])
+    elif page.jobs:
+        print_rich(_listing(page.jobs, now_ms))
+    else:
+        click.echo("no jobs match" if filters else "no jobs", err=True)
+    # On stderr, where it is in nobody's way.
+    for way, to in (("more", page.next), ("before", page.previous)):
+        if to is not None:
+            click.echo(f"{way}: --cursor {to}", err=True)
+
+
+async def _pages(client: Client, cursor: str | None, limit: int, filters: dict[str, Any]) -> Page:
+    """As many pages as the limit asks for, as one."""
+    from jobmill.core.changes import Page
+
+    found: list[Job] = []
+    previous: str | None = None
+    while True:
+        page = await client.find(cursor=cursor, limit=min(PAGE, limit - len(found)), **filters)
+        if not found:
+            previous = page.previous
+        found += page.jobs
+        cursor = page.next
+        if cursor is None or len(found) >= limit:
+            return Page(found, cursor, previous)
+
+
+def _listing(found: list[Job], now_ms: int) -> Any:
+    from rich.text import Text
+
+    table = make_table(
+        ("id", "name", "queue", "state", "attempt", "when", "error"), right=("attempt",), whole=("id", "state", "when")
+    )
+    for job in found:
+        table.add_row(
+            job.id,
+            job.name,
+            job.queue,
+            Text(job.state, COLOURS[job.state]),
+            _attempt(job),
+            _when(job, now_ms),
+            one_line(job.error or ""),
+        )
+    return table
+
+
+def _attempt(job: Job) -> str:
+    most = job.options.max_attempts
+    return str(job.attempt) if most is None else f"{job.attempt}/{most}"
+
+
+def _when(job: Job, now_ms: int) -> str:
+    """What is next of a waiting job, how long a running one has, how long a final one is over."""
+    if job.state == "waiting":
+        return f"due {relative(job.due_ms, now_ms)}"
+    if job.state == "running" and job.started_ms is not None:
+        told = "" if job.progress is None else f", {job.progress.value:.0f} %"
+        return f"for {lasting(max(0, now_ms - job.started_ms))}{told}"
+    return "" if job.finished_ms is None else relative(job.finished_ms, now_ms)
+
+
+# ---------------------------------------------------------------------------------------------------- show
+
+
+@jobs.command()
+@click.argument("id")
+@click.option("--logs", is_flag=True, help="And the lines that it logged.")
+@url_option
+@json_option
+def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
+    """Show everything about one job."""
+
+    async def work(client: Client) -> tuple[Job, list[LogLine], int]:
+        job = await patiently(client.get(id), "looking for the job")
+        return job, await client.logs(id) if logs else [], client.store.now()
+
+    job, lines, now_ms = run(url, work)
+    if as_json:
+        document = job.to_dict()
+        if logs:
+            document["logs"] = [_line_document(line) for line in lines]
+        print_json(document)
+    else:
+        print_rich(*details(job, lines if logs else None, now_ms))
+
+
+def _line_document(line: LogLine) -> dict[str, str]:
+    from jobmill.core.durations import to_datetime
+
+    return {"at": to_datetime(line.at_ms).isoformat(), "text": line.text}

@@ -1,0 +1,105 @@
+"""What commands print: tables for people, plain columns for pipes, JSON for programs, times as people say them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+COLOURS = {"waiting": "yellow", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "bright_black"}
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
+
+
+def print_json(document: Any) -> None:
+    """One JSON document: indented for a terminal, on one line for programs."""
+    import json
+
+    click.echo(json.dumps(document, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_rich(*renderables: RenderableType) -> None:
+    """Something of rich's, as wide as the terminal; without colours or cuts when it is no terminal."""
+    console = _console()
+    with console.capture() as captured:
+        for one in renderables:
+            console.print(one)
+    # Through click, like everything else: one place where a closed pipe is met. Padding is of no use in a pipe.
+    text = captured.get()
+    if not console.is_terminal:
+        text = "".join(line.rstrip() + "\n" for line in text.splitlines())
+    click.echo(text, nl=False, color=console.is_terminal)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    return Console(width=None if is_terminal else 10_000, highlight=False, emoji=False, markup=False)
+
+
+def make_table(columns: Sequence[str], *, right: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
+    """An empty table; the columns `right` hold numbers, those in `whole` are never cut."""
+    from rich import box
+    from rich.table import Table
+
+    is_terminal = sys.stdout.isatty()
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=True,
+            overflow="ignore" if name in whole else "ellipsis",
+        )
+    return table
+
+
+def lasting(ms: float) -> str:
+    """A duration in one unit, as short as it can be said: "12 ms", "1.4 s", "5 m", "3 d"."""
+    if 0 < ms < 10:
+        return f"{ms:.1f} ms" if ms != int(ms) else f"{int(ms)} ms"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 10_000:
+        return f"{ms / 1000:.1f} s"
+    for size, unit in _UNITS:
+        # Up to twice a unit the smaller one says more: "90 m" rather than "1 h".
+        if ms >= (2 * size if size > 1_000 else size):
+            return f"{ms / size:.0f} {unit}"
+    return f"{ms / 1000:.0f} s"
+
+
+def relative(then_ms: int, now_ms: int) -> str:
+    """An instant as seen from now: "in 5 m", "3 s ago", "now"."""
+    delta = then_ms - now_ms
+    if abs(delta) < 1_000:
+        return "now"
+    text = lasting(abs(delta) if abs(delta) >= 10_000 else abs(delta) // 1_000 * 1_000).replace(".0 ", " ")
+    return f"in {text}" if delta > 0 else f"{text} ago"
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """The first line of a text, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def plural(count: int, noun: str = "job") -> str:
+    """"1 job", "1,204 jobs"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def drop_output() -> None:
+    """Nobody reads stdout any more: what is still buffered goes nowhere, instead of into a complaint at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends

@@ -1,0 +1,185 @@
+"""`jobmill queues`: how queues are doing, and what is set for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmill.cli.output import lasting, make_table, print_json, print_rich
+from jobmill.cli.params import RATE, STATES
+from jobmill.cli.shell import json_option, patiently, run, url_option
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+    from jobmill.core.changes import QueueSettings, Stats
+    from jobmill.queues import Queue
+
+
+@click.group(invoke_without_command=True)
+@url_option
+@json_option
+@click.pass_context
+def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
+    """Look at queues (without a command: counts), pause them, limit them."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(counts, url=url, as_json=as_json)
+
+
+# ---------------------------------------------------------------------------------------------------- counts
+
+
+@queues.command()
+@url_option
+@json_option
+def counts(url: str | None, as_json: bool) -> None:
+    """Count jobs by queue and handler; how long they take."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        stats = await patiently(client.stats(), "counting jobs")
+        return _by_queue(stats, await client.store.settings())
+
+    found = run(url, work)
+    if as_json:
+        print_json(found)
+    elif found:
+        print_rich(_table(found))
+    else:
+        click.echo("no queues", err=True)
+
+
+def _by_queue(stats: list[Stats], settings: dict[str, QueueSettings]) -> list[dict[str, Any]]:
+    """A document a queue, its handlers below it: percentiles of several handlers cannot be put into one number."""
+    import msgspec
+
+    from jobmill.core.changes import QueueSettings
+
+    documents: dict[str, dict[str, Any]] = {}
+    for queue in sorted({one.queue for one in stats} | set(settings)):
+        own = [one for one in stats if one.queue == queue]
+        oldest = [one.oldest_waiting_ms for one in own if one.oldest_waiting_ms is not None]
+        documents[queue] = {
+            "queue": queue,
+            **{state: sum(getattr(one, state) for one in own) for state in STATES},
+            "oldest_waiting_ms": max(oldest, default=None),
+            **msgspec.to_builtins(settings.get(queue, QueueSettings())),
+            "names": [_named(one) for one in sorted(own, key=lambda one: one.name)],
+        }
+    return list(documents.values())
+
+
+def _named(stats: Stats) -> dict[str, Any]:
+    return {name: getattr(stats, name) for name in stats.__struct_fields__ if name != "queue"}
+
+
+def _table(found: list[dict[str, Any]]) -> Any:
+    from rich.text import Text
+
+    figures = (*STATES, "oldest", "p50", "p95")
+    table = make_table(("queue", *figures, "settings"), right=figures, whole=figures)
+    for queue in found:
+        said = _said(queue)
+        table.add_row(
+            Text(queue["queue"], "bold"),
+            *(Text(f"{queue[state]:,}", "bold") for state in STATES),
+            _lasting(queue["oldest_waiting_ms"]),
+            "",
+            "",
+            Text(said, "yellow" if queue["paused"] else ""),
+        )
+        for one in queue["names"]:
+            times = (_lasting(one[field]) for field in ("oldest_waiting_ms", "p50_ms", "p95_ms"))
+            table.add_row(f"  {one['name']}", *(f"{one[state]:,}" for state in STATES), *times, "")
+    return table
+
+
+def _lasting(ms: float | None) -> str:
+    return "" if ms is None else lasting(ms)
+
+
+# ---------------------------------------------------------------------------------------------------- settings
+
+
+@queues.command()
+@click.argument("name")
+@url_option
+@json_option
+def pause(name: str, url: str | None, as_json: bool) -> None:
+    """Claim nothing more from a queue; what runs goes on."""
+    _configure(name, url, as_json, lambda queue: queue.pause())
+
+
+@queues.command()
+@click.argument("name")
+@url_option
+@json_option
+def resume(name: str, url: str | None, as_json: bool) -> None:
+    """End a pause."""
+    _configure(name, url, as_json, lambda queue: queue.resume())
+
+
+@queues.command()
+@click.argument("name")
+@click.option("--rate", type=RATE, metavar="N/DURATION", help="At most N claims in each such window, over all workers.")
+@click.option("--no-rate", is_flag=True, help="No rate limit.")
+@click.option("--running", type=int, metavar="N", help="At most N running jobs, over all workers.")
+@click.option("--no-running", is_flag=True, help="No running limit.")
+@url_option
+@json_option
+def limits(
+    name: str, rate: tuple[int, str] | None, no_rate: bool, running: int | None, no_running: bool, **given: Any
+) -> None:
+    """Limit a queue, or show its limits."""
+    if (rate and no_rate) or (running is not None and no_running):
+        raise click.UsageError("say a limit or that there is none, not both", click.get_current_context())
+
+    async def change(queue: Queue) -> QueueSettings:
+        if rate is not None:
+            await queue.rate_limit(*rate)
+        elif no_rate:
+            await queue.rate_limit(None)
+        if running is not None or no_running:
+            await queue.running_limit(running)
+        return await queue.settings()
+
+    _configure(name, given["url"], given["as_json"], change)
+
+
+@queues.command()
+@click.argument("name")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@url_option
+@json_option
+def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
+    """Switch the event feed of a queue on or off (see `jobmill events`)."""
+    _configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))
+
+
+def _configure(
+    name: str, url: str | None, as_json: bool, change: Callable[[Queue], Awaitable[QueueSettings]]
+) -> None:
+    import msgspec
+
+    async def work(client: Client) -> QueueSettings:
+        return await change(client.queue(name))
+
+    document = {"queue": name, **msgspec.to_builtins(run(url, work))}
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(f"queue {name}: {_said(document) or 'no limits'}")
+
+
+def _said(queue: dict[str, Any]) -> str:
+    """What is set, in words; nothing when nothing is."""
+    from jobmill.core.durations import shown_ms
+
+    said = ["paused"] if queue["paused"] else []
+    if queue["rate_limit"] is not None:
+        said.append(f"rate {queue['rate_limit']['count']:,}/{shown_ms(queue['rate_limit']['per_ms'])}")
+    if queue["running_limit"] is not None:
+        said.append(f"running {queue['running_limit']:,}")
+    if queue["feed"]:
+        said.append("feed")
+    return ", ".join(said)

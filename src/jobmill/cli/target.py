@@ -1,0 +1,115 @@
+"""Finding the client that `module:jobs` or `app.py:jobs` names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from jobmill.cli.shell import WRONG, Failure
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+
+
+def load_client(target: str) -> Client:
+    """Import the module, with the working directory on the path, and take the client out of it."""
+    where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
+    module = _import(where)
+    client = _attribute(module, where, attribute) if attribute else _only_client(module, where)
+    if not client.handlers:
+        raise Failure(f"{target} has no handlers; import the modules that define them in {where}", WRONG)
+    return client
+
+
+def _has_attribute(target: str) -> bool:
+    # C:\app.py has a colon as well.
+    _, colon, attribute = target.rpartition(":")
+    return bool(colon) and all(part.isidentifier() for part in attribute.split("."))
+
+
+# ---------------------------------------------------------------------------------------------------- the module
+
+
+def _import(where: str) -> ModuleType:
+    name, file = (where, None) if not where.endswith(".py") else _name_of_file(Path(where))
+    if file is None:
+        _on_path(Path.cwd())
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Failure(f"there is no module {name!r}, looked for in {Path.cwd()} and on the Python path", WRONG) from error
+        raise _does_not_import(where, error) from error
+    except Exception as error:
+        raise _does_not_import(where, error) from error
+    found = getattr(module, "__file__", None)
+    if file is not None and (found is None or Path(found).resolve() != file):
+        raise Failure(f"{where} cannot be imported: the name {name!r} is taken by {found or 'Python itself'}", WRONG)
+    return module
+
+
+def _name_of_file(path: Path) -> tuple[str, Path]:
+    """A file's name as a module, under which other processes can import it too; its package's root goes on the path."""
+    file = path.resolve()
+    if not file.is_file():
+        raise Failure(f"there is no file {path}", WRONG)
+    parts = [file.stem] if file.stem != "__init__" else []
+    folder = file.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    _on_path(folder)
+    return ".".join(parts), file
+
+
+def _on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _does_not_import(where: str, error: Exception) -> Failure:
+    """Say where in the user's code it happened: the last frame that is not Python's own import machinery."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
+    own = [one for one in frames if one.filename != __file__]
+    place = f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}:{error.lineno})"
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return Failure(f"{where} does not import: {type(error).__name__}: {said}{place}", WRONG)
+
+
+# ---------------------------------------------------------------------------------------------------- the client
+
+
+def _clients(module: ModuleType) -> dict[str, Client]:
+    from jobmill.client import Client
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, Client)}
+
+
+def _attribute(module: ModuleType, where: str, attribute: str) -> Client:
+    from jobmill.client import Client
+
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = ", ".join(_clients(module)) or "none"
+            raise Failure(f"{where} has no {attribute!r}; clients there: {known}", WRONG)
+        found = getattr(found, part)
+    if not isinstance(found, Client):
+        raise Failure(f"{where}:{attribute} is a {type(found).__name__}, expected a client (jobmill.connect(...))", WRONG)
+    return found
+
+
+def _only_client(module: ModuleType, where: str) -> Client:
+    clients = _clients(module)
+    if len({id(client) for client in clients.values()}) == 1:
+        return next(iter(clients.values()))
+    if not clients:
+        raise Failure(f"there is no client in {where}; expected one such as jobs = jobmill.connect()", WRONG)
+    raise Failure(f"there are several clients in {where}: say {' or '.join(f'{where}:{name}' for name in clients)}", WRONG)

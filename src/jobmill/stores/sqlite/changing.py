@@ -1,0 +1,129 @@
+"""The verb change: cancel, requeue, reschedule, reprioritise and remove without a lease."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from jobmill.core import facts
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    Cancel,
+    Change,
+    Changed,
+    Filter,
+    Remove,
+    Reprioritise,
+    Requeue,
+    Reschedule,
+)
+from jobmill.core.facts import Fact
+from jobmill.core.job import JobOptions, Keep, State
+from jobmill.stores.sqlite.filters import conditions
+from jobmill.stores.sqlite.queues import tell
+from jobmill.stores.sqlite.rows import bare_job
+from jobmill.stores.sqlite.statements import sql
+from jobmill.stores.sqlite.step import Step
+
+KEEP_CANCELLED = Keep(age_ms=30 * 24 * 60 * 60 * 1000)
+
+_decode_options = msgspec.json.Decoder(JobOptions).decode
+
+# What a change is about: seq, id, name, queue, state, errors, options.
+Row = tuple[int, str, str, str, State, int, str | None]
+
+
+def change(step: Step, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+    """Change jobs by id, or those that match; at most `limit`."""
+    allowed = CHANGES_FROM[type(wanted)]
+    changed: list[str] = []
+    refused: dict[str, str] = {}
+    if isinstance(which, Filter):
+        rows, more = _by_filter(step, which, allowed, limit)
+    else:
+        ids = list(dict.fromkeys(which))
+        rows, more = _by_id(step, ids[:limit], refused), len(ids) > limit
+    for row in rows:
+        why = f"the job is {row[4]}" if row[4] not in allowed else _change_one(step, row, wanted, len(changed))
+        if why is None:
+            changed.append(row[1])
+        else:
+            refused[row[1]] = why
+    step.wakes += bool(changed)
+    return Changed(changed=changed, refused=refused, more=more)
+
+
+def _by_id(step: Step, ids: Sequence[str], refused: dict[str, str]) -> list[Row]:
+    rows: list[Row] = []
+    for id in ids:
+        row = step.row("change_row", (id,))
+        if row is None:
+            refused[id] = "there is no such job"
+        else:
+            rows.append(row)
+    return rows
+
+
+def _by_filter(step: Step, filter: Filter, allowed: Sequence[State], limit: int) -> tuple[list[Row], bool]:
+    where, parameters = conditions(filter, allowed)
+    statement = sql("change_rows").replace("{conditions}", where)
+    rows = step.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
+    return rows[:limit], len(rows) > limit
+
+
+def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
+    """Do it, or say why not."""
+    seq = row[0]
+    match wanted:
+        case Cancel():
+            _cancel(step, row)
+        case Requeue():
+            return _requeue(step, row, wanted, index)
+        case Reschedule():
+            step.write("reschedule", (seq, step.now_ms, wanted.due.resolve(step.now_ms)))
+        case Reprioritise():
+            step.write("reprioritise", (seq, step.now_ms, wanted.priority))
+        case Remove():
+            remove(step, row)
+    return None
+
+
+def _cancel(step: Step, row: Row) -> None:
+    keep = _keep_failed(row[6]) or KEEP_CANCELLED
+    step.write("cancel", (row[0], step.now_ms, keep.age_ms, keep.last))
+    _tell(step, row, "cancelled", "cancelled")
+    if keep.at_once:
+        remove(step, (*row[:4], "cancelled", row[5], row[6]))
+
+
+def _keep_failed(options: str | None) -> Keep | None:
+    if options is not None:
+        with contextlib.suppress(msgspec.MsgspecError):  # of garbage the default is kept
+            return _decode_options(options).keep_failed
+    return None
+
+
+def _requeue(step: Step, row: Row, wanted: Requeue, index: int) -> str | None:
+    due_ms = wanted.due.resolve(step.now_ms) + round(index * wanted.step_ms)
+    try:
+        step.write("requeue", (row[0], step.now_ms, due_ms))
+    except sqlite3.IntegrityError:
+        # The only constraint that it can meet: a statement that fails undoes itself, and nothing else.
+        (owner,) = step.row("rival", (row[0],))
+        return f"the live job {owner} has its unique key"
+    _tell(step, (*row[:5], 0, row[6]), "enqueued", "waiting")
+    return None
+
+
+def remove(step: Step, row: Row) -> None:
+    """Take a job away, with its log lines and its large payload (a trigger does that)."""
+    step.write("remove", (row[0],))
+    _tell(step, row, "removed", row[4])
+
+
+def _tell(step: Step, row: Row, fact: Fact, state: State) -> None:
+    _, id, name, queue, _, errors, _ = row
+    tell(step, queue, lambda: [facts.about(bare_job(id, name, queue, state, errors), fact, step.now_ms)])

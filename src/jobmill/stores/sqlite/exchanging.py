@@ -1,0 +1,23 @@
+"""The verb exchange: settle what is finished, then claim what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Settled, Settlement
+from jobmill.stores.sqlite.claiming import claim
+from jobmill.stores.sqlite.settling import locate, settle
+from jobmill.stores.sqlite.step import Step
+
+
+def exchange(step: Step, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
+    """The answer; and how many rings it has seen, its own included."""
+    settled: list[Settled] = settle(step, settlements) if settlements else []
+    claimed: list[Claimed | Broken] = []
+    next_due_ms = None
+    if wish is not None:
+        # Only what waits again could be claimed in the same call.
+        back = {locate(step, done.lease) for done in settlements if done.state == "waiting"}
+        claimed, next_due_ms = claim(step, wish, back)
+    exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=step.now_ms)
+    return exchanged, step.rings + step.wakes

@@ -1,0 +1,41 @@
+"""A Filter as SQL conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmill.core.changes import Filter
+from jobmill.core.job import STATES, State
+
+_CONDITIONS = {
+    "queue": "jobs.queue = ?",
+    "name": "jobs.name = ?",
+    "tenant": "jobs.tenant = ?",
+    "unique_key": "jobs.unique_key = ?",
+    "created_after_ms": "jobs.created_ms >= ?",
+    "created_before_ms": "jobs.created_ms < ?",
+    "due_after_ms": "jobs.due_ms >= ?",
+    "due_before_ms": "jobs.due_ms < ?",
+    "finished_after_ms": "jobs.finished_ms >= ?",
+    "finished_before_ms": "jobs.finished_ms < ?",
+}
+
+
+def wanted_states(filter: Filter, allowed: Sequence[State] = STATES) -> list[State]:
+    """The states that a filter wants and that are allowed, in their order."""
+    return [state for state in STATES if state in allowed and (filter.states is None or state in filter.states)]
+
+
+def conditions(filter: Filter, allowed: Sequence[State] = STATES) -> tuple[str, list[object]]:
+    """A condition and its parameters. States are literals: the planner needs them to use the partial indexes."""
+    states = wanted_states(filter, allowed)
+    terms: list[str] = []
+    if len(states) < len(STATES):
+        terms.append("(" + (" OR ".join(f"jobs.state = '{state}'" for state in states) or "false") + ")")
+    parameters: list[object] = []
+    for field, condition in _CONDITIONS.items():
+        value = getattr(filter, field)
+        if value is not None:
+            terms.append(condition)
+            parameters.append(value)
+    return " AND ".join(terms) or "true", parameters

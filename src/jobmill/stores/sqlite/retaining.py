@@ -1,0 +1,19 @@
+"""The verb purge: final jobs past their own retention leave."""
+
+from __future__ import annotations
+
+from jobmill.core.changes import Purged
+from jobmill.stores.sqlite.changing import Row, remove
+from jobmill.stores.sqlite.step import Step
+
+
+def purge(step: Step, limit: int) -> Purged:
+    """Remove jobs that are too old, then those that are not among the last of their queue and state."""
+    gone: dict[int, Row] = {row[0]: row for row in step.rows("purge_old", (step.now_ms, limit + 1))}
+    for queue, state, keep_last in step.rows("keep_last"):
+        if len(gone) <= limit:
+            rows = step.rows("purge_surplus", (queue, state, keep_last, limit + 1))
+            gone.update((row[0], row) for row in rows)
+    for row in list(gone.values())[:limit]:
+        remove(step, row)
+    return Purged(min(len(gone), limit), more=len(gone) > limit)

@@ -1,0 +1,92 @@
+"""Enqueueing within the caller's own transaction, on the caller's own sqlite3 connection."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from jobmill.core.changes import NewJob, Receipt
+from jobmill.errors import Invalid, StoreBusy
+from jobmill.stores.sqlite.enqueueing import enqueue
+from jobmill.stores.sqlite.queues import Queues
+from jobmill.stores.sqlite.step import Step
+
+
+class _Open:
+    """A transaction that a caller has not ended yet, as far as we have seen."""
+
+    __slots__ = ("connection", "path")
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection: sqlite3.Connection | None = connection
+        self.path = path
+
+    def still(self) -> bool:
+        """Whether it goes on. Once it was seen ended, the connection's next transaction is none of our business."""
+        try:
+            if self.connection is not None and not self.connection.in_transaction:
+                self.connection = None
+        except sqlite3.ProgrammingError:  # closed
+            self.connection = None
+        return self.connection is not None
+
+
+# Follows the caller through awaits, into tasks and across threads: exactly those whom the caller then waits for.
+_open: ContextVar[tuple[_Open, ...]] = ContextVar("jobmill_sqlite_within", default=())
+
+
+def refuse_deadlock(path: Path) -> None:
+    """Raise StoreBusy for a write that would wait for a lock which its own caller holds."""
+    known = _open.get()
+    if not known:
+        return
+    going_on = tuple(one for one in known if one.still())
+    if len(going_on) < len(known):
+        _open.set(going_on)
+    if any(one.path == path for one in going_on):
+        raise StoreBusy(
+            "this call would wait for the lock of a transaction in which you have enqueued and which is still open: "
+            "commit or roll it back first, or pass its connection here as well"
+        )
+
+
+def enqueue_within(
+    connection: sqlite3.Connection, path: Path, now_ms: int, new_jobs: Sequence[NewJob]
+) -> list[Receipt]:
+    """Enqueue in the transaction of this connection; one is begun if none is open. The caller commits."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise Invalid("within", "a sqlite3.Connection", connection)
+    with _plain_text(connection):
+        # Not connection.cursor(): the caller may have put a factory of his own there.
+        cursor = sqlite3.Cursor(connection)
+        _check_same_file(cursor, path)
+        if not connection.in_transaction:
+            cursor.execute("BEGIN IMMEDIATE")
+        receipts = enqueue(Step(cursor, now_ms, Queues()), new_jobs)
+    known = _open.get()
+    if not any(one.connection is connection for one in known):
+        _open.set((*known, _Open(connection, path)))
+    return receipts
+
+
+@contextmanager
+def _plain_text(connection: sqlite3.Connection) -> Iterator[None]:
+    factories = connection.text_factory, connection.row_factory
+    connection.text_factory, connection.row_factory = str, None
+    try:
+        yield
+    finally:
+        connection.text_factory, connection.row_factory = factories
+
+
+def _check_same_file(cursor: sqlite3.Cursor, path: Path) -> None:
+    """The tables are found by their names in an attached database as well as in the main one."""
+    files = [row[2] for row in cursor.execute("PRAGMA database_list").fetchall()]
+    if not any(file and os.path.exists(file) and os.path.samefile(file, path) for file in files):
+        raise Invalid(
+            "within", f"a connection to the database of the store, {path}", files, "ATTACH it, or connect to that file"
+        )

@@ -1,0 +1,124 @@
+"""The store contract: every promise of the port (`jobmill.store`) as a test, for whoever writes a store.
+
+A store is right when it passes these tests, all of them; there are no skips. Say how your store is made, and inherit:
+
+    # test_my_store.py
+    import functools
+    import pytest
+    from jobmill.testing import ManualClock
+    from jobmill.testing.contract import ProcessContract, StoreContract
+
+    class MyHarness:
+        def __init__(self, url):
+            self.clock = ManualClock()
+            self.url = url
+            self.store = MyStore(url, clock=self.clock)
+            self.opener = functools.partial(MyStore, url)       # for ProcessContract
+
+        async def advance(self, seconds):
+            self.clock.advance(seconds)
+
+        async def another(self):
+            store = MyStore(self.url, clock=self.clock)
+            await store.open()
+            return store
+
+        async def corrupt(self, id):
+            ...                                                 # overwrite the stored payload with garbage
+
+    class TestMyStore(StoreContract, ProcessContract):
+        @pytest.fixture
+        async def harness(self):
+            harness = MyHarness(an_empty_database())
+            await harness.store.open()
+            yield harness
+            await harness.store.close()
+
+It needs pytest, pytest-asyncio and hypothesis (`pip install jobmill[test]`), `asyncio_mode = "auto"`, and the same loop
+for fixtures and tests (`asyncio_default_fixture_loop_scope` and `asyncio_default_test_loop_scope`: both "session", or
+both "function").
+
+- `StoreContract` is for every store. Its parts, one file per verb, can be run alone: `ClaimOrderContract`, ...
+- `ProcessContract` is for stores whose data several processes share; its harness has an `opener`.
+- `WithinContract` is for stores with transactions (`EnqueuesWithin`); its harness is a `WithinHarness`.
+
+Three rules for a harness. The store's time stands still except for `advance`: where the server's clock rules, give the
+tests a way to set it. `another` is called in the loop, and maybe the thread, that will use the connection. And every
+test gets an empty store.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Before the modules are imported: their asserts then say what they compared, in a user's test run as in ours.
+pytest.register_assert_rewrite(
+    *[
+        f"jobmill.testing.contract.{module}"
+        for module in (
+            *("change", "clock", "enqueue", "events", "exchange_claim", "exchange_next_due", "exchange_settle"),
+            *("extend", "look", "model", "queues", "races", "racing", "recurrence", "report", "retention", "support"),
+            *("wait", "within"),
+        )
+    ]
+)
+
+from jobmill.testing.contract.change import ChangeContract  # noqa: E402
+from jobmill.testing.contract.clock import ClockContract, OpenContract  # noqa: E402
+from jobmill.testing.contract.enqueue import EnqueueContract  # noqa: E402
+from jobmill.testing.contract.events import EventsContract  # noqa: E402
+from jobmill.testing.contract.exchange_claim import (  # noqa: E402
+    ClaimBoundsContract,
+    ClaimedContract,
+    ClaimOrderContract,
+)
+from jobmill.testing.contract.exchange_next_due import NextDueContract  # noqa: E402
+from jobmill.testing.contract.exchange_settle import LostContract, SettleContract  # noqa: E402
+from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
+from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
+from jobmill.testing.contract.look import CountContract, FindContract, GetContract  # noqa: E402
+from jobmill.testing.contract.model import ModelContract  # noqa: E402
+from jobmill.testing.contract.queues import (  # noqa: E402
+    PauseContract,
+    RateLimitContract,
+    RunningLimitContract,
+    SettingsContract,
+)
+from jobmill.testing.contract.races import ProcessContract, ThreadRacesContract  # noqa: E402
+from jobmill.testing.contract.recurrence import RecurrenceContract  # noqa: E402
+from jobmill.testing.contract.report import ReportContract  # noqa: E402
+from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
+from jobmill.testing.contract.wait import WaitContract  # noqa: E402
+from jobmill.testing.contract.within import WithinContract  # noqa: E402
+
+__all__ = ["Harness", "ProcessContract", "ProcessHarness", "StoreContract", "WithinContract", "WithinHarness"]
+
+
+class StoreContract(
+    EnqueueContract,
+    ClaimOrderContract,
+    ClaimBoundsContract,
+    ClaimedContract,
+    NextDueContract,
+    SettleContract,
+    LostContract,
+    RecurrenceContract,
+    ExtendContract,
+    ReportContract,
+    WaitContract,
+    ChangeContract,
+    GetContract,
+    FindContract,
+    CountContract,
+    RetentionContract,
+    SettingsContract,
+    PauseContract,
+    RunningLimitContract,
+    RateLimitContract,
+    EventsContract,
+    ClockContract,
+    OpenContract,
+    ModelContract,
+    ThreadRacesContract,
+):
+    """All that every store promises."""

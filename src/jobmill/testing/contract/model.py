@@ -1,0 +1,406 @@
+"""A Hypothesis state machine: any store against a small model, over any sequence of verbs.
+
+The model does not say which job a claim must take, for stores may differ in that: it says whether a claim was legal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from msgspec import Struct
+
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    Cancel,
+    Change,
+    Claim,
+    Claimed,
+    Exchanged,
+    Filter,
+    QueueChange,
+    Remove,
+    Reprioritise,
+    Requeue,
+    Reschedule,
+    Settlement,
+    after,
+)
+from jobmill.core.job import FINAL, LIVE, Job, Keep, State
+from jobmill.core.lifecycle import Policy
+from jobmill.store import Store
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import fail, new, readable, release, retry, snooze, succeed, wish
+
+T = TypeVar("T")
+
+NAMES = ("build", "ship")
+QUEUES = ("left", "right")
+KEPT_MS = 4_000
+#: How jobs end in the model: kept for a while, or not at all.
+KEPT = Policy(keep_succeeded=Keep(age_ms=KEPT_MS), keep_failed=Keep(age_ms=KEPT_MS))
+NOT_KEPT = Policy(keep_succeeded=Keep(last=0), keep_failed=Keep(last=0))
+
+SETTLE: dict[str, Callable[[Claimed, int], Settlement]] = {
+    "succeed": lambda claimed, _: succeed(claimed, "good", KEPT),
+    "vanish": lambda claimed, _: succeed(claimed, "good", NOT_KEPT),
+    "fail": lambda claimed, _: fail(claimed, "bad", KEPT),
+    "retry": lambda claimed, delay_ms: retry(claimed, delay_ms),
+    "snooze": lambda claimed, delay_ms: snooze(claimed, delay_ms),
+    "release": lambda claimed, _: release(claimed),
+}
+
+new_jobs = st.lists(
+    st.tuples(
+        st.sampled_from(QUEUES),
+        st.sampled_from(NAMES),
+        st.integers(0, 2),
+        st.sampled_from([0, 0, 500, 3_000]),
+        st.sampled_from([None, None, "a", "b"]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+picks = st.integers(0, 1_000)
+delays = st.sampled_from([0, 700, 2_500])
+claims = st.builds(
+    lambda n, queues, rooms, lease_ms: wish(n, queues=queues, names=rooms, lease_ms=lease_ms),
+    st.integers(0, 5),
+    st.sampled_from([QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]]),
+    st.fixed_dictionaries({}, optional={name: st.integers(0, 3) for name in NAMES}),
+    st.sampled_from([1_000, 6_000]),
+)
+changes: st.SearchStrategy[Change] = st.one_of(
+    st.just(Cancel()),
+    st.builds(Requeue, st.builds(after, delays)),
+    st.builds(Reschedule, st.builds(after, delays)),
+    st.builds(Reprioritise, st.integers(0, 2)),
+    st.just(Remove()),
+)
+
+
+class Known(Struct):
+    """What the model knows of one job."""
+
+    id: str
+    queue: str
+    name: str
+    priority: int
+    due_ms: int
+    seq: int
+    key: str | None
+    #: Which order holds for it while it waits; "none" where the port promises none.
+    line: str
+    state: State = "waiting"
+    claims: int = 0
+    errors: int = 0
+    crashes: int = 0
+    until_ms: int = 0
+    token: str = ""
+    finished_ms: int = 0
+    kept_ms: int = 0
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The verbs as rules; subclassed for one harness, with `call` to run a coroutine in the harness's loop."""
+
+    harness: Harness
+    loop: asyncio.AbstractEventLoop
+    rounds = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: Store = self.harness.store
+        # One store serves all rounds: each has queues of its own.
+        self.round = next(self.rounds)
+        self.jobs: dict[str, Known] = {}
+        self.leases: list[Claimed] = []
+        self.paused: set[str] = set()
+        self.seq = 0
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+
+    def queue(self, name: str) -> str:
+        return f"{name}-{self.round}"
+
+    @property
+    def now(self) -> int:
+        return self.store.now()
+
+    # ------------------------------------------------------------------------------------------------ rules
+
+    @rule(jobs=new_jobs)
+    def enqueue(self, jobs: list[tuple[str, str, int, int, str | None]]) -> None:
+        made = [
+            new(
+                f"model-{self.round}-{self.seq + i}",
+                queue=self.queue(queue),
+                name=name,
+                priority=priority,
+                key=key,
+                due=after(delay),
+            )
+            for i, (queue, name, priority, delay, key) in enumerate(jobs)
+        ]
+        self.seq += len(made)
+        for job, receipt in zip(made, self.call(self.store.enqueue(made)), strict=True):
+            owner = self.owner(job.queue, job.name, job.unique_key)
+            if owner is not None:
+                assert (receipt.how, receipt.id) == ("duplicate", owner.id)
+                continue
+            assert receipt.how == "created"
+            self.jobs[receipt.id] = Known(
+                id=receipt.id,
+                queue=job.queue,
+                name=job.name,
+                priority=job.priority,
+                key=job.unique_key,
+                due_ms=job.due.resolve(self.now),
+                seq=len(self.jobs) + self.seq * 10,
+                line="delayed" if job.due.after_ms else "undelayed",
+            )
+
+    @rule(chosen=st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), max_size=3), claim=claims)
+    def exchange(self, chosen: list[tuple[int, str, int]], claim: Claim) -> None:
+        self.exchanges(chosen, claim)
+
+    @rule(claim=claims)
+    def claim_more(self, claim: Claim) -> None:
+        self.exchanges([], claim)
+
+    @rule(chosen=st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), min_size=1, max_size=3))
+    def settle(self, chosen: list[tuple[int, str, int]]) -> None:
+        self.exchanges(chosen, None)
+
+    @rule(pick=picks, for_ms=st.sampled_from([500, 5_000]))
+    def extend(self, pick: int, for_ms: int) -> None:
+        if not self.leases:
+            return
+        lease = self.leases[pick % len(self.leases)].lease
+        held = self.held(lease.id, lease.token)
+        assert self.call(self.store.extend([lease], for_ms)) == ([] if held else [lease.id])
+        if held:
+            held.until_ms = self.now + for_ms
+
+    @rule(ms=st.sampled_from([1, 499, 1_000, 2_500, 7_000]))
+    def advance(self, ms: int) -> None:
+        self.call(self.harness.advance(ms / 1_000))
+
+    @rule(pick=picks, change=changes)
+    def change(self, pick: int, change: Change) -> None:
+        if not self.jobs:
+            return
+        known = list(self.jobs.values())[pick % len(self.jobs)]
+        changed = self.call(self.store.change([known.id], change))
+        taken = isinstance(change, Requeue) and self.owner(known.queue, known.name, known.key) is not None
+        if known.state not in CHANGES_FROM[type(change)] or taken:
+            assert (changed.changed, list(changed.refused)) == ([], [known.id])
+            return
+        assert (changed.changed, changed.refused) == ([known.id], {})
+        self.apply(known, change)
+
+    @rule(queue=st.sampled_from(QUEUES), paused=st.booleans())
+    def pause(self, queue: str, paused: bool) -> None:
+        name = self.queue(queue)
+        assert self.call(self.store.configure(name, QueueChange(paused=paused))).paused is paused
+        (self.paused.add if paused else self.paused.discard)(name)
+
+    @rule()
+    def purge(self) -> None:
+        past = {id for id, job in self.jobs.items() if job.state in FINAL and job.finished_ms + job.kept_ms <= self.now}
+        self.call(self.store.purge())
+        stored = self.call(self.store.get(list(self.jobs)))
+        gone = {id for id, job in zip(self.jobs, stored, strict=True) if job is None}
+        assert past <= gone, "purge leaves nothing that is past its retention"
+        # Retention may come early, but only final jobs go.
+        assert all(self.jobs[id].state in FINAL for id in gone)
+        for id in gone:
+            del self.jobs[id]
+
+    # ------------------------------------------------------------------------------------------------ invariants
+
+    @invariant()
+    def every_job_is_as_the_model_says(self) -> None:
+        stored = self.call(self.store.get(list(self.jobs)))
+        for known, job in zip(self.jobs.values(), stored, strict=True):
+            assert job is not None, f"{known.id} is missing"
+            assert _seen(job) == _known(known)
+
+    @invariant()
+    def counts_are_those_of_the_model(self) -> None:
+        for name in QUEUES:
+            queue = self.queue(name)
+            counts = self.call(self.store.count(Filter(queue=queue)))
+            expected = Counter((job.name, job.state) for job in self.jobs.values() if job.queue == queue)
+            assert {(one.name, one.state): one.count for one in counts} == expected
+
+    @invariant()
+    def a_unique_key_has_one_live_owner(self) -> None:
+        for name in QUEUES:
+            page = self.call(self.store.find(Filter(queue=self.queue(name), states=LIVE), None, 1_000))
+            owners = Counter((job.name, job.unique_key) for job in page.jobs if job.unique_key is not None)
+            assert not owners or set(owners.values()) == {1}
+
+    def teardown(self) -> None:
+        for name in QUEUES:
+            where = Filter(queue=self.queue(name))
+            for change in (Cancel(), Remove()):
+                while self.call(self.store.change(where, change)).more:
+                    pass
+            assert self.call(self.store.count(where)) == []
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    def owner(self, queue: str, name: str, key: str | None) -> Known | None:
+        """Who has a unique key now."""
+        live = (job for job in self.jobs.values() if job.state in LIVE)
+        return next((job for job in live if key and (job.queue, job.name, job.key) == (queue, name, key)), None)
+
+    def held(self, id: str, token: str) -> Known | None:
+        """The guard."""
+        known = self.jobs.get(id)
+        holds = known and known.state == "running" and known.token == token and self.now < known.until_ms
+        return known if holds else None
+
+    def exchanges(self, chosen: list[tuple[int, str, int]], claim: Claim | None) -> None:
+        if claim is not None:
+            queues = tuple(self.queue(name) for name in claim.queues)
+            claim = wish(claim.n, queues=queues, names=claim.names, lease_ms=claim.lease_ms)
+        settled = [(self.leases[pick % len(self.leases)], how, delay) for pick, how, delay in chosen if self.leases]
+        settlements = [SETTLE[how](claimed, delay) for claimed, how, delay in settled]
+        exchanged = self.call(self.store.exchange(settlements, claim))
+        for (claimed, how, delay), answer in zip(settled, exchanged.settled, strict=True):
+            held = self.held(claimed.lease.id, claimed.lease.token)
+            assert answer == ("done" if held else "lost")
+            if held is not None:
+                self.end(held, how, delay)
+        assert exchanged.now_ms == self.now
+        if claim is not None:
+            self.claimed(claim, exchanged, {claimed.job.id for claimed, *_ in settled})
+
+    def end(self, known: Known, how: str, delay_ms: int) -> None:
+        """What a settlement that was done makes of a job."""
+        known.token = ""
+        if how == "vanish":
+            del self.jobs[known.id]
+        elif how in ("succeed", "fail"):
+            known.state = "succeeded" if how == "succeed" else "failed"
+            known.finished_ms, known.kept_ms = self.now, KEPT_MS
+        else:
+            known.state = "waiting"
+        known.errors += how in ("retry", "fail")
+        if how in ("retry", "snooze"):
+            self.put_back(known, self.now + delay_ms)
+
+    def apply(self, known: Known, change: Change) -> None:
+        match change:
+            case Cancel():
+                known.state, known.token, known.finished_ms = "cancelled", "", self.now
+                known.kept_ms = 30 * 86_400_000
+            case Requeue():
+                known.state, known.errors, known.crashes = "waiting", 0, 0
+                self.put_back(known, change.due.resolve(self.now))
+            case Reschedule():
+                self.put_back(known, change.due.resolve(self.now))
+            case Reprioritise():
+                known.priority, known.line = change.priority, "none"
+            case Remove():
+                del self.jobs[known.id]
+
+    def put_back(self, known: Known, due_ms: int) -> None:
+        known.due_ms = due_ms
+        known.line = "delayed" if due_ms > self.now else "none"
+
+    # ------------------------------------------------------------------------------------------------ legality
+
+    def claimed(self, claim: Claim, exchanged: Exchanged, just_settled: set[str]) -> None:
+        taken = readable(exchanged.claimed)
+        ids = [one.job.id for one in taken]
+        may = {job.id: job for job in self.jobs.values() if job.id not in just_settled and self.claimable(job, claim)}
+        assert len(set(ids)) == len(ids) <= claim.n
+        assert set(ids) <= set(may), "only claimable jobs are claimed, and none that the same call settles"
+        used = Counter(one.job.name for one in taken)
+        assert all(used[name] <= claim.names.get(name, 0) for name in NAMES)
+        left = [job for job in may.values() if job.id not in ids and used[job.name] < claim.names[job.name]]
+        self.nothing_was_passed_over([may[id] for id in ids], left)
+        if left and len(ids) < claim.n:
+            assert ids, "a claim with room takes something where there is something"
+        if any(job.state == "waiting" for job in left):
+            assert exchanged.next_due_ms is not None
+            assert exchanged.next_due_ms <= self.now, "more is claimable at once"
+        for one in taken:
+            self.lease(one, claim)
+        self.next_due_is_no_later_than_the_earliest(claim, exchanged)
+
+    def claimable(self, job: Known, claim: Claim) -> bool:
+        if job.queue not in claim.queues or job.queue in self.paused or not claim.names.get(job.name, 0):
+            return False
+        if job.state == "running":
+            return job.until_ms <= self.now
+        return job.state == "waiting" and job.due_ms <= self.now
+
+    def nothing_was_passed_over(self, taken: list[Known], left: list[Known]) -> None:
+        """No job that waited was left behind for one of its queue that had to wait longer."""
+        for one, other in itertools.product(taken, left):
+            if one.queue != other.queue or "running" in (one.state, other.state):
+                continue
+            assert one.priority <= other.priority, "a smaller priority goes first"
+            if one.priority == other.priority and one.line == other.line:
+                assert one.line != "undelayed" or one.seq < other.seq, "undelayed jobs go as enqueued"
+                assert one.line != "delayed" or one.due_ms <= other.due_ms, "delayed jobs go by due time"
+
+    def lease(self, one: Claimed, claim: Claim) -> None:
+        known = self.jobs[one.job.id]
+        known.crashes += known.state == "running"
+        known.state, known.token = "running", claim.token
+        known.claims += 1
+        known.until_ms = self.now + claim.lease_ms
+        assert (one.lease.token, one.lease.until_ms) == (claim.token, known.until_ms)
+        assert _seen(one.job) == _known(known)
+        self.leases.append(one)
+
+    def next_due_is_no_later_than_the_earliest(self, claim: Claim, exchanged: Exchanged) -> None:
+        waiting = [
+            job.due_ms
+            for job in self.jobs.values()
+            if job.state == "waiting"
+            and job.queue in claim.queues
+            and job.queue not in self.paused
+            and claim.names.get(job.name, 0)
+        ]
+        if waiting:
+            assert exchanged.next_due_ms is not None
+            assert exchanged.next_due_ms <= max(self.now, min(waiting))
+
+
+class ModelContract:
+    """Any sequence of verbs."""
+
+    async def test_every_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
+        machine = type("Machine", (StoreMachine,), {"harness": harness, "loop": asyncio.get_running_loop()})
+        bounds = settings(
+            max_examples=30,
+            stateful_step_count=40,
+            deadline=None,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        # Hypothesis is not asynchronous: it runs beside the loop that the store lives in.
+        await asyncio.to_thread(run_state_machine_as_test, machine, settings=bounds)
+
+
+def _seen(job: Job) -> tuple[object, ...]:
+    said = (job.queue, job.name, job.priority, job.unique_key)
+    return (*said, job.state, job.claims, job.errors, job.crashes, job.due_ms)
+
+
+def _known(job: Known) -> tuple[object, ...]:
+    said = (job.queue, job.name, job.priority, job.key)
+    return (*said, job.state, job.claims, job.errors, job.crashes, job.due_ms)

@@ -1,0 +1,102 @@
+"""What the racers do, in threads and in processes alike, and how they are let loose at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+from msgspec import Struct
+
+from jobmill.core.changes import Filter
+from jobmill.store import Store
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import QUEUE, new, readable, second, succeed, wish
+
+T = TypeVar("T")
+Racer = Callable[[Store, int], Awaitable[T]]
+
+RACERS = 4
+# Longer than any race, also by the real clock of other processes.
+LEASE_MS = 3_600_000
+
+
+class Drained(Struct):
+    """What one racer claimed, and what it was told about its settlements."""
+
+    claimed: list[str] = []
+    settled: list[str] = []
+    #: The most jobs that it saw running in the queue, its own among them, whenever it looked.
+    most_running: int = 0
+
+
+async def drain(store: Store, number: int) -> Drained:
+    """Claim and settle until nothing waits any more."""
+    seen = Drained([], [])
+    batch = readable([])
+    while True:
+        settlements = [succeed(one, number) for one in batch]
+        exchanged = await store.exchange(settlements, wish(5, lease_ms=LEASE_MS, worker=f"racer-{number}"))
+        seen.settled += map(str, exchanged.settled)
+        batch = readable(exchanged.claimed)
+        seen.claimed += [one.job.id for one in batch]
+        counts = {one.state: one.count for one in await store.count(Filter(queue=QUEUE))}
+        seen.most_running = max(seen.most_running, counts.get("running", 0))
+        if not batch and not counts.get("waiting", 0):
+            return seen
+
+
+async def claim_what_there_is(store: Store, number: int) -> list[str]:
+    """Claim until a claim brings nothing."""
+    ids: list[str] = []
+    while claimed := (await store.exchange([], wish(3, lease_ms=LEASE_MS, worker=f"racer-{number}"))).claimed:
+        ids += [one.lease.id for one in claimed]
+    return ids
+
+
+async def enqueue_keys(store: Store, number: int) -> list[str]:
+    """Enqueue a job for each of 30 unique keys, one call each; what became of them."""
+    return [(await store.enqueue([new(f"racer-{number}-{key}", key=f"key-{key}")]))[0].how for key in range(30)]
+
+
+async def enqueue_ids(store: Store, number: int) -> list[str]:
+    """Enqueue 30 jobs whose ids all racers use; what became of them."""
+    return [(await store.enqueue([new(f"same-{id}", payload=number)]))[0].how for id in range(30)]
+
+
+async def in_threads(harness: Harness, racer: Racer[T]) -> list[T]:
+    """Let racers loose in threads, each with its own loop and its own connection, all at the same moment."""
+    start = threading.Barrier(RACERS, timeout=30)
+
+    async def race(number: int) -> T:
+        async with second(harness) as store:
+            start.wait()
+            return await racer(store, number)
+
+    return await asyncio.gather(*[asyncio.to_thread(asyncio.run, race(number)) for number in range(RACERS)])
+
+
+async def in_processes(pool: ProcessPoolExecutor, opener: Callable[[], Store], racer: Racer[T]) -> list[T]:
+    """Let racers loose in other processes, each with its own connection."""
+    loop = asyncio.get_running_loop()
+    # The processes start slowly; the race begins when all of them are there.
+    await asyncio.gather(*[loop.run_in_executor(pool, _be_there) for _ in range(RACERS)])
+    return await asyncio.gather(*[loop.run_in_executor(pool, _race, opener, racer, number) for number in range(RACERS)])
+
+
+def _be_there() -> None:
+    """Nothing: it takes a process to do it."""
+
+
+def _race(opener: Callable[[], Store], racer: Racer[T], number: int) -> T:
+    async def race() -> T:
+        store = opener()
+        await store.open()
+        try:
+            return await racer(store, number)
+        finally:
+            await store.close()
+
+    return asyncio.run(race())

@@ -1,0 +1,124 @@
+"""`--health PORT`: whether this worker lives and is ready, over HTTP, for whoever restarts it when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from jobmill.errors import Invalid
+from jobmill.worker.beats import Beats
+
+MAX_REQUEST = 8 * 1024
+READ_DEADLINE_S = 5.0
+
+
+class Health:
+    """A tiny HTTP server: `/livez` is red while a loop is stuck, `/readyz` also while no jobs can be claimed."""
+
+    def __init__(self, port: int, beats: Beats, ready: Callable[[], bool], host: str = "127.0.0.1") -> None:
+        #: Where it is served; 0 picks a free one, and `start` tells it here.
+        self.port = port
+        self._host = host
+        self._beats = beats
+        self._ready = ready
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Serve; Invalid when the port cannot be had."""
+        try:
+            self._server = await asyncio.start_server(self._talk, self._host, self.port, limit=MAX_REQUEST)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise Invalid("health", f"a port that can be served on {self._host}", self.port, why) from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Serve no more; whoever is still asking is cut off."""
+        if self._server is None:
+            return
+        self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        try:
+            # The deadline is for both ways: who does not read the answer must not stay either.
+            async with asyncio.timeout(READ_DEADLINE_S):
+                writer.write(self._answer(await _request_line(reader)))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self._talks.discard(task)
+
+    def _answer(self, request_line: str | HTTPStatus) -> bytes:
+        """The response to a request line, or to a request that could not be read."""
+        if isinstance(request_line, HTTPStatus):
+            return _response(request_line)
+        parts = request_line.split()
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST)
+        method, target, _ = parts
+        views = {"/livez": self._livez, "/readyz": self._readyz}
+        view = views.get(target.partition("?")[0])
+        if view is None:
+            return _response(HTTPStatus.NOT_FOUND)
+        if method not in ("GET", "HEAD"):
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers="Allow: GET, HEAD\r\n")
+        wrong = view()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+        return _response(status, {"ok": not wrong, **wrong}, head=method == "HEAD")
+
+    def _livez(self) -> dict[str, Any]:
+        """What is wrong, if anything."""
+        stuck = {loop: round(seconds, 1) for loop, seconds in self._beats.stuck().items()}
+        return {"stuck": stuck} if stuck else {}
+
+    def _readyz(self) -> dict[str, Any]:
+        wrong = self._livez()
+        if self._beats.store_away is not None:
+            # Not what the store said: that may name hosts and users, and is in the log.
+            wrong["store"] = "away"
+        if not self._ready():
+            wrong["ready"] = False
+        return wrong
+
+
+async def _request_line(reader: asyncio.StreamReader) -> str | HTTPStatus:
+    """The first line, after all headers have been read: closing with unread input would cut off the answer."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        with contextlib.suppress(ValueError):
+            await reader.read(MAX_REQUEST * 2)
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    except asyncio.IncompleteReadError:
+        return HTTPStatus.BAD_REQUEST
+    return head.partition(b"\r\n")[0].decode("latin-1")
+
+
+def _response(status: HTTPStatus, body: object = None, *, head: bool = False, headers: str = "") -> bytes:
+    content = msgspec.json.encode({"ok": False, "error": status.phrase} if body is None else body)
+    text = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n"
+        f"{headers}"
+        "Cache-Control: no-store\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return text.encode() + (b"" if head else content)

@@ -1,0 +1,223 @@
+"""`--processes N`: workers in several processes, under a parent that starts again what crashes and ends all together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from jobmill.core.limits import check_int
+from jobmill.worker.beats import Backing
+from jobmill.worker.isolate import how_ended
+
+log = logging.getLogger("jobmill")
+
+PROGRAM = (sys.executable, "-m", "jobmill")
+USAGE_ERROR = 2
+#: A process that lived this long has not crashed at once: the pauses before it starts again begin anew.
+STEADY_S = 30.0
+#: How much longer than `shutdown_timeout` a process may take to end before it is killed.
+KILL_AFTER_S = 10.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+def supervise(
+    argv: Sequence[str],
+    processes: int,
+    *,
+    shutdown_timeout: float,
+    program: Sequence[str] = PROGRAM,
+    kill_after: float = KILL_AFTER_S,
+    random: Random | None = None,
+) -> int:
+    """Run `jobmill *argv` in several processes until they have ended, or until SIGTERM or SIGINT; the exit code.
+
+    0: all ended as they should. 2: the command line was refused. 1: one had to be killed, or crashed while it ended.
+    Must be called in the main thread, for signals arrive there.
+    """
+    count = check_int(processes, "processes", 1)
+    supervisor = _Supervisor([*program, *argv], count, shutdown_timeout + kill_after, random or Random())
+    with _wakes() as wakes:
+        return supervisor.run(wakes)
+
+
+class _Child:
+    """The place of one worker process: who fills it, or when it is filled again."""
+
+    def __init__(self, label: str, backing: Backing) -> None:
+        self.label = label
+        self.backing = backing
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+        #: When to start; None: it runs, or is not to run again.
+        self.due: float | None = 0.0
+
+    @property
+    def lived(self) -> float:
+        return time.monotonic() - self.started
+
+
+class _Supervisor:
+    def __init__(self, command: list[str], count: int, patience: float, random: Random) -> None:
+        self._command = command
+        self._patience = patience
+        self._children = [_Child(f"process {n} of {count}", Backing(random)) for n in range(1, count + 1)]
+        self._die_with_us = _death_signal()
+        self._kill_at: float | None = None
+        self._code = 0
+
+    def run(self, wakes: int) -> int:
+        try:
+            while self._goes_on():
+                self._start_due()
+                for signum in _woken(wakes, self._pause()):
+                    self._on_signal(signum)
+                self._reap()
+                self._kill_overdue()
+        finally:
+            self._send(signal.SIGKILL)  # nobody is left, unless something went wrong in here
+        return self._code
+
+    def _goes_on(self) -> bool:
+        return any(child.process is not None or child.due is not None for child in self._children)
+
+    def _pause(self) -> float | None:
+        """Until the next thing to do by the clock; ends and signals wake us earlier."""
+        moments = [child.due for child in self._children if child.due is not None]
+        if self._kill_at is not None:
+            moments.append(self._kill_at)
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    # -------------------------------------------------------------------------------------------- start
+
+    def _start_due(self) -> None:
+        for child in self._children:
+            if child.due is not None and child.due <= time.monotonic():
+                self._start(child)
+
+    def _start(self, child: _Child) -> None:
+        child.due = None
+        child.started = time.monotonic()
+        try:
+            # A session of its own: a Ctrl-C in the terminal comes to us alone, and each child hears it once, from us.
+            child.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=self._die_with_us,  # noqa: PLW1509 - we have one thread, and it forks
+            )
+        except OSError as error:
+            self._start_later(child, f"could not be started: {error}")
+        else:
+            log.info("%s: started (pid %d)", child.label, child.process.pid)
+
+    def _start_later(self, child: _Child, why: str) -> None:
+        if child.lived >= STEADY_S:
+            child.backing.reset()
+        pause = child.backing.next()
+        child.due = time.monotonic() + pause
+        log.error("%s: %s; it starts again in %.1f s", child.label, why, pause)
+
+    # -------------------------------------------------------------------------------------------- end
+
+    def _reap(self) -> None:
+        for child in self._children:
+            if child.process is not None and (code := child.process.poll()) is not None:
+                pid, child.process = child.process.pid, None
+                self._on_end(child, pid, code)
+
+    def _on_end(self, child: _Child, pid: int, code: int) -> None:
+        how = f"{how_ended(code)} after {child.lived:.1f} s (pid {pid})"
+        if code == 0:
+            log.info("%s: ended (pid %d)", child.label, pid)
+        elif self._kill_at is not None:
+            self._on_end_while_ending(child, how, code)
+        elif code == USAGE_ERROR and child.lived < STEADY_S:
+            log.error("%s: %s; starting it again would not help", child.label, how)
+            self._code = USAGE_ERROR
+            self._end_all(signal.SIGTERM)
+        else:
+            self._start_later(child, f"crashed: {how}")
+
+    def _on_end_while_ending(self, child: _Child, how: str, code: int) -> None:
+        # One that had not yet come to catch signals ends by them: as good an end as any.
+        if code in (-signal.SIGTERM, -signal.SIGINT):
+            log.info("%s: %s", child.label, how)
+        else:
+            log.error("%s: crashed while it ended: %s", child.label, how)
+            self._code = self._code or 1
+
+    def _on_signal(self, signum: int) -> None:
+        if signum in (signal.SIGTERM, signal.SIGINT):
+            self._end_all(signal.Signals(signum))
+
+    def _end_all(self, signum: signal.Signals) -> None:
+        """The first time: have all end gracefully; each time: pass the signal on."""
+        if self._kill_at is None:
+            log.info("%s: all processes end, within %.0f s", signum.name, self._patience)
+            self._kill_at = time.monotonic() + self._patience
+        for child in self._children:
+            child.due = None
+        self._send(signum)
+
+    def _kill_overdue(self) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._send(signal.SIGKILL)
+            self._kill_at = time.monotonic() + self._patience
+
+    def _send(self, signum: signal.Signals) -> None:
+        for child in self._children:
+            if child.process is not None:
+                child.process.send_signal(signum)
+
+
+def _death_signal() -> Callable[[], None] | None:
+    """What a child does before it becomes a worker, so that it ends gracefully when its supervisor dies (Linux)."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    supervisor = os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != supervisor:  # it died before we asked
+            os._exit(0)
+
+    return ask
+
+
+@contextlib.contextmanager
+def _wakes() -> Iterator[int]:
+    """A pipe from which the numbers of signals come, so that nothing happens inside a signal handler."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = {signum: signal.signal(signum, _caught) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup_before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _caught(signum: int, frame: object) -> None:
+    """A signal with a handler of Python's is written to the wake-up pipe; there is no more to do."""
+
+
+def _woken(wakes: int, timeout: float | None) -> bytes:
+    """Wait for signals; none when the time is over."""
+    ready, _, _ = select.select([wakes], [], [], timeout)
+    return os.read(wakes, 4096) if ready else b""

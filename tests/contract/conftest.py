@@ -1,0 +1,33 @@
+"""How each of our stores is made for the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from jobmill.testing.contract import Harness
+
+
+@pytest.fixture
+async def harness(store_name: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    """The store under test, opened and empty."""
+    harness = make(store_name, tmp_path)
+    await harness.store.open()
+    yield harness
+    await harness.store.close()
+
+
+def make(store_name: str, folder: Path) -> Harness:
+    """A harness; its driver is imported only when its store is under test."""
+    match store_name:
+        case "memory":
+            from tests.contract.memory_harness import MemoryHarness
+
+            return MemoryHarness()
+        case "sqlite":
+            from tests.contract.sqlite_harness import SqliteHarness
+
+            return SqliteHarness(folder / "jobs.db")
+    raise ValueError(f"no harness for the store {store_name}")

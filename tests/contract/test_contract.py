@@ -1,0 +1,21 @@
+"""Every store keeps every promise of the port."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobmill.testing.contract import ProcessContract, StoreContract, WithinContract
+
+
+class TestStore(StoreContract):
+    """Each store."""
+
+
+@pytest.mark.stores("sqlite")
+class TestProcesses(ProcessContract):
+    """Stores whose data several processes share."""
+
+
+@pytest.mark.stores("sqlite")
+class TestWithin(WithinContract):
+    """Stores with transactions."""

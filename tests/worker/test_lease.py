@@ -1,0 +1,197 @@
+"""Leases in a worker: a live job is never lost, a lost one is stopped, a cancelled one too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import jobmill
+from jobmill import Client, StoreAway
+from jobmill.core.changes import Claim, Exchanged, Settlement
+from jobmill.worker.worker import Worker
+from tests.helpers import FaultyStore, until
+
+
+def faulty() -> tuple[Client, FaultyStore]:
+    store = FaultyStore()
+    return jobmill.connect(store=store), store
+
+
+async def test_a_job_longer_than_its_lease_runs_once() -> None:
+    jobs = jobmill.connect("memory://")
+    go = asyncio.Event()
+    runs = 0
+
+    @jobs.handler()
+    async def long() -> None:
+        nonlocal runs
+        runs += 1
+        await go.wait()
+
+    async with Worker(jobs, lease="150ms"), Worker(jobs, lease="150ms"):
+        enqueued = await long.enqueue()
+        started = await until(lambda: _running(enqueued))
+        # Three leases later it is still the same claim.
+        await until(lambda: jobs.store.now() > started.started_ms + 450)
+        go.set()
+        await enqueued.result(timeout=5)
+    assert runs == 1
+    assert (await enqueued.job()).claims == 1
+
+
+async def _running(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+    job = await enqueued.job()
+    return job if job.state == "running" else None
+
+
+async def test_cancelling_a_running_job_stops_its_handler() -> None:
+    jobs = jobmill.connect("memory://")
+    stopped = asyncio.Event()
+
+    @jobs.handler()
+    async def long() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with Worker(jobs, lease="150ms"):
+        enqueued = await long.enqueue()
+        await until(lambda: _running(enqueued))
+        assert (await jobs.cancel(enqueued.id)).changed == [enqueued.id]
+        await asyncio.wait_for(stopped.wait(), 5)
+    assert (await enqueued.job()).state == "cancelled"
+
+
+async def test_a_worker_that_cannot_extend_stops_its_job_when_its_own_lease_time_is_over() -> None:
+    jobs, store = faulty()
+    stopped = asyncio.Event()
+    lost: list[str] = []
+    jobs.on("lease_lost")(lambda event: lost.append(event.job_id))
+
+    @jobs.handler()
+    async def long(context: jobmill.Context) -> None:
+        if context.fence > 1:
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with Worker(jobs, lease="150ms"):
+        enqueued = await long.enqueue()
+        await until(lambda: _running(enqueued))
+        store.faults["extend"] = StoreAway("gone")
+        await asyncio.wait_for(stopped.wait(), 5)
+        store.faults.clear()
+        # The lost run wrote nothing; the job is claimed again when its lease has ended, and that counts a crash.
+        await enqueued.result(timeout=10)
+    job = await enqueued.job()
+    assert (job.claims, job.crashes, job.errors) == (2, 1, 0)
+    assert lost == [enqueued.id]
+
+
+async def test_what_finishes_while_the_store_is_away_is_settled_when_it_is_back() -> None:
+    jobs, store = faulty()
+    go = asyncio.Event()
+    runs = 0
+
+    @jobs.handler()
+    async def work() -> str:
+        nonlocal runs
+        runs += 1
+        await go.wait()
+        return "done"
+
+    async with Worker(jobs) as worker:
+        enqueued = await work.enqueue()
+        await until(lambda: runs == 1)
+        store.faults["exchange"] = StoreAway("gone")
+        go.set()
+        before = len(store.calls)
+        await until(lambda: store.calls[before:].count("exchange") >= 2)
+        assert worker.beats.store_away == "StoreAway: gone"
+        store.faults.clear()
+        assert await enqueued.result(timeout=10) == "done"
+        assert runs == 1
+        await until(lambda: worker.beats.store_away is None)
+
+
+async def test_a_settlement_that_the_store_chokes_on_holds_nobody_up() -> None:
+    jobs, store = faulty()
+
+    def choke(settlements: list[Settlement], claim: Claim | None) -> BaseException | None:
+        poisoned = any(b"poison" in settlement.result_json for settlement in settlements)
+        return RuntimeError("a bug of the store's") if poisoned else None
+
+    store.faults["exchange"] = choke
+
+    @jobs.handler()
+    async def work(say: str) -> str:
+        return say
+
+    async with Worker(jobs):
+        bad, good = await jobs.enqueue_many([work.job("poison"), work.job("fine")])
+        assert await good.result(timeout=5) == "fine"
+        await until(lambda: _state(bad, "failed"))
+    assert "refused" in str((await bad.job()).error)
+
+
+async def _state(enqueued: jobmill.Enqueued, state: str) -> bool:
+    return (await enqueued.job()).state == state
+
+
+async def test_every_loop_survives_an_exception() -> None:
+    jobs, store = faulty()
+    errors: list[str] = []
+    jobs.on("error")(lambda error, job: errors.append(str(error)))
+
+    @jobs.handler()
+    async def talks(context: jobmill.Context) -> str:
+        context.log("x")
+        return "ok"
+
+    for verb in ("exchange", "extend", "report", "wait_for_work"):
+        store.faults[verb] = RuntimeError(f"{verb} is broken")
+    async with Worker(jobs, lease="150ms"):
+        await until(lambda: "exchange is broken" in errors)
+        del store.faults["exchange"]
+        await until(lambda: "wait_for_work is broken" in errors)
+        del store.faults["wait_for_work"]
+        enqueued = await talks.enqueue()
+        await until(lambda: "report is broken" in errors)
+        store.faults.clear()
+        assert await enqueued.result(timeout=10) == "ok"
+
+
+class ForgetfulStore(FaultyStore):
+    """Like a store that cannot narrow a claim by name: hands out whatever is there."""
+
+    async def exchange(self, settlements: list[Settlement], claim: Claim | None) -> Exchanged:  # type: ignore[override]
+        if claim is not None:
+            claim = Claim(
+                queues=claim.queues,
+                names={**claim.names, "stranger": 10},
+                n=claim.n,
+                lease_ms=claim.lease_ms,
+                worker=claim.worker,
+                token=claim.token,
+            )
+        return await super().exchange(settlements, claim)
+
+
+async def test_a_name_that_nobody_knows_is_given_back_a_little_later_and_never_failed() -> None:
+    jobs = jobmill.connect(store=ForgetfulStore())
+
+    @jobs.handler()
+    async def known() -> None: ...
+
+    async with Worker(jobs):
+        enqueued = await jobs.enqueue("stranger", {"x": 1})
+        job = await until(lambda: _given_back(enqueued))
+    assert (job.state, job.errors, job.crashes) == ("waiting", 0, 0)
+    assert job.due_ms - job.updated_ms == 2000
+
+
+async def _given_back(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+    job = await enqueued.job()
+    return job if job.claims == 1 and job.state == "waiting" else None

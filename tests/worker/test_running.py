@@ -1,0 +1,358 @@
+"""What becomes of a job in a worker: success, errors, steering, timeouts, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+import jobmill
+from jobmill import Client, Context
+from jobmill.worker.worker import Worker
+from tests.helpers import until
+
+
+@pytest.fixture
+def jobs() -> Client:
+    return jobmill.connect("memory://")
+
+
+async def test_an_async_handler_runs_and_its_result_is_kept(jobs: Client) -> None:
+    @jobs.handler()
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    async with Worker(jobs):
+        assert await (await add.enqueue(1)).result(timeout=5) == 3
+
+
+async def test_a_sync_handler_runs_in_a_thread(jobs: Client) -> None:
+    @jobs.handler()
+    def where() -> str:
+        return threading.current_thread().name
+
+    async with Worker(jobs):
+        assert (await (await where.enqueue()).result(timeout=5)).startswith("jobmill-handler")
+
+
+async def test_errors_are_retried_and_then_fail_with_error_and_tracebacks(jobs: Client) -> None:
+    @jobs.handler(max_attempts=3, backoff="1ms")
+    async def bad(x: str) -> None:
+        raise ValueError(x)
+
+    async with Worker(jobs):
+        enqueued = await bad.enqueue(x="oops")
+        with pytest.raises(jobmill.JobFailed, match="ValueError: oops"):
+            await enqueued.result(timeout=5)
+    job = await enqueued.job()
+    assert (job.state, job.errors, job.claims, job.attempt) == ("failed", 3, 3, 3)
+    assert len(job.tracebacks) == 3
+    assert "raise ValueError(x)" in job.tracebacks[0]
+    assert "jobmill/worker" not in job.tracebacks[0].replace("\\", "/")
+
+
+async def test_a_success_after_an_error_leaves_no_error(jobs: Client) -> None:
+    @jobs.handler(backoff="1ms")
+    async def flaky(context: Context) -> int:
+        if context.attempt == 1:
+            raise ValueError("first")
+        return context.attempt
+
+    async with Worker(jobs):
+        enqueued = await flaky.enqueue()
+        assert await enqueued.result(timeout=5) == 2
+    job = await enqueued.job()
+    assert (job.error, job.errors, len(job.tracebacks)) == (None, 1, 1)
+
+
+async def test_fail_ends_a_job_whatever_attempts_are_left(jobs: Client) -> None:
+    @jobs.handler(max_attempts=10)
+    async def hopeless() -> None:
+        raise jobmill.Fail("no such customer")
+
+    async with Worker(jobs):
+        enqueued = await hopeless.enqueue()
+        with pytest.raises(jobmill.JobFailed, match="no such customer"):
+            await enqueued.result(timeout=5)
+    assert (await enqueued.job()).errors == 1
+
+
+async def test_snooze_runs_again_later_and_counts_nothing(jobs: Client) -> None:
+    runs: list[int] = []
+
+    @jobs.handler(max_attempts=1)
+    async def not_yet(context: Context) -> str:
+        runs.append(context.fence)
+        if len(runs) < 3:
+            context.snooze(timedelta(milliseconds=1))
+        return "now"
+
+    async with Worker(jobs):
+        enqueued = await not_yet.enqueue()
+        assert await enqueued.result(timeout=5) == "now"
+    assert runs == [1, 2, 3]
+    assert (await enqueued.job()).errors == 0
+
+
+async def test_an_async_handler_is_stopped_at_its_timeout(jobs: Client) -> None:
+    stopped = asyncio.Event()
+
+    @jobs.handler(timeout="20ms", max_attempts=1)
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match="timed out after 20ms"):
+            await (await slow.enqueue()).result(timeout=5)
+    assert stopped.is_set()
+
+
+async def test_a_handler_that_swallows_its_cancellation_still_timed_out(jobs: Client) -> None:
+    @jobs.handler(timeout="20ms", max_attempts=1)
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "fine"
+        return ""
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match="timed out"):
+            await (await stubborn.enqueue()).result(timeout=5)
+
+
+async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(jobs: Client) -> None:
+    let_go = threading.Event()
+    seen: list[bool] = []
+
+    @jobs.handler(timeout="20ms", max_attempts=1)
+    def stuck(context: Context) -> None:
+        let_go.wait(10)
+        seen.append(context.cancelled)
+
+    @jobs.handler()
+    async def other() -> str:
+        return "ran"
+
+    async with Worker(jobs, slots=1):
+        with pytest.raises(jobmill.JobFailed, match="timed out"):
+            await (await stuck.enqueue()).result(timeout=5)
+        waiting = await other.enqueue()
+        # The only slot is still the thread's: nothing else starts on it.
+        with pytest.raises(jobmill.ResultTimeout):
+            await waiting.result(timeout=0.1)
+        let_go.set()
+        assert await waiting.result(timeout=5) == "ran"
+    assert seen == [True]
+
+
+async def test_a_timeout_of_one_job_wins_over_its_handlers(jobs: Client) -> None:
+    @jobs.handler(timeout="1h")
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    async with Worker(jobs):
+        enqueued = await slow.options(timeout="10ms", max_attempts=1).enqueue()
+        with pytest.raises(jobmill.JobFailed, match="10ms"):
+            await enqueued.result(timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"), [(SystemExit(3), "SystemExit: 3"), (asyncio.CancelledError(), "cancelled itself")]
+)
+async def test_a_handler_cannot_take_the_worker_down(jobs: Client, raised: BaseException, said: str) -> None:
+    @jobs.handler(max_attempts=1)
+    async def rude() -> None:
+        raise raised
+
+    @jobs.handler()
+    async def polite() -> str:
+        return "still here"
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match=said):
+            await (await rude.enqueue()).result(timeout=5)
+        assert await (await polite.enqueue()).result(timeout=5) == "still here"
+
+
+async def test_a_thread_that_raises_stop_iteration_is_an_error_like_any_other(jobs: Client) -> None:
+    @jobs.handler(max_attempts=1)
+    def odd() -> None:
+        next(iter(()))
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match="StopIteration"):
+            await (await odd.enqueue()).result(timeout=5)
+
+
+async def test_a_result_that_is_not_json_is_an_error_with_the_reason(jobs: Client) -> None:
+    @jobs.handler(max_attempts=1)
+    async def odd() -> object:
+        return {"x": {1, 2}}
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match=r"result\.x"):
+            await (await odd.enqueue()).result(timeout=5)
+
+
+async def test_a_payload_that_does_not_fit_fails_without_retries(jobs: Client) -> None:
+    @jobs.handler(max_attempts=5)
+    async def typed(n: int) -> int:
+        return n
+
+    # As a producer without this handler would enqueue it.
+    other = jobmill.connect(store=jobs.store)
+    enqueued = await other.enqueue("typed", {"n": "many"})
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match="Expected `int`, got `str`"):
+            await enqueued.result(timeout=5)
+    assert (await enqueued.job()).errors == 1
+
+
+async def test_a_backoff_function_of_the_users_own_decides(jobs: Client) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def mine(attempt: int, error: BaseException) -> str:
+        asked.append((attempt, str(error)))
+        return "1ms"
+
+    @jobs.handler(max_attempts=3, backoff=mine)
+    async def bad() -> None:
+        raise ValueError("x")
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed):
+            await (await bad.enqueue()).result(timeout=5)
+    assert asked == [(1, "x"), (2, "x"), (3, "x")]
+
+
+async def test_a_backoff_function_that_raises_leaves_the_usual_backoff(jobs: Client) -> None:
+    @jobs.handler(max_attempts=2, backoff=lambda attempt, error: 1 / 0)
+    async def bad() -> None:
+        raise ValueError("x")
+
+    async with Worker(jobs):
+        enqueued = await bad.enqueue()
+        job = await until(lambda: _retrying(enqueued))
+    assert 900 <= job.due_ms - job.updated_ms <= 1000
+
+
+async def _retrying(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+    job = await enqueued.job()
+    return job if job.errors == 1 else None
+
+
+async def test_progress_and_logs_are_written_before_the_job_is_settled(jobs: Client) -> None:
+    @jobs.handler()
+    def talks(context: Context) -> None:
+        context.progress(50, "half")
+        for n in range(3):
+            context.log(f"line {n}")
+
+    async with Worker(jobs):
+        enqueued = await talks.enqueue()
+        await enqueued.result(timeout=5)
+    job = await enqueued.job()
+    assert job.progress is not None
+    assert (job.progress.value, job.progress.message) == (50, "half")
+    assert [line.text for line in await jobs.logs(job.id)] == ["line 0", "line 1", "line 2"]
+
+
+async def test_progress_is_seen_while_the_job_runs(jobs: Client) -> None:
+    go = asyncio.Event()
+
+    @jobs.handler()
+    async def slow(context: Context) -> None:
+        context.progress(10)
+        await go.wait()
+
+    async with Worker(jobs):
+        enqueued = await slow.enqueue()
+        await until(lambda: _progress(enqueued))
+        go.set()
+        await enqueued.result(timeout=5)
+
+
+async def _progress(enqueued: jobmill.Enqueued) -> object:
+    return (await enqueued.job()).progress
+
+
+async def test_a_handlers_concurrency_bounds_it_and_not_the_others(jobs: Client) -> None:
+    now = most = 0
+    go = asyncio.Event()
+
+    @jobs.handler(concurrency=2)
+    async def few() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await go.wait()
+        now -= 1
+
+    @jobs.handler()
+    async def many() -> str:
+        return "ran"
+
+    async with Worker(jobs, slots=10):
+        enqueued = await jobs.enqueue_many(few.job() for _ in range(6))
+        assert await (await many.enqueue()).result(timeout=5) == "ran"
+        assert most == 2
+        go.set()
+        for one in enqueued:
+            await one.result(timeout=5)
+    assert most == 2
+
+
+async def test_several_queues_are_served_in_turn(jobs: Client) -> None:
+    served: list[str] = []
+
+    @jobs.handler()
+    async def note(context: Context) -> None:
+        served.append(context.job.queue)
+
+    for queue in ("a", "b"):
+        await jobs.enqueue_many(note.options(queue=queue).job() for _ in range(10))
+    async with Worker(jobs, slots=1, queues=["a", "b"]):
+        await until(lambda: len(served) == 20)
+    # With one slot and two full queues, neither waits for the other to be empty.
+    assert set(served[:4]) == {"a", "b"}
+
+
+async def test_a_worker_serves_the_queues_that_its_handlers_name(jobs: Client) -> None:
+    @jobs.handler(queue="mail")
+    async def send() -> str:
+        return "sent"
+
+    async with Worker(jobs):
+        assert await (await send.enqueue()).result(timeout=5) == "sent"
+
+
+async def test_jobs_remember_their_worker(jobs: Client) -> None:
+    @jobs.handler()
+    async def noop() -> None: ...
+
+    async with Worker(jobs, name="w-1") as worker:
+        enqueued = await noop.enqueue()
+        await enqueued.result(timeout=5)
+        assert worker.name == "w-1"
+    assert (await enqueued.job()).worker == "w-1"
+    assert Worker(jobs).name.count("-") >= 2
+
+
+async def test_a_recurring_job_runs_again_and_again(jobs: Client) -> None:
+    @jobs.handler()
+    async def beat() -> None: ...
+
+    async with Worker(jobs):
+        enqueued = await beat.options(every="5ms", key="beat").enqueue()
+        await until(lambda: _runs(enqueued, 3))
+        await jobs.cancel(enqueued.id)
+
+
+async def _runs(enqueued: jobmill.Enqueued, least: int) -> bool:
+    return (await enqueued.job()).runs >= least

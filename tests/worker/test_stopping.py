@@ -1,0 +1,180 @@
+"""Stopping a worker: graceful, bounded, idempotent; what is released counts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import jobmill
+from jobmill import Client
+from jobmill.worker.worker import Worker
+from tests.helpers import until
+
+
+@pytest.fixture
+def jobs() -> Client:
+    return jobmill.connect("memory://")
+
+
+async def test_stopping_waits_for_what_runs_and_claims_nothing_more(jobs: Client) -> None:
+    go = asyncio.Event()
+    runs = 0
+
+    @jobs.handler()
+    async def work() -> str:
+        nonlocal runs
+        runs += 1
+        await go.wait()
+        return "done"
+
+    worker = Worker(jobs, slots=1)
+    await worker.start()
+    first, second = await jobs.enqueue_many([work.job(), work.job()])
+    await until(lambda: runs == 1)
+    stopping = asyncio.create_task(worker.stop())
+    await asyncio.sleep(0)
+    go.set()
+    await stopping
+    assert await first.result(timeout=1) == "done"
+    assert ((await second.job()).state, runs) == ("waiting", 1)
+
+
+async def test_what_does_not_end_in_time_is_released_without_counting(jobs: Client) -> None:
+    @jobs.handler()
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    worker = Worker(jobs)
+    await worker.start()
+    enqueued = await endless.enqueue()
+    await until(lambda: worker.running == 1)
+    await worker.stop(timeout=0.02)
+    job = await enqueued.job()
+    assert (job.state, job.errors, job.crashes, job.claims) == ("waiting", 0, 0, 1)
+    assert job.due_ms <= jobs.store.now()
+
+
+async def test_an_error_raised_on_being_stopped_is_no_error_of_the_job(jobs: Client) -> None:
+    @jobs.handler()
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("interrupted") from None
+
+    worker = Worker(jobs)
+    await worker.start()
+    enqueued = await endless.enqueue()
+    await until(lambda: worker.running == 1)
+    await worker.stop(timeout=0)
+    assert ((await enqueued.job()).state, (await enqueued.job()).errors) == ("waiting", 0)
+
+
+async def test_a_thread_that_does_not_end_is_released_and_left_to_itself(jobs: Client) -> None:
+    let_go = threading.Event()
+    started = threading.Event()
+
+    @jobs.handler()
+    def stuck() -> None:
+        started.set()
+        let_go.wait(10)
+
+    worker = Worker(jobs)
+    await worker.start()
+    enqueued = await stuck.enqueue()
+    await until(started.is_set)
+    await asyncio.wait_for(worker.stop(timeout=0.02), 5)
+    assert (await enqueued.job()).state == "waiting"
+    let_go.set()
+
+
+async def test_stopping_twice_waits_for_the_same_end_and_zero_hurries(jobs: Client) -> None:
+    @jobs.handler()
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    worker = Worker(jobs)
+    await worker.start()
+    enqueued = await endless.enqueue()
+    await until(lambda: worker.running == 1)
+    patient = asyncio.create_task(worker.stop(timeout=60))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(worker.stop(timeout=0), 5)
+    await asyncio.wait_for(patient, 5)
+    await worker.stop()
+    assert (await enqueued.job()).state == "waiting"
+
+
+async def test_a_worker_can_be_started_again(jobs: Client) -> None:
+    @jobs.handler()
+    async def work() -> str:
+        return "done"
+
+    worker = Worker(jobs)
+    for _ in range(2):
+        await worker.start()
+        assert await (await work.enqueue()).result(timeout=5) == "done"
+        await worker.stop()
+
+
+async def test_cancelling_the_task_that_runs_a_worker_stops_it(jobs: Client) -> None:
+    go = asyncio.Event()
+    running = asyncio.Event()
+
+    @jobs.handler()
+    async def work() -> str:
+        running.set()
+        await go.wait()
+        return "done"
+
+    task = asyncio.create_task(jobs.run_worker())
+    enqueued = await work.enqueue()
+    await asyncio.wait_for(running.wait(), 5)
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await enqueued.result(timeout=1) == "done"
+
+
+async def test_the_moments_of_a_worker_are_told(jobs: Client) -> None:
+    told: list[str] = []
+    for what in ("start", "stop"):
+        jobs.on(what)(lambda worker, what=what: told.append(what))
+    jobs.on("idle")(lambda *_: told.append("idle"))
+
+    @jobs.handler()
+    async def work() -> None: ...
+
+    async with Worker(jobs):
+        await until(lambda: told == ["start", "idle"])
+        await (await work.enqueue()).result(timeout=5)
+        await until(lambda: told == ["start", "idle", "idle"])
+    assert told == ["start", "idle", "idle", "stop"]
+
+
+async def test_facts_are_told_in_their_order(jobs: Client) -> None:
+    told: list[tuple[str, int]] = []
+    jobs.on("*")(lambda event: told.append((event.type, event.attempt)))
+
+    @jobs.handler(max_attempts=2, backoff="1ms")
+    async def bad(context: jobmill.Context) -> None:
+        context.progress(1)
+        raise ValueError("x")
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed):
+            await (await bad.enqueue()).result(timeout=5)
+    assert told == [
+        ("claimed", 1),
+        ("progress", 1),
+        ("errored", 1),
+        ("retrying", 1),
+        ("claimed", 2),
+        ("progress", 2),
+        ("errored", 2),
+        ("failed", 2),
+    ]
