@@ -3,8 +3,8 @@
 Layers, high to low; each may import only what is below it:
 
     cli                                   the commands
-    sync, testing                         the door for code without a loop; the contract that stores must pass
-    client, worker, stores                enqueue and look; claim, run and settle; databases behind the port
+    testing                               a clock for tests; the contract that stores must pass
+    client, sync, worker, stores          enqueue and look; claim, run and settle; databases behind the port
     handlers, context, events, options    what users define and are told
     store                                 THE PORT
     core                                  pure decisions: no I/O, no clock, no chance

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
+import msgspec
 from msgspec import structs
 
 from jobmill.batching import Batcher
 from jobmill.context import Context
 from jobmill.core import limits
 from jobmill.core.changes import (
+    CHANGES_FROM,
+    EVERYTHING,
+    NOW,
     Cancel,
     Change,
     Changed,
     Count,
+    Due,
     Filter,
     LogLine,
     NewJob,
@@ -31,15 +37,15 @@ from jobmill.core.changes import (
     after,
     at,
 )
-from jobmill.core.durations import to_ms
-from jobmill.core.job import Job, State
-from jobmill.core.payload import check_size
-from jobmill.core.recurrence import first_slot
-from jobmill.errors import Gone, HandlerNotFound, Invalid, JobCancelled, JobFailed, ResultTimeout, StoreError
+from jobmill.core.durations import to_datetime, to_ms
+from jobmill.core.job import FINAL, Job
+from jobmill.core.payload import MAX_BYTES, check_size
+from jobmill.core.recurrence import Recurrence, first_slot
+from jobmill.errors import Gone, HandlerNotFound, Invalid, JobCancelled, JobFailed, ResultTimeout
 from jobmill.events import Event, Hooks
 from jobmill.filters import FilterOptions, make_filter
-from jobmill.handlers import ContextHandler, Draft, Handler, HandlerBase, to_plain
-from jobmill.options import Duration, EnqueueOptions, HandlerOptions, enqueue_options
+from jobmill.handlers import Arguments, ContextHandler, Draft, Handler, HandlerBase, to_plain
+from jobmill.options import NOTHING_SAID, Duration, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.queues import Queue
 from jobmill.store import EnqueuesWithin, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -54,6 +60,8 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 CHANGED_AT_ONCE = 1_000
+#: More than the options of one job can come to: a payload further below the limit needs no closer look.
+OPTIONS_ROOM = 64 * 1024
 
 
 def connect(url: str | None = None, *, store: Store | None = None) -> Client:
@@ -107,7 +115,6 @@ class Client:
         self.hooks = Hooks()
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
         self._get: Batcher[str, Job | None] = Batcher(store.get)
-        self._opening: asyncio.Lock | None = None
         self._is_open = False
         self._sync: Sync | None = None
 
@@ -170,10 +177,13 @@ class Client:
         A handler that is known here has its options and annotations applied; otherwise the payload goes as it is.
         """
         handler = self.handlers.get(name)
-        if handler is not None and (payload is None or isinstance(payload, dict)):
-            draft = handler.options(**given).job(**(payload or {}))
+        if handler is None:
+            options = enqueue_options(dict(given))
+            encoded = msgspec.json.encode(to_plain({} if payload is None else payload, "payload"))
         else:
-            draft = draft_of(name, payload, dict(given))
+            options = enqueue_options(dict(given), handler.options_given)
+            encoded = handler.arguments.encode_payload(payload)
+        draft = Draft(limits.check_name(name), encoded, options)
         return (await self.enqueue_drafts([draft], within=within))[0]
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued]:
@@ -195,12 +205,9 @@ class Client:
 
     def _new_job(self, draft: Draft) -> NewJob:
         said = draft.options
-        due = said.due
-        if said.recurrence is not None and due.at_ms is None and due.after_ms == 0:
-            slot = first_slot(said.recurrence, self.store.now())
-            if slot is None:
-                raise Invalid("until", "an end after the first slot", said.recurrence.until_ms)
-            due = at(slot)
+        if len(draft.payload_json) > MAX_BYTES - OPTIONS_ROOM:
+            check_size(draft.payload_json, b"" if said == NOTHING_SAID else msgspec.json.encode(said))
+        due = said.due if said.recurrence is None else self._first_due(said.recurrence, said)
         return NewJob(
             id=said.id or self.store.new_id(),
             name=draft.name,
@@ -213,6 +220,16 @@ class Client:
             options=said.stored,
             recurrence=said.recurrence,
         )
+
+    def _first_due(self, recurrence: Recurrence, said: Options) -> Due:
+        """The first run of a recurring job: at its first slot, unless a time was given."""
+        now_ms = self.store.now()
+        first = first_slot(recurrence, now_ms) if said.due == NOW else said.due.resolve(now_ms)
+        until_ms = recurrence.until_ms
+        if first is None or (until_ms is not None and first > until_ms):
+            until = None if until_ms is None else str(to_datetime(until_ms))
+            raise Invalid("until", "an end that is not before the first run", until)
+        return at(first) if said.due == NOW else said.due
 
     # ------------------------------------------------------------------------------------------------ look
 
@@ -227,23 +244,27 @@ class Client:
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job is final: its result, or JobFailed, JobCancelled, ResultTimeout, Gone."""
         limit = None if timeout is None else to_ms(timeout, "timeout") / 1000
-        try:
-            async with asyncio.timeout(limit):
-                return await self._final_result(id)
-        except TimeoutError:
-            raise ResultTimeout(f"job {id!r} was not final after {timeout}; it goes on") from None
+        # The first look is not timed: with timeout=0 it tells what there is to tell now.
+        job = await self.get(id)
+        if not job.is_final:
+            try:
+                async with asyncio.timeout(limit):
+                    job = await self._final(id)
+            except TimeoutError:
+                raise ResultTimeout(f"job {id!r} was not final after {timeout}; it goes on") from None
+        if job.state == "failed":
+            raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}")
+        if job.state == "cancelled":
+            raise JobCancelled(f"job {id!r} ({job.name}) was cancelled")
+        return job.result
 
-    async def _final_result(self, id: str) -> Any:
+    async def _final(self, id: str) -> Job:
         pause = 0.002
         while True:
-            job = await self.get(id)
-            if job.state == "succeeded":
-                return job.result
-            if job.state == "failed":
-                raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}")
-            if job.state == "cancelled":
-                raise JobCancelled(f"job {id!r} ({job.name}) was cancelled")
             await asyncio.sleep(pause)
+            job = await self.get(id)
+            if job.is_final:
+                return job
             pause = min(pause * 1.5, 0.25)
 
     async def find(self, *, cursor: str | None = None, limit: int = 100, **filters: Unpack[FilterOptions]) -> Page:
@@ -255,9 +276,15 @@ class Client:
 
     async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
         """Every match, page by page."""
+        wanted = make_filter(filters)
+        await self.open()
+        async for job in self._matches(wanted):
+            yield job
+
+    async def _matches(self, wanted: Filter) -> AsyncIterator[Job]:
         cursor: str | None = None
         while True:
-            page = await self.find(cursor=cursor, limit=1_000, **filters)
+            page = await self.store.find(wanted, cursor, 1_000)
             for job in page.jobs:
                 yield job
             cursor = page.next
@@ -277,6 +304,7 @@ class Client:
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """The last lines that a job logged."""
+        limits.check_int(limit, "limit", 1)
         await self.open()
         return await self.store.logs(id, limit)
 
@@ -284,8 +312,9 @@ class Client:
         self, queue: str, *, after: str | None = None, follow: bool = True, every: Duration = 0.1
     ) -> AsyncIterator[Event]:
         """The feed of a queue (switch it on with `jobs.queue(name).feed()`), and what comes, unless `follow=False`."""
-        await self.open()
+        limits.check_queue(queue)
         pause = to_ms(every, "every", least=1) / 1000
+        await self.open()
         while True:
             events = await self.store.events(queue, after)
             for event in events:
@@ -298,12 +327,12 @@ class Client:
 
     async def publish(self, type: str, job: Job, **data: Any) -> None:
         """Add an event of your own to the feed of the job's queue."""
-        await self.open()
         limits.check_name(type, "type")
-        to_plain(data, "data")
+        plain = to_plain(data, "data")
+        await self.open()
         now_ms = self.store.now()
         event = Event(
-            type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=data
+            type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=plain
         )
         await self.store.publish([event])
 
@@ -313,7 +342,7 @@ class Client:
         self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
     ) -> Changed:
         """Cancel waiting and running jobs: one id, several, those that match, or all=True."""
-        return await self._change(which, all, filters, Cancel())
+        return await self._change(_wanted(which, all, filters), Cancel())
 
     async def requeue(
         self,
@@ -325,26 +354,26 @@ class Client:
     ) -> Changed:
         """Have final jobs run again with fresh budgets; several of them evenly over the period `spread`."""
         spread_ms = to_ms(spread, "spread")
+        wanted = _wanted(which, all, filters)
         total = 0
-        if spread_ms:
-            total = len([*which]) if which is not None and not isinstance(which, str) else 1
-            if which is None:
-                total = sum(one.count for one in await self.count(**filters) if one.state not in ("waiting", "running"))
-        step_ms = spread_ms / max(1, total)
-        return await self._change(which, all, filters, Requeue(step_ms=step_ms))
+        if spread_ms and isinstance(wanted, list):
+            total = len(wanted)
+        elif spread_ms:
+            total = sum(one.count for one in await self.count(**filters) if one.state in FINAL)
+        return await self._change(wanted, Requeue(step_ms=spread_ms / max(1, total)))
 
     async def reschedule(
         self,
         which: str | Iterable[str] | None = None,
         *,
         delay: Duration | None = None,
-        due_at: Any = None,
+        due_at: datetime | None = None,
         all: bool = False,
         **filters: Unpack[FilterOptions],
     ) -> Changed:
         """Give waiting jobs another due time."""
         due = enqueue_options({"delay": delay, "due_at": due_at}).due
-        return await self._change(which, all, filters, Reschedule(due))
+        return await self._change(_wanted(which, all, filters), Reschedule(due))
 
     async def reprioritise(
         self,
@@ -355,40 +384,39 @@ class Client:
         **filters: Unpack[FilterOptions],
     ) -> Changed:
         """Give waiting jobs another priority."""
-        return await self._change(which, all, filters, Reprioritise(limits.check_priority(priority)))
+        return await self._change(_wanted(which, all, filters), Reprioritise(limits.check_priority(priority)))
 
     async def remove(
         self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
     ) -> Changed:
         """Remove jobs that are not running (cancel those first)."""
-        return await self._change(which, all, filters, Remove())
+        return await self._change(_wanted(which, all, filters), Remove())
 
-    async def _change(
-        self, which: str | Iterable[str] | None, all: bool, filters: FilterOptions, change: Change
-    ) -> Changed:
-        wanted: Filter | list[str] = make_filter(filters)
-        if which is not None:
-            if all or filters:
-                raise Invalid("which", "ids, or filters, or all=True, not several of them", which)
-            wanted = [which] if isinstance(which, str) else list(which)
-        elif not filters and not all:
-            raise Invalid("which", "ids, at least one filter, or all=True", None)
+    async def _change(self, wanted: Filter | list[str], change: Change) -> Changed:
         await self.open()
         changed: list[str] = []
         refused: dict[str, str] = {}
-        while True:
+        more = True
+        while more:
             if isinstance(wanted, list):
                 part, wanted = wanted[:CHANGED_AT_ONCE], wanted[CHANGED_AT_ONCE:]
                 answer = await self.store.change(part, change, CHANGED_AT_ONCE)
                 more = bool(wanted)
             else:
                 answer = await self.store.change(wanted, change, CHANGED_AT_ONCE)
-                more = answer.more and bool(answer.changed)
+                more = answer.more
             changed += answer.changed
             refused.update(answer.refused)
-            if not more:
-                return Changed(changed=changed, refused=refused)
             change = _moved_on(change, len(answer.changed))
+            if more and isinstance(wanted, Filter) and len(answer.refused) > CHANGED_AT_ONCE // 2:
+                # What is refused matches still, and would fill the next call as well: go on by id, without it.
+                wanted = [id for id in await self._changeable(wanted, change) if id not in refused]
+        return Changed(changed=changed, refused=refused)
+
+    async def _changeable(self, wanted: Filter, change: Change) -> list[str]:
+        """Which jobs a change by this filter would take."""
+        states = [state for state in CHANGES_FROM[type(change)] if wanted.states is None or state in wanted.states]
+        return [job.id async for job in self._matches(structs.replace(wanted, states=tuple(states)))]
 
     async def purge(self) -> int:
         """Remove final jobs past their retention now (workers do so by themselves); how many went."""
@@ -416,8 +444,9 @@ class Client:
         """Claim up to `limit` due jobs, run them in this process, settle them; a summary."""
         from jobmill.worker.tick import tick
 
+        limits.check_int(limit, "limit", 1, 10_000)
         await self.open()
-        return await tick(self, limits.check_int(limit, "limit", 1, 10_000), queues)
+        return await tick(self, limit, queues)
 
     async def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
         """Work until SIGTERM or SIGINT (or until this task is cancelled)."""
@@ -445,9 +474,8 @@ class _Decorator:
     def __call__(self, fn: Callable[P, R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
         """Register the function."""
-        made: Any = Handler(self._client, fn, self._given)
-        if made.arguments.takes_context:
-            made = ContextHandler(self._client, fn, self._given)
+        kind: Any = ContextHandler if Arguments(fn).takes_context else Handler
+        made = kind(self._client, fn, self._given)
         if made.name in self._client.handlers:
             other = self._client.handlers[made.name].fn
             raise Invalid(
@@ -457,12 +485,21 @@ class _Decorator:
         return made
 
 
-def draft_of(name: str, payload: object, given: dict[str, Any]) -> Draft:
-    """A job for a handler that is not known here."""
-    from msgspec.json import encode
-
-    options = enqueue_options(given)
-    return Draft(limits.check_name(name), encode(to_plain({} if payload is None else payload, "payload")), options)
+def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions) -> Filter | list[str]:
+    """Which jobs an act is for; never all of them by accident, as where the only filter that was given is None."""
+    wanted = make_filter(filters)
+    if which is None:
+        if wanted == EVERYTHING and not all:
+            raise Invalid("which", "ids, at least one filter, or all=True", None)
+        return wanted
+    if all or wanted != EVERYTHING:
+        raise Invalid("which", "ids, or filters, or all=True, not several of them", which)
+    given: Any = which
+    ids = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    for id in ids:
+        if not isinstance(id, str):
+            raise Invalid("which", "an id, or several", id)
+    return ids
 
 
 def _moved_on(change: Change, done: int) -> Change:
@@ -472,4 +509,4 @@ def _moved_on(change: Change, done: int) -> Change:
     return change
 
 
-__all__ = ["Client", "Enqueued", "State", "StoreError", "check_size", "connect"]
+__all__ = ["Client", "Enqueued", "connect"]

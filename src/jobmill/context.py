@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from jobmill.core.job import Job, Progress
-from jobmill.core.limits import check_progress
+from jobmill.core.limits import check_progress, storable
 from jobmill.errors import Snooze
 from jobmill.options import Duration
 
@@ -45,11 +45,11 @@ class Context:
 
     def progress(self, value: float, message: str | None = None) -> None:
         """Tell how far the job is, 0 to 100; kept and told soon, not awaited."""
-        self.tell(Progress(check_progress(value), message))
+        self.tell(Progress(check_progress(value), None if message is None else storable(str(message))))
 
     def log(self, text: object) -> None:
         """Add a line to the job's log (the last 1,000 are kept)."""
-        self.tell(str(text))
+        self.tell(storable(str(text)))
 
     def snooze(self, delay: Duration) -> NoReturn:
         """End this run and have the job run again after `delay`; no attempt is counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -39,12 +39,12 @@ def make_filter(given: FilterOptions | dict[str, Any]) -> Filter:
         if field not in FilterOptions.__annotations__:
             raise Invalid(field, "one of the filters " + ", ".join(FilterOptions.__annotations__), field)
         if field == "states":
-            several = [value] if isinstance(value, str) else list(value)
+            several = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
             made[field] = tuple(limits.check_state(state) for state in several)
         elif field.endswith(("_after", "_before")):
             made[f"{field}_ms"] = instant_ms(value, field)
-        elif isinstance(value, str):
+        elif isinstance(value, str) and limits.storable(value) == value:
             made[field] = value
         else:
-            raise Invalid(field, "a text", value)
+            raise Invalid(field, "a text of UTF-8 without NUL", value)
     return Filter(**made)

@@ -5,7 +5,10 @@ A decorated function stays what it was: calling it runs it, here and now, withou
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
@@ -51,11 +54,11 @@ class Bound(Generic[P]):
         self._options = options
         self._within = within
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The job as a value, to be enqueued with others by `enqueue_many`."""
         return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueue one job with these arguments."""
         draft = self.job(*args, **kwargs)
         return (await self._handler.client.enqueue_drafts([draft], within=self._within))[0]
@@ -68,11 +71,11 @@ class HandlerBase(Generic[P]):
         self.client = client
         self.fn = fn
         self.options_given = handler_options(given)
-        self.name = check_name(given.get("name") or getattr(fn, "__name__", None))
+        self.name = check_name(getattr(fn, "__name__", None) if given.get("name") is None else given["name"])
         self.policy: Policy = policy(self.options_given.stored)
         own = given.get("backoff")
         self.own_backoff: BackoffFunction | None = own if callable(own) else None
-        self.isolate = bool(given.get("isolate", False))
+        self.isolate = _check_bool(given.get("isolate", False), "isolate")
         concurrency = given.get("concurrency")
         self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -82,6 +85,12 @@ class HandlerBase(Generic[P]):
             if hasattr(fn, attribute):
                 setattr(self, attribute, getattr(fn, attribute))
         self.__wrapped__ = fn
+        if self.is_async:
+            _mark_as_async(self)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the function itself, here and now."""
+        return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
         """Name and function."""
@@ -91,11 +100,11 @@ class HandlerBase(Generic[P]):
         """The same handler with options for one job; `within` is the caller's own connection, with its transaction."""
         return Bound(self, enqueue_options(dict(given), self.options_given), within)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The job as a value, to be enqueued with others by `enqueue_many`."""
         return self._plain.job(*args, **kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Enqueue one job with these arguments."""
         return await self._plain.enqueue(*args, **kwargs)
 
@@ -103,19 +112,17 @@ class HandlerBase(Generic[P]):
 class Handler(HandlerBase[P], Generic[P, R]):
     """A function that runs the jobs of its name; calling it runs it here and now."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function itself."""
-        result: R = self.fn(*args, **kwargs)
-        return result
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class ContextHandler(HandlerBase[P], Generic[P, R]):
     """A handler whose function takes a Context first; its payload is what follows."""
 
-    def __call__(self, context: Context, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function itself."""
-        result: R = self.fn(context, *args, **kwargs)
-        return result
+    if TYPE_CHECKING:
+
+        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class Arguments:
@@ -124,51 +131,66 @@ class Arguments:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._signature, hints = _signature(fn)
         parameters = list(self._signature.parameters.values())
-        self.takes_context = bool(parameters) and hints.get(parameters[0].name) is Context
+        self.takes_context = bool(parameters) and _is_context_first(parameters[0], hints)
         if self.takes_context:
             parameters = parameters[1:]
             self._signature = self._signature.replace(parameters=parameters)
         for parameter in parameters:
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-                raise Invalid("handler", "parameters that can be given by name", str(parameter))
-        self._extra = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+            _check_parameter(parameter, hints)
+        extra = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
+        #: The name of `**extra`, and what its values must be.
+        self._extra = extra[0] if extra else None
+        self._extra_kind: Any = dict[str, hints.get(extra[0], Any)] if extra else None  # type: ignore[misc]
         named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
         self._names = tuple(parameter.name for parameter in named)
         # A foreign payload that is not an object arrives whole in this parameter.
         self._whole = "payload" in self._names
-        self._struct = _struct_of(fn, named, hints, strict=not self._extra)
-        self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_from_json)
+        self._decoder = _decoder_of(fn, named, hints, strict=not extra)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Bind to the signature, validate against its annotations, and print as JSON."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise Invalid(
-                "payload", f"arguments as in {self._signature}", {**dict(enumerate(args)), **kwargs}, str(error)
-            ) from None
-        if self._extra:
-            for parameter in self._signature.parameters.values():
-                if parameter.kind is parameter.VAR_KEYWORD:
-                    bound.update(bound.pop(parameter.name, {}))
-        plain = to_plain(bound, "payload")
-        encoded = msgspec.json.encode(plain)
+            given: dict[Any, Any] = dict(enumerate(args))
+            given.update(kwargs)
+            raise Invalid("payload", f"arguments as in {self._signature}", given, str(error)) from None
+        if self._extra is not None:
+            bound.update(bound.pop(self._extra, {}))
+        return self._checked(bound)
+
+    def encode_payload(self, payload: object) -> bytes:
+        """The same for arguments that come as one value: none, an object of them, or a value for `payload`."""
+        if payload is None or isinstance(payload, dict):
+            return self.encode((), payload or {})
+        return self._checked(payload)
+
+    def _checked(self, payload: object) -> bytes:
+        encoded = msgspec.json.encode(to_plain(payload, "payload"))
         self.decode(Raw(encoded))
         return encoded
 
     def decode(self, payload: Raw) -> dict[str, Any]:
         """The arguments for the function; Invalid when the payload does not fit its annotations."""
         try:
-            typed = self._decoder.decode(payload)
-        except msgspec.ValidationError as error:
-            if self._whole and len(self._names) == 1 and not bytes(payload).lstrip().startswith(b"{"):
-                return {"payload": msgspec.json.decode(payload)}
+            return self._decoded(payload)
+        except (ValueError, RecursionError) as error:
             raise Invalid(
                 "payload", "arguments that fit the handler's annotations", _cut(payload), str(error)
             ) from None
+
+    def _decoded(self, payload: bytes) -> dict[str, Any]:
+        try:
+            typed = self._decoder.decode(payload)
+        except msgspec.ValidationError:
+            if not self._whole or payload.lstrip().startswith(b"{"):
+                raise
+            payload = b'{"payload":%b}' % payload
+            typed = self._decoder.decode(payload)
         arguments = {name: getattr(typed, name) for name in self._names}
-        if self._extra:
-            arguments.update({k: v for k, v in msgspec.json.decode(payload).items() if k not in arguments})
+        if self._extra is not None:
+            rest = {name: value for name, value in msgspec.json.decode(payload).items() if name not in arguments}
+            arguments.update(msgspec.convert(rest, self._extra_kind, dec_hook=_from_json))
         return arguments
 
 
@@ -182,11 +204,30 @@ def to_plain(value: object, field: str) -> Any:
         if type(refused.given).__module__ == "builtins":
             raise
         try:
-            value = msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
+            value = _printed(value, {})
         except (TypeError, ValueError, RecursionError) as error:
             raise Invalid(refused.field, "a JSON value", refused.given, str(error)) from None
         check_json(value, field)
     return value
+
+
+def _printed(value: Any, seen: dict[int, Any]) -> Any:
+    """The value with all that is not Python's own printed by msgspec, which alone would also print sets."""
+    kind = type(value)
+    if kind not in (dict, list, tuple):
+        return value if kind.__module__ == "builtins" else _to_builtins(value)
+    # What is there twice is looked at once: lists of lists of one list can stand for more than any memory holds.
+    if id(value) not in seen:
+        seen[id(value)] = (
+            {_printed(key, seen): _printed(item, seen) for key, item in value.items()}
+            if kind is dict
+            else [_printed(item, seen) for item in value]
+        )
+    return seen[id(value)]
+
+
+def _to_builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
 
 
 def _to_json(value: Any) -> Any:
@@ -201,13 +242,14 @@ def _from_json(kind: type, value: Any) -> Any:
             return kind.model_validate(value)
         except ValueError as error:
             raise msgspec.ValidationError(str(error)) from None
-    raise NotImplementedError(f"no way to make a {kind} of JSON")
+    raise TypeError(f"there is no way to make a {kind.__qualname__} of JSON")
 
 
 def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    signature = inspect.signature(fn)
+    if isinstance(fn, type) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise Invalid("handler", "a function that returns, not a class and nothing that yields", fn)
     try:
-        hints = typing.get_type_hints(fn, include_extras=True)
+        return inspect.signature(fn), typing.get_type_hints(fn, include_extras=True)
     except NameError as error:
         raise Invalid(
             "handler",
@@ -215,13 +257,26 @@ def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any
             fn,
             f"{error}; import the type at module level, not under TYPE_CHECKING",
         ) from None
-    return signature, hints
+    except (TypeError, ValueError) as error:
+        raise Invalid("handler", "a function with a signature", fn, str(error)) from None
 
 
-def _struct_of(
+def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return by_place and hints.get(parameter.name) is Context
+
+
+def _check_parameter(parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
+    if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+        raise Invalid("handler", "parameters that can be given by name", str(parameter))
+    if hints.get(parameter.name) is Context:
+        raise Invalid("handler", "a Context only as its first parameter", str(parameter))
+
+
+def _decoder_of(
     fn: Callable[..., Any], named: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool
-) -> type[Struct]:
-    """The payload as a type: a field for each parameter."""
+) -> msgspec.json.Decoder[Any]:
+    """Reads payloads: a type of its own, with a field for each parameter."""
     fields: list[Any] = []
     for parameter in sorted(named, key=lambda one: one.default is not one.empty):
         kind = hints.get(parameter.name, Any)
@@ -229,13 +284,31 @@ def _struct_of(
             fields.append((parameter.name, kind))
         else:
             fields.append((parameter.name, kind, _default(parameter.default)))
-    return msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
+    try:
+        payload = msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
+        return msgspec.json.Decoder(payload, dec_hook=_from_json)
+    except (TypeError, RuntimeError) as error:
+        raise Invalid("handler", "parameters that a payload can be validated for", fn, str(error)) from None
 
 
 def _default(value: Any) -> Any:
     if isinstance(value, list | dict | set | bytearray):
-        return msgspec.field(default_factory=lambda: type(value)(value))
+        return msgspec.field(default_factory=lambda: copy.deepcopy(value))
     return msgspec.field(default_factory=lambda: value)
+
+
+def _check_bool(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(field, "True or False", value)
+    return value
+
+
+def _mark_as_async(handler: HandlerBase[Any]) -> None:
+    """Have `inspect.iscoroutinefunction` (before Python 3.12 only asyncio's) see what the function is."""
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(handler)
+    else:
+        vars(handler)["_is_coroutine"] = vars(asyncio.coroutines)["_is_coroutine"]
 
 
 def _cut(payload: Raw, most: int = 200) -> str:

@@ -63,8 +63,8 @@ class EnqueueOptions(CommonOptions, total=False):
     key: str
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """Validated options of one job."""
+class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Validated options of one job; as JSON, what was said."""
 
     id: str | None = None
     queue: str = DEFAULT_QUEUE
@@ -84,6 +84,10 @@ def enqueue_options(given: dict[str, Any], base: Options = NOTHING_SAID) -> Opti
     if not given:
         return base
     _known(given, EnqueueOptions)
+    if callable(given.get("backoff")):
+        raise Invalid(
+            "backoff", "a Backoff, a dict or a duration", given["backoff"], "a function can only be said of a handler"
+        )
     said: dict[str, Any] = {"stored": _stored(given, base.stored)}
     checks: dict[str, Callable[[Any], Any]] = {
         "id": limits.check_id,
@@ -149,14 +153,14 @@ def _recurrence(given: dict[str, Any]) -> Recurrence | None:
         return None
     if given.get("cron") is not None and given.get("every") is not None:
         raise Invalid("cron", "either cron or every, not both", given["cron"])
-    key = given.get("key") or given.get("unique_key")
+    key = given.get("unique_key") if given.get("key") is None else given["key"]
     if key is None:
         raise Invalid("key", "a key by which the recurring job is known", None, 'for example key="monday-mail"')
     return recurrence(
         key=limits.check_unique_key(key, "key"),
         cron=given.get("cron"),
         every_ms=None if given.get("every") is None else to_ms(given["every"], "every", least=1),
-        zone=given.get("zone") or "UTC",
+        zone="UTC" if given.get("zone") is None else given["zone"],
         until_ms=None if given.get("until") is None else instant_ms(given["until"], "until"),
     )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from jobmill.errors import JobmillError
 
 if TYPE_CHECKING:
     from jobmill.client import Client
@@ -19,12 +21,34 @@ class Sync:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._lock = threading.Lock()
 
     def __call__(self, call: Awaitable[T]) -> T:
-        """Run one call to its end and return what it returns."""
-        return asyncio.run_coroutine_threadsafe(_awaited(call), self._running_loop()).result()
+        """Run one call to its end and return what it returns; a loop that runs in this thread waits meanwhile."""
+        loop, thread = self._started()
+        if thread is threading.current_thread():
+            if inspect.iscoroutine(call):
+                call.close()
+            raise JobmillError("jobs.sync was called by code that jobs.sync runs, and would wait for itself: await it")
+        future = asyncio.run_coroutine_threadsafe(_awaited(call), loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C ends the wait, and then the call as well.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the client and end the thread; the next call starts a new one."""
+        self(self._client.close())
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            loop, thread = running
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A method of the client, run to its end; what it iterates over, iterated."""
@@ -33,34 +57,37 @@ class Sync:
             raise AttributeError(f"jobs.sync has the client's methods, and {name!r} is none")
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            answer = method(*args, **kwargs)
+            answer: Any = method(*args, **kwargs)
             if inspect.isasyncgen(answer):
                 return self._iterated(answer)
             return self(answer) if inspect.isawaitable(answer) else answer
 
         return run
 
-    def _iterated(self, items: AsyncIterator[T]) -> Iterator[T]:
+    def _iterated(self, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
         end = object()
-        while True:
-            item = self(_next(items, end))
-            if item is end:
-                return
-            yield item
+        try:
+            while (item := self(_next(items, end))) is not end:
+                yield item
+        finally:
+            self(items.aclose())
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="jobmill-sync", daemon=True).start()
-            return self._loop
+            # A process that was forked has the loop, but not the thread that ran it.
+            if self._running is None or not self._running[1].is_alive():
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=loop.run_forever, name="jobmill-sync", daemon=True)
+                thread.start()
+                self._running = loop, thread
+            return self._running
 
 
 async def _awaited(call: Awaitable[T]) -> T:
     return await call
 
 
-async def _next(items: AsyncIterator[T], end: object) -> Any:
+async def _next(items: AsyncGenerator[Any, Any], end: object) -> Any:
     try:
         return await anext(items)
     except StopAsyncIteration:

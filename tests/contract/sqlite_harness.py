@@ -32,7 +32,7 @@ class SqliteHarness:
     async def corrupt(self, id: str) -> None:
         connection = sqlite3.connect(self.path)
         with connection:
-            connection.execute("UPDATE jobs SET payload = '{garbage' WHERE id = ?", (id,))
+            connection.execute("UPDATE jobmill_jobs SET payload = '{garbage' WHERE id = ?", (id,))
         connection.close()
 
     @property

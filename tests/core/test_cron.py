@@ -35,55 +35,35 @@ def slots(text: str, after: int, count: int, zone: str = "UTC") -> list[int]:
     return found[1:]
 
 
-def walls(text: str, zone: str, after: str, count: int) -> list[str]:
-    """The next slots as the zone's wall clock shows them, with the offset: "03:00+02:00"."""
-    found = slots(text, at(after, zone), count, zone)
-    shown = [datetime.fromtimestamp(slot / 1000, ZoneInfo(zone)) for slot in found]
-    return [f"{wall:%H:%M:%S}".removesuffix(":00") + wall.isoformat()[-6:] for wall in shown]
-
-
 # ---------------------------------------------------------------- what may be written
 
 SPELLINGS = [
     ("0 9 * * mon", "2026-01-05T09:00"),
-    ("0 9 * * MON-FRI", "2026-01-01T09:00"),
     ("30 4 1 jan,JUL *", "2026-01-01T04:30"),
     ("15 30 4 2 * *", "2026-01-02T04:30:15"),
-    ("*/20 * * * * *", "2026-01-01T00:00:20"),
-    ("0 0 * * 0", "2026-01-04T00:00"),
     ("0 0 * * 7", "2026-01-04T00:00"),
     ("0 0 * * 6-7", "2026-01-03T00:00"),
     ("0 12 ? * ?", "2026-01-01T12:00"),
-    ("? ? ? ? ?", "2026-01-01T00:01"),
     ("  0\t9  *  * * ", "2026-01-01T09:00"),
+    ("0 9 * * *".ljust(256), "2026-01-01T09:00"),
     ("0 0 L * *", "2026-01-31T00:00"),
     ("0 0 * * fri#2", "2026-01-09T00:00"),
-    ("0 0 29 2 *", "2028-02-29T00:00"),
-    ("5-5/2 * * * *", "2026-01-01T00:05"),
     ("@hourly", "2026-01-01T01:00"),
-    ("@daily", "2026-01-02T00:00"),
-    ("@midnight", "2026-01-02T00:00"),
+    *((name, "2026-01-02T00:00") for name in ("@daily", "@midnight")),
     ("@weekly", "2026-01-04T00:00"),
     ("@monthly", "2026-02-01T00:00"),
-    ("@yearly", "2027-01-01T00:00"),
-    ("@annually", "2027-01-01T00:00"),
+    *((name, "2027-01-01T00:00") for name in ("@yearly", "@annually")),
     ("@every 1h30m", "2026-01-01T01:30"),
     ("@every 1.5h", "2026-01-01T01:30"),
-    ("@every  90s", "2026-01-01T00:01:30"),
     ("@every 250ms", "2026-01-01T00:00:00.250"),
     ("TZ=America/New_York 0 9 * * *", "2026-01-01T14:00"),
     ("CRON_TZ=Asia/Tokyo @daily", "2026-01-01T15:00"),
-    ("TZ=Asia/Tokyo @every 1h", "2026-01-01T01:00"),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), SPELLINGS)
 def test_spellings(text: str, expected: str) -> None:
     assert slots(text, at("2026-01-01"), 1) == [at(expected)]
-
-
-def test_a_range_of_one_value_with_a_step_is_that_value() -> None:
-    assert slots("5-5/2 * * * *", at("2026-01-01"), 2) == [at("2026-01-01T00:05"), at("2026-01-01T01:05")]
 
 
 def test_the_prefix_wins_over_the_zone() -> None:
@@ -94,14 +74,13 @@ def test_the_prefix_wins_over_the_zone() -> None:
 # Thursday, 1 January 2026; the days of January on which each runs.
 DAYS = [
     ("0 0 13 * 5", [2, 9, 13, 16, 23, 30]),  # two restrictions: ORed
-    ("0 0 13 * *", [13]),
+    ("0 0 13-13/2 * *", [13]),
     ("0 0 * * 5", [2, 9, 16, 23, 30]),
-    ("0 0 ? * 5", [2, 9, 16, 23, 30]),
     ("0 0 */10 * 5", [1, 2, 9, 11, 16, 21, 23, 30, 31]),  # a star with a step is a restriction
     ("0 0 13 * */3", [3, 4, 7, 10, 11, 13, 14, 17, 18, 21, 24, 25, 28, 31]),
     ("0 0 */10 * */6", [1, 3, 4, 10, 11, 17, 18, 21, 24, 25, 31]),
     ("0 0 */1 * 5", [2, 9, 16, 23, 30]),  # a step of one is none
-    ("0 0 *,13 * 5", [2, 9, 16, 23, 30]),
+    ("0 0 13,* * 5", [2, 9, 16, 23, 30]),
     ("0 0 1-31 * 5", list(range(1, 32))),
 ]
 
@@ -110,84 +89,50 @@ DAYS = [
 def test_day_fields_are_ored_unless_one_is_a_bare_star(text: str, expected: list[int]) -> None:
     found = slots(text, at("2026-01-01") - 1, len(expected))
     assert found == [at(f"2026-01-{day:02}") for day in expected]
-    following = slots(text, found[-1], 1)[0]
-    assert following >= at("2026-02-01")
+    assert slots(text, found[-1], 1)[0] >= at("2026-02-01")
 
 
 # ---------------------------------------------------------------- what is refused
 
-REFUSED = [
-    ("", "cron: expected five fields (minute, hour, day, month, weekday), or six with seconds first, got ''"),
-    ("* * * *", "expected five fields"),
-    ("* * * * * * *", "expected five fields"),
-    ("TZ=Europe/Berlin", "expected five fields"),
-    ("60 * * * *", "cron: expected a valid minute field, got '60 * * * *'"),
-    ("60 * * * * *", "a valid second field"),
-    ("* 24 * * *", "a valid hour field"),
-    ("* * 0 * *", "a valid day-of-month field"),
-    ("* * 32 2 *", "a valid day-of-month field"),
-    ("* * * 13 *", "a valid month field"),
-    ("* * * * 8", "a valid day-of-week field"),
-    ("* * * * fri-mon", "a valid day-of-week field"),
-    ("*/0 * * * *", "a valid minute field"),
-    ("* * */0 * *", "a valid day-of-month field"),
-    ("* * */ * *", "a valid day-of-month field"),
-    ("-1 * * * *", "a valid minute field"),
-    ("5-3 * * * *", "a valid minute field"),
-    ("5-5/0 * * * *", "a valid minute field"),
-    ("1,,2 * * * *", "a valid minute field"),
-    ("٣ * * * *", "a valid minute field"),
-    ("0 0 30 2 *", "cron: expected a day that its months have, got '0 0 30 2 *'; it would never run"),
-    ("0 0 31 4,6,9,11 ?", "a day that its months have"),
-    ("0 0 0 30-31 feb *", "a day that its months have"),
-    ("@reboot", "cron: expected one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually, @every, got"),
-    ("@daily 5", "expected one of @hourly"),
-    ("@every", "cron: expected @every with a duration in h, m, s and ms, such as @every 1h30m, got '@every'"),
-    ("@every1h", "@every with a duration in"),
-    ("@every 5", "@every with a duration in"),
-    ("@every 1d", "@every with a duration in"),
-    ("@every -1h", "@every with a duration in"),
-    ("@every 1h 30m", "@every with a duration in"),
-    ("@every 0s", f"cron: expected @every with a duration from 1 to {LAST_MS} ms, got '@every 0s'"),
-    ("@every 0.9ms", "@every with a duration from 1"),
-    ("@every 99999999999999h", "@every with a duration from 1"),
-    ("TZ=Nowhere 0 9 * * *", "cron: expected the IANA name of a time zone, such as Europe/Berlin, got 'Nowhere'"),
-    ("TZ= 0 9 * * *", "the IANA name of a time zone"),
-    ("0," * 128 + "0 * * * *", "cron: expected at most 256 characters"),
-    (None, "cron: expected a cron expression as text, got None"),
-    (["* * * * *"], "cron: expected a cron expression as text"),
-]
+FIELDS = "cron: expected five fields (minute, hour, day, month, weekday), or six with seconds first, got "
+NEVER = "cron: expected a day that its months have, got {!r}; it would never run"
+NAMES = "cron: expected one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly, @annually, @every, got "
+EVERY_WHAT = "cron: expected @every with a duration in h, m, s and ms, such as @every 1h30m, got {!r}"
+EVERY_RANGE = f"cron: expected @every with a duration from 1 to {LAST_MS} ms, got "
+ZONE = "cron: expected the IANA name of a time zone, such as Europe/Berlin, got "
+REFUSED: dict[str, list[object]] = {
+    FIELDS: ["", "* * * *", "* * * * * * *", "TZ=Europe/Berlin"],
+    "cron: expected a valid second field, got {!r}": ["60 * * * * *"],
+    "a valid minute field": ["60 * * * *", "*/0 * * * *", "-1 * * * *", "5-3 * * * *", "5-5/0 * * * *", "1,,2 * * * *"],
+    "a valid hour field": ["* 24 * * *", "0 ٣ * * *", "0 L * * *"],
+    "a valid day-of-month field": ["* * 0 * *", "* * 32 2 *", "* * */0 * *", "* * */ * *", "* * *,99 * *"],
+    "a valid month field": ["* * * 13 *", "* * * 0 *", "* * * foo *"],
+    "a valid day-of-week field": ["* * * * 8", "* * * * fri-mon", "* * * * mon#6", "* * * * *-5"],
+    NEVER: ["0 0 30 2 *", "0 0 31 4,6,9,11 ?", "0 0 0 30-31 feb *"],
+    NAMES: ["@reboot", "@daily 5", "@"],
+    EVERY_WHAT: ["@every", "@every1h", "@every 5", "@every 1d", "@every -1h", "@every 1h 30m", "@every h"],
+    EVERY_RANGE: ["@every 0s", "@every 0.9ms", "@every 99999999999999h"],
+    ZONE: ["TZ=Nowhere 0 9 * * *", "TZ= 0 9 * * *", "CRON_TZ=America @daily"],
+    "cron: expected at most 256 characters, got ": ["0," * 128 + "0 * * * *"],
+    "cron: expected a cron expression as text, got {!r}": [None, 5, ["* * * * *"]],
+}
 
 
-@pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_refused_expressions(text: str, message: str) -> None:
+@pytest.mark.parametrize(("message", "text"), [(message, text) for message in REFUSED for text in REFUSED[message]])
+def test_refused_expressions(message: str, text: str) -> None:
     with pytest.raises(Invalid) as caught:
         Cron.parse(text)
-    assert message in str(caught.value)
+    assert message.format(text) in str(caught.value)
     assert caught.value.field == "cron"
 
 
-BAD_ZONES = [
-    "",
-    "Nowhere",
-    "America",
-    "utc",
-    "../UTC",
-    "/etc/localtime",
-    "localtime",
-    "right/UTC",
-    "a\0b",
-    "x" * 300,
-    5,
-]
+BAD_ZONES = ["", "Nowhere", "America", "utc", "../UTC", "/etc/localtime", "localtime", "right/UTC", "a\0b", "x" * 300]
 
 
-@pytest.mark.parametrize("zone", [*BAD_ZONES, None, []])
+@pytest.mark.parametrize("zone", [*BAD_ZONES, 5, None, []])
 @pytest.mark.parametrize("text", ["0 9 * * *", "TZ=UTC 0 9 * * *"])
 def test_refused_zones(text: str, zone: str) -> None:
-    with pytest.raises(
-        Invalid, match="zone: expected the IANA name of a time zone, such as Europe/Berlin, got "
-    ) as caught:
+    with pytest.raises(Invalid, match=ZONE.replace("cron:", "zone:")) as caught:
         Cron.parse(text, zone)
     assert caught.value.field == "zone"
 
@@ -200,10 +145,6 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     except Invalid:
         return
     assert cron.next(0) is not None
-
-
-def test_an_expression_of_256_characters_is_allowed() -> None:
-    assert Cron.parse("0 0 * * *".ljust(256)).next(0) == DAY // timedelta(milliseconds=1)
 
 
 def test_a_cron_is_a_frozen_value_parsed_once() -> None:
@@ -228,14 +169,16 @@ def test_before_1970() -> None:
     assert Cron.parse("@daily").next(-1) == 0
     assert Cron.parse("@every 1h").next(-1) == 0
     assert Cron.parse("@yearly").next(at("1900-06-01")) == at("1901-01-01")
-    for text in ("@hourly", "@yearly"):
-        earliest = Cron.parse(text, "America/New_York").next(-(10**30))
-        assert earliest is not None
+    assert slots("@hourly", -(10**30), 1, "America/New_York") < slots("@yearly", -(10**30), 1, "America/New_York")
+
+
+def test_the_last_slot_of_all() -> None:
+    assert slots("59 23 31 12 *", at("9998-12-31T23:59"), 1) == [at("9999-12-31T23:59")]
 
 
 def test_leap_days_over_a_century_that_has_none() -> None:
     assert slots("0 0 29 2 *", at("2095-01-01"), 2) == [at("2096-02-29"), at("2104-02-29")]
-    assert slots("0 0 * 2 mon#5", at("2088-01-01"), 1) == [at("2112-02-29")]
+    assert slots("0 0 * 2 mon#5", at("2072-02-01"), 2) == [at("2072-02-29"), at("2112-02-29")]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"])
@@ -244,16 +187,9 @@ def test_there_are_no_slots_after_the_year_9999(text: str, zone: str) -> None:
     cron = Cron.parse(text, zone)
     assert cron.next(LAST_MS) is None
     assert cron.next(10**30) is None
-    slot = cron.next(at("9995-06-01"))
-    assert slot is not None
+    assert cron.next(at("9995-06-01")) is not None
     last = cron.next(LAST_MS - 60_000)
     assert last is None or LAST_MS - 60_000 < last <= LAST_MS
-
-
-def test_the_last_slot_of_all() -> None:
-    last = at("9999-12-31T23:59")
-    assert slots("59 23 31 12 *", at("9998-12-31T23:59"), 1) == [last]
-    assert Cron.parse("59 23 31 12 *").next(last) is None
 
 
 # ---------------------------------------------------------------- when the clock changes
@@ -263,12 +199,9 @@ CHANGES = [
     ("30 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["03:00+02:00", "02:30+02:00"]),
     ("15 30 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["03:00+02:00", "02:30:15+02:00"]),
     ("*/15 2 * * *", "Europe/Berlin", "2026-03-28T12:00", ["03:00+02:00", "02:00+02:00"]),
-    ("*/30 2-3 * * *", "Europe/Berlin", "2026-03-28T12:00", ["03:00+02:00", "03:30+02:00", "02:00+02:00"]),
     ("0 */2 * * *", "Europe/Berlin", "2026-03-29T00:00", ["03:00+02:00", "04:00+02:00"]),
     ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["02:30+02:00", "02:30+01:00"]),
-    ("0 30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["02:30+02:00", "02:30+01:00"]),
     ("*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", ["02:00+02:00", "02:30+02:00", "02:00+01:00"]),
-    ("0,30 1-3 * * *", "Europe/Berlin", "2026-10-25T02:00", ["02:30+02:00", "03:00+01:00"]),
     ("30 2 * * *", "America/New_York", "2026-03-07T12:00", ["03:00-04:00", "02:30-04:00"]),
     ("30 1 * * *", "America/New_York", "2026-10-31T12:00", ["01:30-04:00", "01:30-05:00"]),
     ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00", ["02:30+11:00", "02:15+11:00"]),
@@ -279,7 +212,6 @@ CHANGES = [
     # Every hour: elapsed time, through the repeated hour and without extra slots after the gap.
     ("@hourly", "Europe/Berlin", "2026-03-29T00:30", ["01:00+01:00", "03:00+02:00", "04:00+02:00"]),
     ("7 * * * *", "Europe/Berlin", "2026-03-29T01:30", ["03:07+02:00", "04:07+02:00"]),
-    ("@hourly", "Europe/Berlin", "2026-10-25T01:30", ["02:00+02:00", "02:00+01:00", "03:00+01:00"]),
     ("0 0-23 * * *", "Europe/Berlin", "2026-10-25T01:30", ["02:00+02:00", "02:00+01:00", "03:00+01:00"]),
     ("5 10 */1 * * *", "Europe/Berlin", "2026-10-25T01:30", ["02:10:05+02:00", "02:10:05+01:00", "03:10:05+01:00"]),
     ("45 * * * *", "Australia/Lord_Howe", "2026-10-04T01:50", ["02:45+11:00", "03:45+11:00"]),
@@ -290,7 +222,9 @@ CHANGES = [
 
 @pytest.mark.parametrize(("text", "zone", "after", "expected"), CHANGES)
 def test_slots_around_a_change(text: str, zone: str, after: str, expected: list[str]) -> None:
-    assert walls(text, zone, after, len(expected)) == expected
+    found = slots(text, at(after, zone), len(expected), zone)
+    shown = [datetime.fromtimestamp(slot / 1000, ZoneInfo(zone)) for slot in found]
+    assert [f"{wall:%H:%M:%S}".removesuffix(":00") + wall.isoformat()[-6:] for wall in shown] == expected
 
 
 @pytest.mark.parametrize("second", range(0, 3600, 450))
@@ -317,18 +251,15 @@ def fields(draw: st.DrawFn, least: int, most: int, whole: int) -> Field:
     def term() -> tuple[str, range]:
         low, step = draw(st.integers(least, most)), draw(st.integers(1, most + 3))
         high = draw(st.integers(low, most))
-        return draw(
-            st.sampled_from(
-                [
-                    ("*", range(least, whole + 1)),
-                    (f"*/{step}", range(least, whole + 1, step)),
-                    (f"{low}", range(low, low + 1)),
-                    (f"{low}/{step}", range(low, most + 1, step)),
-                    (f"{low}-{high}", range(low, high + 1)),
-                    (f"{low}-{high}/{step}", range(low, high + 1, step)),
-                ]
-            )
-        )
+        kinds = [
+            ("*", range(least, whole + 1)),
+            (f"*/{step}", range(least, whole + 1, step)),
+            (f"{low}", range(low, low + 1)),
+            (f"{low}/{step}", range(low, most + 1, step)),
+            (f"{low}-{high}", range(low, high + 1)),
+            (f"{low}-{high}/{step}", range(low, high + 1, step)),
+        ]
+        return draw(st.sampled_from(kinds))
 
     terms = [term() for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
     values = frozenset(value for _, meant in terms for value in meant)
@@ -349,7 +280,7 @@ class Expression:
     weekday: Field
 
     def text(self) -> str:
-        parts = [self.second, self.minute, self.hour, self.day, self.month, self.weekday]
+        parts: list[Field] = list(vars(self).values())
         return " ".join(part.text for part in (parts[1:] if self.second.text == "0" else parts))
 
     def has_date(self, day: date) -> bool:
@@ -367,7 +298,7 @@ EXPRESSIONS = st.builds(Expression, ON_THE_MINUTE | SECONDS, SECONDS, HOURS, MON
 
 
 def walk(expression: Expression, after: datetime) -> Iterator[datetime]:
-    """Every match after `after`, found by trying every second of every minute of every day that matches."""
+    """Every match after `after`, found by trying every second of every minute of every day."""
     now = after.replace(microsecond=0) + SECOND
     while True:
         if not expression.has_date(now):
@@ -385,7 +316,7 @@ def runs_ever(expression: Expression) -> bool:
 
 
 @given(EXPRESSIONS, st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)), st.integers(1, 4))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_random_expressions_against_brute_force(expression: Expression, start: datetime, count: int) -> None:
     if not runs_ever(expression):
         with pytest.raises(Invalid, match="a day that its months have"):
@@ -398,32 +329,25 @@ def test_random_expressions_against_brute_force(expression: Expression, start: d
 
 # A noon of UTC, the zone's clock changing in the following hours: gaps and repeats of an hour, of half an hour, of two
 # and more, at, before and over midnight, and a whole day that was left out.
-WINDOWS = [
-    ("Europe/Berlin", "2026-03-28"),
-    ("Europe/Berlin", "2026-10-24"),
-    ("America/New_York", "2026-03-07"),
-    ("America/New_York", "2026-10-31"),
-    ("Australia/Lord_Howe", "2026-10-03"),
-    ("Australia/Lord_Howe", "2026-04-04"),
-    ("America/Havana", "2026-03-07"),
-    ("America/Havana", "2026-10-31"),
-    ("America/Sao_Paulo", "2018-02-17"),
-    ("America/Sao_Paulo", "2018-11-03"),
-    ("America/St_Johns", "2010-03-13"),
-    ("America/St_Johns", "2010-11-06"),
-    ("Antarctica/Troll", "2026-03-28"),
-    ("Antarctica/Troll", "2026-10-24"),
-    ("Antarctica/Casey", "2020-10-03"),
-    ("Asia/Pyongyang", "2018-05-04"),
-    ("Pacific/Apia", "2011-12-29"),
-]
+WINDOWS = {
+    "Europe/Berlin": ["2026-03-28", "2026-10-24"],
+    "America/New_York": ["2026-03-07", "2026-10-31"],
+    "Australia/Lord_Howe": ["2026-10-03", "2026-04-04"],
+    "America/Havana": ["2026-03-07", "2026-10-31"],
+    "America/Sao_Paulo": ["2018-02-17", "2018-11-03"],
+    "America/St_Johns": ["2010-03-13", "2010-11-06"],
+    "Antarctica/Troll": ["2026-03-28", "2026-10-24"],
+    "Antarctica/Casey": ["2020-10-03"],
+    "Asia/Pyongyang": ["2018-05-04"],
+    "Pacific/Apia": ["2011-12-29"],
+}
 
 
 @cache
 def minutes_of(zone: str, day: str) -> list[tuple[datetime, datetime]]:
-    """Two days and a half of minutes from that noon: the instant, and what the wall clock shows then."""
+    """A day and a half of minutes from that noon: the instant, and what the wall clock shows then."""
     noon = datetime.fromisoformat(day).replace(hour=12, tzinfo=UTC)
-    instants = [noon + minute * MINUTE for minute in range(60 * 60)]
+    instants = [noon + minute * MINUTE for minute in range(36 * 60)]
     return [(instant, instant.astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for instant in instants]
 
 
@@ -432,8 +356,7 @@ def expected_slots(expression: Expression, table: list[tuple[datetime, datetime]
         return [ms(instant) for instant, wall in table if expression.has_minute(wall)]
     found, shown = set(), table[0][1]
     for instant, wall in table:
-        # What the clock has not shown before: this minute, and the minutes of a gap that it leaps over. A minute that
-        # it has shown before is no slot again.
+        # Only what the clock has not shown before: this minute, and the minutes of a gap that it leaps over.
         while shown <= wall:
             if expression.has_minute(shown):
                 found.add(ms(instant))
@@ -450,28 +373,21 @@ def slots_within(cron: Cron, first: int, last: int) -> Iterator[int]:
 
 EVERY = Field("*", frozenset(range(32)), True)
 EVERY_HOUR = Field("*", frozenset(range(24)), True)
-FREQUENT = st.builds(
-    Expression,
-    ON_THE_MINUTE,
-    SECONDS,
-    st.just(EVERY_HOUR) | HOURS,
-    st.just(EVERY) | MONTH_DAYS,
-    st.just(EVERY),
-    st.just(EVERY) | WEEKDAYS,
-)
+DAILY, WEEKLY = st.just(EVERY) | MONTH_DAYS, st.just(EVERY) | WEEKDAYS
+FREQUENT = st.builds(Expression, ON_THE_MINUTE, SECONDS, st.just(EVERY_HOUR) | HOURS, DAILY, st.just(EVERY), WEEKLY)
 
 
-@pytest.mark.parametrize(("zone", "day"), WINDOWS)
+@pytest.mark.parametrize(("zone", "day"), [(zone, day) for zone in WINDOWS for day in WINDOWS[zone]])
 @given(expression=FREQUENT)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_random_expressions_against_the_wall_clock(zone: str, day: str, expression: Expression) -> None:
     table = minutes_of(zone, day)
     found = slots_within(Cron.parse(expression.text(), zone), ms(table[0][0]), ms(table[-1][0]))
     assert list(found) == expected_slots(expression, table)
 
 
-@given(EXPRESSIONS.filter(runs_ever), st.sampled_from(sorted({zone for zone, _ in WINDOWS})), st.data())
-@settings(max_examples=200, deadline=None)
+@given(EXPRESSIONS.filter(runs_ever), st.sampled_from(list(WINDOWS)), st.data())
+@settings(max_examples=150, deadline=None)
 def test_next_is_later_and_monotone(expression: Expression, zone: str, data: st.DataObject) -> None:
     cron = Cron.parse(expression.text(), zone)
     instants = sorted(data.draw(st.lists(st.integers(0, at("2100-01-01")), min_size=2, max_size=4)))

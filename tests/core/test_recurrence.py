@@ -112,7 +112,7 @@ def test_a_bad_one_from_a_store_is_refused_when_asked_for_a_slot(stored: dict[st
 
 # ---------------------------------------------------------------- slots
 
-INTERVALS = [{"every_ms": HOUR}, {"cron": "@every 1h"}, {"cron": "TZ=Asia/Tokyo @every 60m"}]
+INTERVALS: list[dict[str, Any]] = [{"every_ms": HOUR}, {"cron": "@every 1h"}, {"cron": "TZ=Asia/Tokyo @every 60m"}]
 
 
 @pytest.mark.parametrize("rule", INTERVALS)

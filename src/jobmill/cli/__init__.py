@@ -1,7 +1,7 @@
 """The commands: `jobmill --help`.
 
-Modules here import nothing but click and each other at the top: stores, rich and asyncio come in when a command runs, so
-that `--help`, completion and a mistyped option answer at once.
+Modules here import nothing but click and each other at the top. Stores, rich and asyncio come in when a command runs,
+so that `--help`, completion and a mistyped option answer at once.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jobmill.cli.output import plural, print_json
-from jobmill.cli.params import DURATION, INSTANT, filter_options, given_filters
+from jobmill.cli.params import duration, filter_options, given_filters, instant
 from jobmill.cli.shell import FAILED, Failure, json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def cancel(**given: Any) -> None:
 
 
 @click.command()
-@click.option("--spread", type=DURATION, default=0.0, metavar="DURATION", help="Due evenly over this period.")
+@click.option("--spread", type=duration, default=0.0, metavar="DURATION", help="Due evenly over this period.")
 @which_options
 def requeue(spread: Any, **given: Any) -> None:
     """Have final jobs run again: IDS ("-": from stdin), filters or --all."""
@@ -53,8 +53,8 @@ def requeue(spread: Any, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--delay", type=DURATION, metavar="DURATION", help="Due so long from now.")
-@click.option("--due-at", type=INSTANT, metavar="INSTANT", help="Due then.")
+@click.option("--delay", type=duration, metavar="DURATION", help="Due so long from now.")
+@click.option("--due-at", type=instant, metavar="INSTANT", help="Due then.")
 @which_options
 def reschedule(delay: Any, due_at: datetime | None, **given: Any) -> None:
     """Give waiting jobs another due time: IDS ("-": from stdin), filters or --all."""
@@ -98,7 +98,7 @@ def _act(verb: str, given: dict[str, Any], **options: Any) -> None:
 
 def _ids(given: Sequence[str]) -> list[str] | None:
     if list(given) == ["-"]:
-        return click.get_text_stream("stdin").read().split()
+        return sys.stdin.read().split()
     return list(dict.fromkeys(given)) or None
 
 
@@ -106,7 +106,9 @@ def _check_which(ids: list[str] | None, filters: dict[str, Any], everything: boo
     said = [ids is not None, bool(filters), everything]
     if sum(said) == 1:
         return
-    wrong = "say which jobs: ids, filters or --all" if not any(said) else "say ids, or filters, or --all: only one of them"
+    wrong = (
+        "say which jobs: ids, filters or --all" if not any(said) else "say ids, or filters, or --all: only one of them"
+    )
     raise click.UsageError(wrong, click.get_current_context())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.output import print_json
-from jobmill.cli.params import DURATION, INSTANT, read_payload
+from jobmill.cli.params import duration, instant, read_payload
 from jobmill.cli.shell import FAILED, json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
@@ -37,22 +37,22 @@ class WithWait(click.Command):
         return super().parse_args(ctx, said)
 
 
-@click.command(cls=WithWait)
+@click.command(cls=WithWait, short_help="Enqueue a job by the name of its handler.")
 @click.argument("name")
 @click.argument("payload", required=False)
 @click.option("--id", metavar="ID", help="An id of your own: enqueueing it again makes no second job.")
-@click.option("--delay", type=DURATION, metavar="DURATION", help="Due so long from now: 30, 30s, 10m, 1h30m.")
-@click.option("--due-at", type=INSTANT, metavar="INSTANT", help='Due then: ISO 8601, or "in 5m".')
+@click.option("--delay", type=duration, metavar="DURATION", help="Due so long from now: 30, 30s, 10m, 1h30m.")
+@click.option("--due-at", type=instant, metavar="INSTANT", help='Due then: ISO 8601, or "in 5m".')
 @click.option("--priority", type=int, help="0 (default) runs first, larger waits longer.")
 @click.option("--unique-key", metavar="KEY", help="At most one live job of the name has it.")
 @click.option("--queue", metavar="QUEUE", help="Another queue than default.")
 @click.option("--tenant", metavar="TENANT", help="Whose job it is.")
 @click.option("--max-attempts", type=int, metavar="N", help="How often it may err, at most, until it fails.")
-@click.option("--timeout", type=DURATION, metavar="DURATION", help="How long one attempt may take.")
+@click.option("--timeout", type=duration, metavar="DURATION", help="How long one attempt may take.")
 @click.option("--cron", metavar="CRON", help='Again at "0 9 * * mon"; needs --key.')
-@click.option("--every", type=DURATION, metavar="DURATION", help="Again and again; needs --key.")
+@click.option("--every", type=duration, metavar="DURATION", help="Again and again; needs --key.")
 @click.option("--zone", metavar="ZONE", help="The zone that --cron is meant in; default UTC.")
-@click.option("--until", type=INSTANT, metavar="INSTANT", help="The end of --cron or --every.")
+@click.option("--until", type=instant, metavar="INSTANT", help="The end of --cron or --every.")
 @click.option("--key", metavar="KEY", help="How the recurring job is known.")
 @click.option("--wait", metavar="[TIMEOUT]", help="Wait until the job is final; print its result.")
 @url_option
@@ -87,9 +87,11 @@ async def _final(client: Client, id: str, wait: str) -> dict[str, Any]:
     """What a job came to; a job that failed is an answer here, not an exception, so that --json can show it."""
     from jobmill.errors import JobCancelled, JobFailed
 
-    timeout = None if wait == FOR_EVER else DURATION.convert(wait, None, None)
+    timeout = None if wait == FOR_EVER else duration(wait)
     try:
-        result = await patiently(client.result(id, timeout=timeout), f"waiting for job {id} to be final (needs a worker)")
+        result = await patiently(
+            client.result(id, timeout=timeout), f"waiting for job {id} to be final (needs a worker)"
+        )
     except JobCancelled:
         return {"state": "cancelled", "error": "it was cancelled"}
     except JobFailed:

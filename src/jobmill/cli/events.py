@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from jobmill.cli.output import one_line
+from jobmill.cli.output import iso, one_line
 from jobmill.cli.shell import Failure, json_option, run, url_option
 
 if TYPE_CHECKING:
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from jobmill.core.facts import Event
 
 
-@click.command()
+@click.command(short_help="Print what happens in a queue.")
 @click.argument("queue")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--after", metavar="ID", help="Only events after this one.")
@@ -32,25 +30,22 @@ def events(queue: str, follow: bool, after: str | None, url: str | None, as_json
         if not (await client.queue(queue).settings()).feed:
             raise Failure(f"the feed of queue {queue!r} is off; jobmill queues feed {queue} on")
         async for event in client.events(queue, after=after, follow=follow):
-            click.echo(json.dumps(_document(event), ensure_ascii=False) if as_json else _line(event))
+            click.echo(_json(event) if as_json else _line(event))
 
     run(url, work)
 
 
-def _when(event: Event) -> datetime:
-    from jobmill.core.durations import to_datetime
+def _json(event: Event) -> str:
+    import json
 
-    return to_datetime(event.at_ms)
-
-
-def _document(event: Event) -> dict[str, Any]:
     document = event.to_dict()
-    del document["at_ms"]
-    return {**document, "at": _when(event).isoformat()}
+    return json.dumps({**document, "at": iso(document.pop("at_ms"))}, ensure_ascii=False)
 
 
 def _line(event: Event) -> str:
-    clock = _when(event).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    from jobmill.core.durations import to_datetime
+
+    clock = to_datetime(event.at_ms).astimezone().strftime("%H:%M:%S.%f")[:-3]
     data = {name: value for name, value in event.data.items() if name != "traceback" and value is not None}
     said = " ".join(f"{name}={one_line(str(value), 80)}" for name, value in data.items())
     return f"{clock}  {event.type:<10} {event.name} {event.job_id} attempt {event.attempt}  {said}".rstrip()

@@ -8,7 +8,7 @@ import click
 
 from jobmill.cli import acts
 from jobmill.cli.details import details
-from jobmill.cli.output import COLOURS, lasting, make_table, one_line, print_json, print_rich, relative
+from jobmill.cli.output import COLOURS, cell, iso, lasting, make_table, one_line, print_json, print_rich, relative
 from jobmill.cli.params import filter_options, given_filters
 from jobmill.cli.shell import json_option, patiently, run, url_option
 
@@ -83,17 +83,17 @@ def _listing(found: list[Job], now_ms: int) -> Any:
     from rich.text import Text
 
     table = make_table(
-        ("id", "name", "queue", "state", "attempt", "when", "error"), right=("attempt",), whole=("id", "state", "when")
+        ("id", "name", "queue", "state", "attempt", "when", "error"), right=("attempt",), cut=("name", "queue", "error")
     )
     for job in found:
         table.add_row(
             job.id,
-            job.name,
-            job.queue,
+            cell(job.name),
+            cell(job.queue),
             Text(job.state, COLOURS[job.state]),
             _attempt(job),
             _when(job, now_ms),
-            one_line(job.error or ""),
+            cell(one_line(job.error or "")),
         )
     return table
 
@@ -132,13 +132,7 @@ def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
     if as_json:
         document = job.to_dict()
         if logs:
-            document["logs"] = [_line_document(line) for line in lines]
+            document["logs"] = [{"at": iso(line.at_ms), "text": line.text} for line in lines]
         print_json(document)
     else:
         print_rich(*details(job, lines if logs else None, now_ms))
-
-
-def _line_document(line: LogLine) -> dict[str, str]:
-    from jobmill.core.durations import to_datetime
-
-    return {"at": to_datetime(line.at_ms).isoformat(), "text": line.text}

@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 COLOURS = {"waiting": "yellow", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "bright_black"}
 
@@ -45,21 +46,36 @@ def _console() -> Console:
     return Console(width=None if is_terminal else 10_000, highlight=False, emoji=False, markup=False)
 
 
-def make_table(columns: Sequence[str], *, right: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
-    """An empty table; the columns `right` hold numbers, those in `whole` are never cut."""
+def make_table(columns: Sequence[str], *, right: Sequence[str] = (), cut: Sequence[str] = ()) -> Table:
+    """An empty table; columns in `right` hold numbers, only those in `cut` (see `cell`) give way where it is narrow."""
     from rich import box
     from rich.table import Table
 
     is_terminal = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        box=box.SIMPLE_HEAD if is_terminal else None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for name in columns:
-        table.add_column(
-            name,
-            justify="right" if name in right else "left",
-            no_wrap=True,
-            overflow="ignore" if name in whole else "ellipsis",
-        )
+        # rich narrows columns that may wrap; their cells say that they are cut instead.
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
     return table
+
+
+def cell(text: str, style: str = "") -> Text:
+    """The content of a column that may be cut."""
+    from rich.text import Text
+
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def iso(ms: int) -> str:
+    """An instant for programs, as `Job.to_dict` has it."""
+    import msgspec
+
+    from jobmill.core.durations import to_datetime
+
+    text: str = msgspec.to_builtins(to_datetime(ms))
+    return text
 
 
 def lasting(ms: float) -> str:
@@ -93,7 +109,7 @@ def one_line(text: str, most: int = 200) -> str:
 
 
 def plural(count: int, noun: str = "job") -> str:
-    """"1 job", "1,204 jobs"."""
+    """ "1 job", "1,204 jobs"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 

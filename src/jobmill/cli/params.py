@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -17,41 +18,30 @@ STATES = ("waiting", "running", "succeeded", "failed", "cancelled")
 _RELATIVE = re.compile(r"(?:in\s+(?P<ahead>\S+))|(?:(?P<back>\S+)\s+ago)")
 
 
-class Duration(click.ParamType):
+def duration(text: str) -> float | str:
     """Seconds as a number, or a text such as 10m, which the library checks."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A number where it is one."""
-        try:
-            return float(value)
-        except ValueError:
-            return value
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
-class Instant(click.ParamType):
-    """ISO 8601 (without an offset: the local zone), "now", "in 5m" or "7d ago"."""
+def instant(text: str) -> datetime:
+    """ISO 8601 (without an offset: the local zone), "now", "in 5m" or "7d ago", as an aware datetime."""
+    said = text.strip()
+    try:
+        if said == "now":
+            return _now()
+        if match := _RELATIVE.fullmatch(said):
+            return _now() + _timedelta(match["ahead"]) if match["ahead"] else _now() - _timedelta(match["back"])
+        return datetime.fromisoformat(said).astimezone()
+    except (ValueError, OverflowError):
+        expected = 'expected an instant such as 2026-01-31T09:00+01:00, "in 5m" or "7d ago"'
+        raise click.BadParameter(f"{expected}, got {text!r}") from None
 
-    name = "instant"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """An aware datetime."""
-        if isinstance(value, datetime):
-            return value
-        text = str(value).strip()
-        now = datetime.now().astimezone()
-        if text == "now":
-            return now
-        if match := _RELATIVE.fullmatch(text):
-            try:
-                return now + _timedelta(match["ahead"]) if match["ahead"] else now - _timedelta(match["back"])
-            except OverflowError:
-                self.fail(f"{text!r} lies outside of the years that can be told", param, ctx)
-        try:
-            return datetime.fromisoformat(text).astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f'expected an instant such as 2026-01-31T09:00+01:00, "in 5m" or "7d ago", got {text!r}', param, ctx)
+def _now() -> datetime:
+    return datetime.now().astimezone()
 
 
 def _timedelta(text: str) -> timedelta:
@@ -60,25 +50,13 @@ def _timedelta(text: str) -> timedelta:
     return timedelta(milliseconds=to_ms(text, "instant"))
 
 
-class Rate(click.ParamType):
-    """How many in how long: 100/1s, 100/s."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, str]:
-        """The count and the window."""
-        if isinstance(value, tuple):
-            return value
-        count, _, per = str(value).partition("/")
-        if not count.strip().isdecimal() or not per.strip():
-            self.fail(f"expected a rate such as 100/1s, got {value!r}", param, ctx)
-        window = per.strip()
-        return int(count), window if window[0].isdigit() else f"1{window}"
-
-
-DURATION = Duration()
-INSTANT = Instant()
-RATE = Rate()
+def rate(text: str) -> tuple[int, str]:
+    """How many in how long: 100/1s, or 100/s."""
+    count, _, per = text.partition("/")
+    window = per.strip()
+    if not count.strip().isdecimal() or not window:
+        raise click.BadParameter(f"expected a rate such as 100/1s, got {text!r}")
+    return int(count), window if window[0].isdigit() else f"1{window}"
 
 
 def read_payload(text: str | None) -> Any:
@@ -87,11 +65,10 @@ def read_payload(text: str | None) -> Any:
         return None
     import msgspec
 
-    given = click.get_text_stream("stdin").read() if text == "-" else text
     try:
-        return msgspec.json.decode(given)
+        return msgspec.json.decode(sys.stdin.read() if text == "-" else text)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise click.BadParameter(f"the payload is not JSON ({error}): {given[:60]!r}") from None
+        raise click.BadParameter(f"expected JSON as payload: {error}") from None
 
 
 _FILTERS = (
@@ -101,7 +78,7 @@ _FILTERS = (
     click.option("--tenant", metavar="TENANT", help="Of this tenant."),
     click.option("--unique-key", metavar="KEY", help="With this unique key."),
     *(
-        click.option(f"--{what}-{side}", type=INSTANT, metavar="INSTANT", help=f"{what.capitalize()} {said}.")
+        click.option(f"--{what}-{side}", type=instant, metavar="INSTANT", help=f"{what.capitalize()} {said}.")
         for what in ("created", "due", "finished")
         for side, said in (("after", "then or later"), ("before", "earlier"))
     ),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.output import lasting, make_table, print_json, print_rich
-from jobmill.cli.params import RATE, STATES
+from jobmill.cli.output import cell, lasting, make_table, print_json, print_rich
+from jobmill.cli.params import STATES, rate
 from jobmill.cli.shell import json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobmill.queues import Queue
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Look at queues, pause them, limit them.")
 @url_option
 @json_option
 @click.pass_context
@@ -77,20 +77,20 @@ def _table(found: list[dict[str, Any]]) -> Any:
     from rich.text import Text
 
     figures = (*STATES, "oldest", "p50", "p95")
-    table = make_table(("queue", *figures, "settings"), right=figures, whole=figures)
+    table = make_table(("queue", *figures, "settings"), right=figures, cut=("queue", "settings"))
     for queue in found:
         said = _said(queue)
         table.add_row(
-            Text(queue["queue"], "bold"),
+            cell(queue["queue"], "bold"),
             *(Text(f"{queue[state]:,}", "bold") for state in STATES),
             _lasting(queue["oldest_waiting_ms"]),
             "",
             "",
-            Text(said, "yellow" if queue["paused"] else ""),
+            cell(said, "yellow" if queue["paused"] else ""),
         )
         for one in queue["names"]:
             times = (_lasting(one[field]) for field in ("oldest_waiting_ms", "p50_ms", "p95_ms"))
-            table.add_row(f"  {one['name']}", *(f"{one[state]:,}" for state in STATES), *times, "")
+            table.add_row(cell(f"  {one['name']}"), *(f"{one[state]:,}" for state in STATES), *times, "")
     return table
 
 
@@ -121,7 +121,7 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 
 @queues.command()
 @click.argument("name")
-@click.option("--rate", type=RATE, metavar="N/DURATION", help="At most N claims in each such window, over all workers.")
+@click.option("--rate", type=rate, metavar="N/DURATION", help="At most N claims in each such window, over all workers.")
 @click.option("--no-rate", is_flag=True, help="No rate limit.")
 @click.option("--running", type=int, metavar="N", help="At most N running jobs, over all workers.")
 @click.option("--no-running", is_flag=True, help="No running limit.")
@@ -156,9 +156,7 @@ def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
     _configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))
 
 
-def _configure(
-    name: str, url: str | None, as_json: bool, change: Callable[[Queue], Awaitable[QueueSettings]]
-) -> None:
+def _configure(name: str, url: str | None, as_json: bool, change: Callable[[Queue], Awaitable[QueueSettings]]) -> None:
     import msgspec
 
     async def work(client: Client) -> QueueSettings:

@@ -28,11 +28,15 @@ PATIENCE_S = 0.5
 
 
 class Failure(click.ClickException):
-    """Ends a command with one line on stderr and this exit code."""
+    """Ends a command with one line on stderr."""
 
-    def __init__(self, message: str, exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = FAILED
+
+
+class Unusable(Failure):
+    """Something on the command line cannot be used."""
+
+    exit_code = WRONG
 
 
 class Shell(click.Group):
@@ -55,6 +59,10 @@ class Shell(click.Group):
             code = _tell(error)
         sys.exit(code)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which somebody new needs them."""
+        return list(self.commands)
+
 
 def _tell(error: Exception) -> int:
     """Say what went wrong in one line; the exit code for it."""
@@ -72,7 +80,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         # Shown with the help of which command to turn to, not with a usage line of its own.
         command = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        return error.format_message() + command, WRONG
+        return error.format_message().rstrip(".") + command, WRONG
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, errors.Invalid | errors.MissingExtra):
@@ -116,7 +124,7 @@ async def _with_client(url: str | None, work: Callable[[Client], Awaitable[T]], 
 
 def _check_place(store: Store, creates: bool) -> None:
     if store.name == "memory":
-        raise Failure("a memory:// store lives inside one process, where no command can see it; use sqlite:///path", WRONG)
+        raise Unusable("a memory:// store lives inside one process, where no command can see it; use sqlite:///path")
     path = getattr(store, "path", None)
     if path is not None and not creates and not Path(path).exists():
         raise Failure(

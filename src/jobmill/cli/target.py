@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jobmill.cli.shell import WRONG, Failure
+from jobmill.cli.shell import Unusable
 
 if TYPE_CHECKING:
     from jobmill.client import Client
@@ -22,7 +22,7 @@ def load_client(target: str) -> Client:
     module = _import(where)
     client = _attribute(module, where, attribute) if attribute else _only_client(module, where)
     if not client.handlers:
-        raise Failure(f"{target} has no handlers; import the modules that define them in {where}", WRONG)
+        raise Unusable(f"{target} has no handlers; import the modules that define them in {where}")
     return client
 
 
@@ -43,13 +43,13 @@ def _import(where: str) -> ModuleType:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise Failure(f"there is no module {name!r}, looked for in {Path.cwd()} and on the Python path", WRONG) from error
+            raise Unusable(f"there is no module {name!r}, looked for in {Path.cwd()} and on the Python path") from error
         raise _does_not_import(where, error) from error
     except Exception as error:
         raise _does_not_import(where, error) from error
     found = getattr(module, "__file__", None)
     if file is not None and (found is None or Path(found).resolve() != file):
-        raise Failure(f"{where} cannot be imported: the name {name!r} is taken by {found or 'Python itself'}", WRONG)
+        raise Unusable(f"{where} cannot be imported: the name {name!r} is taken by {found or 'Python itself'}")
     return module
 
 
@@ -57,7 +57,7 @@ def _name_of_file(path: Path) -> tuple[str, Path]:
     """A file's name as a module, under which other processes can import it too; its package's root goes on the path."""
     file = path.resolve()
     if not file.is_file():
-        raise Failure(f"there is no file {path}", WRONG)
+        raise Unusable(f"there is no file {path}")
     parts = [file.stem] if file.stem != "__init__" else []
     folder = file.parent
     while (folder / "__init__.py").exists():
@@ -72,7 +72,7 @@ def _on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _does_not_import(where: str, error: Exception) -> Failure:
+def _does_not_import(where: str, error: Exception) -> Unusable:
     """Say where in the user's code it happened: the last frame that is not Python's own import machinery."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
     own = [one for one in frames if one.filename != __file__]
@@ -80,7 +80,7 @@ def _does_not_import(where: str, error: Exception) -> Failure:
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}:{error.lineno})"
     said = error.msg if isinstance(error, SyntaxError) else str(error)
-    return Failure(f"{where} does not import: {type(error).__name__}: {said}{place}", WRONG)
+    return Unusable(f"{where} does not import: {type(error).__name__}: {said}{place}")
 
 
 # ---------------------------------------------------------------------------------------------------- the client
@@ -99,10 +99,10 @@ def _attribute(module: ModuleType, where: str, attribute: str) -> Client:
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = ", ".join(_clients(module)) or "none"
-            raise Failure(f"{where} has no {attribute!r}; clients there: {known}", WRONG)
+            raise Unusable(f"{where} has no {attribute!r}; clients there: {known}")
         found = getattr(found, part)
     if not isinstance(found, Client):
-        raise Failure(f"{where}:{attribute} is a {type(found).__name__}, expected a client (jobmill.connect(...))", WRONG)
+        raise Unusable(f"{where}:{attribute} is a {type(found).__name__}, expected a client (jobmill.connect(...))")
     return found
 
 
@@ -111,5 +111,5 @@ def _only_client(module: ModuleType, where: str) -> Client:
     if len({id(client) for client in clients.values()}) == 1:
         return next(iter(clients.values()))
     if not clients:
-        raise Failure(f"there is no client in {where}; expected one such as jobs = jobmill.connect()", WRONG)
-    raise Failure(f"there are several clients in {where}: say {' or '.join(f'{where}:{name}' for name in clients)}", WRONG)
+        raise Unusable(f"there is no client in {where}; expected one such as jobs = jobmill.connect()")
+    raise Unusable(f"there are several clients in {where}: say {' or '.join(f'{where}:{name}' for name in clients)}")

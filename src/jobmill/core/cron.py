@@ -169,11 +169,10 @@ def _parts(said: str, text: str) -> list[str]:
 
 
 def _day_field(part: str, whole: str) -> str:
-    """A day field in which only a bare star still begins with a star, because cronsim goes by that to AND or OR."""
-    terms = part.split(",")
-    if any(_BARE_STAR.fullmatch(term) for term in terms):
-        return "*"
-    return ",".join(whole + term[1:] if term.startswith("*/") else term for term in terms)
+    """A day field that begins with a star if it has a bare one, else not: by that, cronsim decides on AND or OR."""
+    stars = ["*" if _BARE_STAR.fullmatch(term) else term for term in part.split(",")]
+    terms = [whole + term[1:] if term.startswith("*/") else term for term in stars]
+    return ",".join(sorted(terms, key=lambda term: term != "*"))
 
 
 def _checked(parts: list[str], text: str) -> CronSim:

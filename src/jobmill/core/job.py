@@ -146,8 +146,9 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """All that the job shows, as JSON-ready values: what `--json` prints."""
-        shown = {name: getattr(self, name) for name in _SHOWN}
-        return {name: _plain(value) for name, value in shown.items()}
+        shown = {name: getattr(self, name) for name in _SHOWN if name not in _JSON}
+        decoded = {name: _shown_json(getattr(self, f"{name}_json")) for name in _JSON}
+        return {name: _plain(decoded[name] if name in _JSON else shown[name]) for name in _SHOWN}
 
 
 _SHOWN = (
@@ -156,6 +157,16 @@ _SHOWN = (
     *("error", "tracebacks", "unique_key", "tenant", "options", "recurrence", "runs", "failed_runs"),
     *("last_error", "last_finished_at"),
 )
+
+_JSON = ("payload", "result")
+
+
+def _shown_json(raw: Raw) -> Any:
+    """The value, or the text itself where it is not JSON: a listing shows also what another program garbled."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return bytes(raw).decode(errors="replace")
 
 
 def _datetime(ms: int | None) -> datetime | None:

@@ -11,7 +11,7 @@
                   │  retrying are   │  errored,  │           ├────────────────────►│           │
                   │  views of it)   │  snoozed,  │           │                     ├───────────┤
                   └────────┬────────┘  released, └──┬──┬───▲─┘                     │           │
-                           │           re-armed     │  │   │ claim after the      ─►cancelled │
+                           │           re-armed     │  │   │ claim after the       │ cancelled │
                            │                        │  └───┘ lease ended: a crash  └──▲────────┘
                            └────────────────────────┴─────────────────────────────────┘
                                                   cancel
@@ -34,6 +34,7 @@ from jobmill.core.changes import Broken, Claimed, Due, Ended, Rearm, Runs, Settl
 from jobmill.core.job import NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.recurrence import next_slot
 from jobmill.core.retry import DEFAULT_BACKOFF, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, Backoff, delay_ms
+from jobmill.errors import Invalid
 
 DAY_MS = 24 * 60 * 60 * 1000
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
@@ -126,6 +127,9 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
     if rules is None:
         delay = min(UNKNOWN_NAME_DELAY_CAP_MS, 1000 * 2 ** min(job.claims, 16))
         return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
+    unreadable = _recurrence_fault(job, now_ms)
+    if unreadable is not None:
+        return _end_run(claimed, unreadable, rules, now_ms, errors=job.errors, outcome="errored")
     if job.doomed is not None:
         return _end_run(claimed, job.doomed, rules, now_ms, errors=job.errors, outcome="errored")
     if job.crashes >= rules.max_crashes:
@@ -151,18 +155,25 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
 
 
 def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
-    """For a settlement that the store cannot hold: the job fails with that reason instead of being stuck."""
+    """For a settlement that the store cannot hold: the job fails with that reason instead of being stuck.
+
+    A recurring job whose result was refused has failed in this run only, and still waits for its next slot; it ends
+    when that is refused as well.
+    """
+    error = f"the store refused the settlement: {why}"
+    goes_on = refused.rearm is not None and refused.outcome == "succeeded"
     return structs.replace(
         refused,
         outcome="errored",
-        state="failed",
-        errors=refused.attempt,
-        error=f"the store refused the settlement: {why}",
+        state="waiting" if goes_on else "failed",
+        errors=0 if goes_on else refused.attempt,
+        error=error,
         result_json=b"null",
-        due=None,
-        rearm=None,
+        due=refused.due if goes_on else None,
+        rearm=refused.rearm if goes_on else None,
         tracebacks=None,
-        keep=rules.keep_failed,
+        keep=None if goes_on else rules.keep_failed,
+        runs=_failed_run(refused, error),
     )
 
 
@@ -192,7 +203,7 @@ def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, ran
     if delay is None:
         delay = delay_ms(rules.backoff, errors, random)
     if job.recurrence is not None:
-        slot = next_slot(job.recurrence, _slot(job), now_ms)
+        slot = _next_slot(job, now_ms)
         # A retry that would fall after the next slot gives way to it.
         if slot is not None and now_ms + delay >= slot:
             return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
@@ -249,7 +260,7 @@ def _end_recurring(
     """This run is counted; the job waits for its next slot with fresh budgets, or is final when there is none."""
     job = claimed.job
     assert job.recurrence is not None
-    slot = next_slot(job.recurrence, _slot(job), now_ms)
+    slot = _next_slot(job, now_ms)
     ended: State = "succeeded" if error is None else "failed"
     return Settlement(
         lease=claimed.lease,
@@ -303,6 +314,33 @@ def _unreadable(broken: Broken) -> Settlement:
 def _slot(job: Job) -> int:
     """The slot that a recurring job's run stands for: a retry has another due time, but the same slot."""
     return job.due_ms if job.slot_ms is None else job.slot_ms
+
+
+def _next_slot(job: Job, now_ms: int) -> int | None:
+    """The next slot of a recurring job; None when there is none, also because what is stored cannot be read."""
+    try:
+        return None if job.recurrence is None else next_slot(job.recurrence, _slot(job), now_ms)
+    except Invalid:
+        return None
+
+
+def _recurrence_fault(job: Job, now_ms: int) -> str | None:
+    """Why a recurring job could not be re-armed; another program may have stored what nobody validated."""
+    try:
+        if job.recurrence is not None:
+            next_slot(job.recurrence, _slot(job), now_ms)
+    except Invalid as error:
+        return f"the stored recurrence cannot be read: {error}"
+    return None
+
+
+def _failed_run(refused: Settlement, error: str) -> Runs | None:
+    """The counts of a settlement whose run has failed after all."""
+    runs = refused.runs
+    if runs is None:
+        return None
+    failed_runs = runs.failed_runs + (refused.outcome == "succeeded")
+    return Runs(runs=runs.runs, failed_runs=failed_runs, last_error=error)
 
 
 def _with_traceback(job: Job, traceback: str | None) -> tuple[str, ...] | None:

@@ -86,6 +86,9 @@ def check_progress(value: object) -> float:
 def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
     """True for ever, False or 0 at once, n the last n, a duration ("7d", a timedelta) an age."""
     if isinstance(value, Keep):
+        for part in (value.last, value.age_ms):
+            if part is not None:
+                check_int(part, field, 0)
         return value
     if isinstance(value, bool):
         return Keep() if value else Keep(last=0)
@@ -101,6 +104,11 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
     if isinstance(value, str | timedelta):
         return Keep(age_ms=to_ms(value, field))
     raise Invalid(field, 'True, False, how many to keep (0 or more), or an age such as "7d"', value)
+
+
+def storable(text: str) -> str:
+    """A text that nobody validated (an error, a log line) as every store can hold it: UTF-8 and without NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
 def _text(value: object, field: str, most: int, never: re.Pattern[str], never_said: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from jobmill.context import Context
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Refused, Settlement
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Policy, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, begin, fails_instead, policy, settle
 from jobmill.errors import StoreAway
 from jobmill.handlers import HandlerBase
 from jobmill.store import Store
@@ -118,8 +118,9 @@ class Exchanger:
         if self.once:
             self.stopping = True
             self.tally["claimed"] += len(answer.claimed)
+        expires = sent + self._settings.lease_ms / 1000
         for claimed in answer.claimed:
-            self._begin(claimed, sent + self._settings.lease_ms / 1000)
+            self._begin(claimed, expires, answer.now_ms)
         if answer.claimed or self._finished:
             self._fruitless = 0
             self._was_idle = False
@@ -204,27 +205,24 @@ class Exchanger:
         for name in self._limited if claim is not None else ():
             self._board.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
 
-    def _begin(self, claimed: Claimed | Broken, expires: float) -> None:
-        handler = None if isinstance(claimed, Broken) else self._handlers.get(claimed.job.name)
-        rules = self._rules(claimed, handler)
-        decided = begin(claimed, rules, self._store.now())
-        if self._teller.wants_events and isinstance(claimed, Claimed):
-            self._teller.facts(facts.of_claim(claimed.job, self._store.now(), lease_lost=False))
-        if decided is not None or isinstance(claimed, Broken) or handler is None or rules is None:
-            if decided is not None:
-                self._finished.append((None, decided))
-            return
-        run = Run(claimed, handler, rules, Context(claimed.job, self._reporter.teller_of(claimed)), expires)
-        self._board.add(run)
-        self._occupied += 1
-        if self._limited:
-            self._board.take_room(handler.name)
-        self._runner.start(run, self._over, self._freed)
-
-    def _rules(self, claimed: Claimed | Broken, handler: HandlerBase[Any] | None) -> Policy | None:
-        if handler is None or isinstance(claimed, Broken):
-            return None
-        return policy(claimed.job.options, handler.policy)
+    def _begin(self, claimed: Claimed | Broken, expires: float, now_ms: int) -> None:
+        if isinstance(claimed, Broken):
+            handler = rules = None
+        else:
+            handler = self._handlers.get(claimed.job.name)
+            rules = None if handler is None else policy(claimed.job.options, handler.policy)
+            if self._teller.wants_events:
+                self._teller.facts(facts.of_claim(claimed.job, now_ms, lease_lost=False))
+        decided = begin(claimed, rules, now_ms)
+        if decided is not None:
+            self._finished.append((None, decided))
+        elif not isinstance(claimed, Broken) and handler is not None and rules is not None:
+            run = Run(claimed, handler, rules, Context(claimed.job, self._reporter.teller_of(claimed)), expires)
+            self._board.add(run)
+            self._occupied += 1
+            if self._limited:
+                self._board.take_room(handler.name)
+            self._runner.start(run, self._over, self._freed)
 
     # ------------------------------------------------------------------------------------------------ settling
 

@@ -19,6 +19,9 @@ from jobmill.worker.teller import Teller
 
 log = logging.getLogger("jobmill")
 
+#: However long the lease: the watchdog wants to see every loop turn, and a cancelled job should end soon.
+MOST_S = 10.0
+
 
 class Heartbeat:
     """One turn a third of the lease."""
@@ -43,7 +46,7 @@ class Heartbeat:
 
     async def turn(self) -> float:
         """Extend, stop what is lost, and say when to come again: sooner, when the store did not answer."""
-        third = self._lease_ms / 3000
+        third = min(self._lease_ms / 3000, MOST_S)
         started = self._monotonic()
         self.latest_delay = max(0.0, started - self._due)
         self._stop_expired(started)
@@ -79,5 +82,6 @@ class Heartbeat:
     def _lose(self, run: Run, why: str) -> None:
         if run.why is None:
             log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
-            self._teller.facts([facts.about(run.claimed.job, "lease_lost", self._store.now(), reason=why)])
+            if self._teller.wants_events:
+                self._teller.facts([facts.about(run.claimed.job, "lease_lost", self._store.now(), reason=why)])
         run.stop("lost")

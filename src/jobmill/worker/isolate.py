@@ -1,8 +1,8 @@
-"""`isolate=True`: one attempt of a job in a process of its own, so that whatever kills that process is this job's error.
+"""`isolate=True`: one attempt of a job in a process of its own: whatever kills that is an error of this job alone.
 
-The process is a plain `python -c` and two pipes rather than multiprocessing's: that one runs the main module for every
-handler, pickles, starts a helper that tracks resources, and cannot say which children of a child to end. Each process has
-one thread here that starts it, listens to it and reaps it with blocking calls: the event loop never waits for it.
+The process is a plain `python -c` with two pipes, not multiprocessing's: that one runs the main module for every
+handler, pickles, keeps a resource tracker running, and does not end what a child has started. Each process has one
+thread here that starts it, listens to it and reaps it with blocking calls: the event loop never waits for it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Process:
 
     def _ran(self, stack: ExitStack) -> Outcome:
         try:
-            crash = stack.enter_context(tempfile.TemporaryFile())
+            crash: BinaryIO = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             request_end, requests = _pipe(stack)
             answers, answer_end = _pipe(stack)
             process = self._started((request_end.fileno(), answer_end.fileno(), crash.fileno()))

@@ -1,8 +1,8 @@
-"""What the process of an isolated job does: read the request, find the handler, run it, answer; and how both sides talk.
+"""What the process of an isolated job does: read the request, find the handler, run it, answer; how both sides talk.
 
-Frames go through pipes: a kind (one byte), a length (four), a body. The worker sends one request and keeps that pipe open
-for as long as it lives; the child sends what the handler tells, and then one outcome. Results travel as the JSON that
-they already are, so that nothing is encoded twice.
+Frames go through pipes: a kind (one byte), a length (four), a body. The worker sends one request and keeps that pipe
+open for as long as it lives; the child sends what the handler tells, and then one outcome. Payload and result travel as
+the JSON that they already are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`--processes N`: workers in several processes, under a parent that starts again what crashes and ends all together."""
+"""`--processes N`: workers in several processes, under a parent that restarts what crashes and ends all of them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Supervisor:
                 self._reap()
                 self._kill_overdue()
         finally:
-            self._send(signal.SIGKILL)  # nobody is left, unless something went wrong in here
+            self._kill_all()  # nobody is left, unless something went wrong in here
         return self._code
 
     def _goes_on(self) -> bool:
@@ -171,13 +171,20 @@ class _Supervisor:
 
     def _kill_overdue(self) -> None:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._send(signal.SIGKILL)
+            self._kill_all()
             self._kill_at = time.monotonic() + self._patience
 
     def _send(self, signum: signal.Signals) -> None:
         for child in self._children:
             if child.process is not None:
                 child.process.send_signal(signum)
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            if child.process is not None:
+                # With what its handlers have started; the group is its own, for it has not been reaped.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.process.pid, signal.SIGKILL)
 
 
 def _death_signal() -> Callable[[], None] | None:

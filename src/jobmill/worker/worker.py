@@ -154,6 +154,7 @@ class Worker:
 
     async def _stop(self, patience: float) -> None:
         assert self._hurry is not None
+        log.info("worker %s: stopping; %d jobs run, and have %g s", self.name, self.running, patience)
         for exchanger in self._exchangers:
             exchanger.stopping = True
             exchanger.wake()

@@ -20,6 +20,7 @@ _decode_heads = msgspec.json.Decoder(list[Head]).decode
 # Priority, due_ms, seq, name: in claim order when sorted.
 Candidate = tuple[int, int, int, str]
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
+_decode_ints = msgspec.json.Decoder(list[int]).decode
 
 
 def claim(step: Step, wish: Claim, not_these: set[int]) -> tuple[list[Claimed | Broken], int | None]:
@@ -88,7 +89,8 @@ def _candidates(
 
 
 def _line(step: Step, queue: str, name: str, priority: int, most: int) -> list[Candidate]:
-    return _decode_candidates(step.row("line", (queue, name, priority, step.now_ms, most))[0])
+    dues, seqs = step.row("line", (queue, name, priority, step.now_ms, most))
+    return [(priority, due_ms, seq, name) for due_ms, seq in zip(_decode_ints(dues), _decode_ints(seqs), strict=True)]
 
 
 def _lease(

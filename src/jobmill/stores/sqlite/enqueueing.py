@@ -43,9 +43,10 @@ def _insert(step: Step, new_jobs: list[NewJob]) -> list[Receipt]:
         fresh = {id for (id,) in step.rows("ids_after", (last_seq,))}
         receipts = [_receipt(step, new, fresh) for new in new_jobs]
     for new, receipt in zip(new_jobs, receipts, strict=True):
-        if receipt.how == "created" and len(new.payload_json) > LARGE:
+        if len(new.payload_json) > LARGE and receipt.how == "created":
             step.write("insert_payload", (new.id, new.payload_json.decode()))
-    _tell(step, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how == "created"])
+    if step.queues.any(step):
+        _tell(step, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how == "created"])
     return receipts
 
 

@@ -49,11 +49,18 @@ class Queues:
         """Another connection wrote, or a transaction was rolled back."""
         self._known = None
 
+    def any(self, step: Step) -> bool:
+        """Whether any queue has a row. Mostly none has, and then nothing else is asked."""
+        return bool(self._rows(step))
+
     def get(self, step: Step, queue: str) -> Queue | None:
         """What is known of a queue; None: all defaults."""
+        return self._rows(step).get(queue)
+
+    def _rows(self, step: Step) -> dict[str, Queue]:
         if self._known is None:
             self._known = {row[0]: _from_row(row) for row in step.rows("queues")}
-        return self._known.get(queue) if self._known else None
+        return self._known
 
     def feeds(self, step: Step, queue: str) -> bool:
         """Whether a queue's feed is on."""

@@ -17,6 +17,9 @@ from jobmill.stores.sqlite.step import Step, TakeCare
 
 _encode = msgspec.json.Encoder().encode
 
+# Fewer that end alike are not worth a statement of their own.
+_FEW = 2
+
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write settlements whose leases still stand; an answer for each."""
@@ -28,8 +31,9 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
         standing = [settlement for index, settlement in enumerate(settlements) if index in held]
     if _write(step, standing) != len(standing):
         raise TakeCare
-    _tell(step, standing)
-    if any(done.state == "waiting" or _limited(step, done.lease.queue) for done in standing):
+    if step.queues.any(step):
+        _tell(step, standing)
+    if any(done.state == "waiting" for done in standing) or _makes_room(step, standing):
         step.wakes += 1
     return answers
 
@@ -63,44 +67,53 @@ def _held_once(step: Step, leases: Sequence[Lease]) -> set[int]:
 
 def _write(step: Step, settlements: Iterable[Settlement]) -> int:
     """Write settlements; how many of them met a lease that stands."""
-    plain: list[tuple[object, ...]] = []
+    alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     away: list[tuple[object, ...]] = []
     for done in settlements:
-        seq = locate(step, done.lease)
-        if done.keep is not None and done.keep.at_once:
-            away.append((seq, done.lease.token))
+        lease, keep = done.lease, done.keep
+        seq = locate(step, lease)
+        if keep is not None and (keep.last == 0 or keep.age_ms == 0):
+            away.append((seq, lease.token))
         elif _is_plain(done):
-            plain.append(_plain_row(done, seq))
+            age_ms, last = (None, None) if keep is None else (keep.age_ms, keep.last)
+            key = (lease.token, done.errors, done.crashes, _or_null(done.result_json), age_ms, last)
+            alike.setdefault(key, []).append(seq)
         else:
             others.append(_row(done, seq, step.now_ms))
-    met = step.write_rows("settle_success", (step.now_ms,), plain) if plain else 0
-    met += step.write_rows("settle", (step.now_ms,), others) if others else 0
-    return met + (step.write_rows("settle_away", (step.now_ms,), away) if away else 0)
+    met = _write_plain(step, alike)
+    if others:
+        met += step.write_rows("settle", (step.now_ms,), others)
+    if away:
+        met += step.write_rows("settle_away", (step.now_ms,), away)
+    return met
 
 
 def _is_plain(done: Settlement) -> bool:
+    """A success of which nothing else is to be written."""
     return (
         done.state == "succeeded"
-        and done.error is None
         and done.runs is None
+        and done.error is None
         and done.tracebacks is None
         and done.due is None
         and done.rearm is None
     )
 
 
-def _plain_row(done: Settlement, seq: int) -> tuple[object, ...]:
-    keep, result = done.keep, done.result_json
-    return (
-        seq,
-        done.lease.token,
-        done.errors,
-        done.crashes,
-        None if result == b"null" else result.decode(),
-        keep and keep.age_ms,
-        keep and keep.last,
-    )
+def _write_plain(step: Step, alike: dict[tuple[object, ...], list[int]]) -> int:
+    met = 0
+    few: list[tuple[object, ...]] = []
+    for key, seqs in alike.items():
+        if len(seqs) > _FEW:
+            met += step.write("settle_alike", (_encode(seqs).decode(), step.now_ms, *key))
+        else:
+            few += [(seq, *key) for seq in seqs]
+    return met + step.write_rows("settle_success", (step.now_ms,), few) if few else met
+
+
+def _or_null(json: bytes) -> str | None:
+    return None if json == b"null" else json.decode()
 
 
 def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
@@ -112,7 +125,7 @@ def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
         done.errors,
         done.crashes,
         done.error,
-        None if done.result_json == b"null" else done.result_json.decode(),
+        _or_null(done.result_json),
         None if done.tracebacks is None else _encode(done.tracebacks).decode(),
         keep and keep.age_ms,
         keep and keep.last,
@@ -125,10 +138,12 @@ def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
     )
 
 
-def _limited(step: Step, queue: str) -> bool:
-    """Whether a job that ends makes room for another."""
-    known = step.queues.get(step, queue)
-    return known is not None and known.settings.running_limit is not None
+def _makes_room(step: Step, settlements: Sequence[Settlement]) -> bool:
+    """Whether a queue that was full has room for others now."""
+    if not step.queues.any(step):
+        return False
+    known = [step.queues.get(step, queue) for queue in {done.lease.queue for done in settlements}]
+    return any(one is not None and one.settings.running_limit is not None for one in known)
 
 
 def _tell(step: Step, settlements: Sequence[Settlement]) -> None:

@@ -9,6 +9,7 @@ from jobmill.core.job import FINAL, LIVE, JobOptions, Keep, State
 from jobmill.core.retry import exponential
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
+    claim,
     claim_one,
     enqueue_one,
     find_all,
@@ -261,7 +262,9 @@ class EnqueueContract:
 
     async def test_a_payload_of_a_megabyte_is_kept(self, harness: Harness) -> None:
         large = ["0123456789äöü🦫" * 1_000] * 50
-        assert (await look(harness.store, await put_one(harness.store, new(payload=large)))).payload == large
+        id, *_ = await put(harness.store, new(payload=large), new(payload="small"))
+        assert (await look(harness.store, id)).payload == large
+        assert [one.job.payload for one in await claim(harness.store)] == [large, "small"]
 
     @pytest.mark.parametrize("word", ODD_WORDS)
     async def test_names_queues_and_tenants_are_texts(self, harness: Harness, word: str) -> None:

@@ -28,6 +28,7 @@ from jobmill.testing.contract.support import (
     claim_ids,
     claim_in_turn,
     claim_one,
+    find_all,
     in_state,
     look,
     new,
@@ -291,6 +292,18 @@ class ClaimedContract:
         assert await settle(harness.store, settlement) == ["done"]
         (count,) = await harness.store.count(EVERYTHING)
         assert (count.state, count.count) == ("failed", 1)
+        assert await claim(harness.store) == []
+
+    async def test_a_broken_job_does_not_hurt_a_listing(self, harness: Harness) -> None:
+        good, bad = await put(harness.store, new(payload="good"), new())
+        await harness.corrupt(bad)
+        assert sorted(await find_all(harness.store, EVERYTHING)) == sorted([good, bad])
+        assert [job and job.id for job in await harness.store.get([bad, good])] == [bad, good]
+
+    async def test_a_broken_job_can_be_removed(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        await harness.corrupt(id)
+        assert (await harness.store.change([id], Remove())).changed == [id]
         assert await claim(harness.store) == []
 
     # ------------------------------------------------------------------------------------------------ ended leases

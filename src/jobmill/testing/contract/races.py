@@ -116,7 +116,8 @@ class ProcessContract:
     """The same between processes, for stores whose data they can share."""
 
     @pytest.fixture(scope="class")
-    def pool(self) -> Iterator[ProcessPoolExecutor]:
+    @classmethod
+    def pool(cls) -> Iterator[ProcessPoolExecutor]:
         """Processes that know nothing of this one, as other workers would."""
         with ProcessPoolExecutor(RACERS, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool

@@ -190,6 +190,13 @@ class RecurrenceContract:
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
         assert job.updated_ms == harness.store.now()
 
+    async def test_an_update_may_change_the_size_of_the_payload(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring("small"))
+        for payload in ("x" * 1_000_000, "small again", "y" * 1_000_000):
+            await harness.store.enqueue([recurring(payload)])
+            assert (await the_live_one(harness.store)).payload == payload
+        assert (await claim_one(harness.store)).job.payload == "y" * 1_000_000
+
     async def test_each_update_counts_the_revision_up(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
         for number in (1, 2, 3):

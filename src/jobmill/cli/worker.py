@@ -1,0 +1,145 @@
+"""`jobmill worker`: claim, run and settle the jobs of a client's handlers, in one process or in several."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmill.cli.output import lasting, one_line
+from jobmill.cli.params import duration
+from jobmill.cli.shell import Unusable, url_option
+
+if TYPE_CHECKING:
+    from jobmill.client import Client
+    from jobmill.core.facts import Event
+
+#: Options that go to the worker as they are; the same to each process of several.
+PASSED = ("slots", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
+
+
+@click.command(short_help="Run the jobs of a client's handlers.")
+@click.argument("target", metavar="MODULE:CLIENT")
+@click.option("--slots", type=int, metavar="N", help="Room for so many running jobs; default 20.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only these; default: all of the handlers.")
+@click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="So many, each with all its slots.")
+@click.option("--name", metavar="NAME", help="Default: {hostname}-{pid}-{random}.")
+@click.option("--lease", type=duration, metavar="DURATION", help="After a crash, others wait so long; default 15s.")
+@click.option(
+    "--shutdown-timeout", type=duration, metavar="DURATION", help="What running jobs get to end; default 30s."
+)
+@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz there.")
+@click.option("--health-host", metavar="HOST", help="Default 127.0.0.1.")
+@click.option("--verbose", "-v", is_flag=True, help="A line for whatever happens to a job.")
+@click.option("--quiet", "-q", is_flag=True, help="Only what goes wrong.")
+@url_option
+def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | None, **given: Any) -> None:
+    """Run the jobs of a client: mymodule:jobs, app.py:jobs, or mymodule with one client in it.
+
+    SIGTERM or Ctrl-C: claim nothing more, let running jobs end, exit with 0;
+    a second one gives them back at once.
+    """
+    options = {name: given[name] for name in PASSED if given[name] not in (None, ())}
+    _log_to_stderr(verbose, quiet)
+    if url is not None:
+        # Where the module says connect() without a URL, this is the URL.
+        os.environ["JOBMILL_URL"] = url
+    if processes > 1:
+        click.get_current_context().exit(_supervise(target, processes, verbose, quiet, options))
+    _work(target, url, verbose, options)
+
+
+# ---------------------------------------------------------------------------------------------------- one process
+
+
+def _work(target: str, url: str | None, verbose: bool, options: dict[str, Any]) -> None:
+    import asyncio
+
+    from jobmill.cli.target import load_client
+
+    client = load_client(target)
+    _check_url(client, target, url)
+    if verbose:
+        client.on("*")(_narrate)
+
+    async def work() -> None:
+        try:
+            await client.run_worker(**options)
+        finally:
+            await client.close()
+
+    asyncio.run(work())
+
+
+def _check_url(client: Client, target: str, url: str | None) -> None:
+    """A --url that the module did not take must not go unnoticed: jobs would be looked for in another place."""
+    context = click.get_current_context()
+    if url is None or context.get_parameter_source("url") is not click.core.ParameterSource.COMMANDLINE:
+        return
+    from jobmill.stores import store_for
+
+    asked = store_for(url)
+    if (asked.name, getattr(asked, "path", None)) != (client.store.name, getattr(client.store, "path", None)):
+        raise Unusable(f"{target} names a store of its own, so that --url has no effect; use connect() without a URL")
+
+
+# ---------------------------------------------------------------------------------------------------- several
+
+
+def _supervise(target: str, processes: int, verbose: bool, quiet: bool, options: dict[str, Any]) -> int:
+    from jobmill.worker.settings import worker_settings
+    from jobmill.worker.supervisor import supervise
+
+    if "health" in options:
+        raise click.UsageError("--health is for one process: several cannot share a port", click.get_current_context())
+    # Checked here, where it is said once. The module is imported in the processes alone: it may start threads.
+    settings = worker_settings(options, ())  # type: ignore[arg-type]
+    return supervise(
+        ["worker", target, *_written_out(options), *["--verbose"] * verbose, *["--quiet"] * quiet],
+        processes,
+        shutdown_timeout=settings.shutdown_timeout,
+    )
+
+
+def _written_out(options: dict[str, Any]) -> list[str]:
+    """Options as they stand on a command line."""
+    said: list[str] = []
+    for name, value in options.items():
+        if name == "queues":
+            said += [f"--queue={queue}" for queue in value]
+        else:
+            said.append(f"--{name.replace('_', '-')}={value}")
+    return said
+
+
+# ---------------------------------------------------------------------------------------------------- lines
+
+
+def _log_to_stderr(verbose: bool, quiet: bool) -> None:
+    """Lines for people, of handlers as well; a module that sets logging up by itself adds to it."""
+    import logging
+
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    if verbose:
+        logging.getLogger("jobmill").setLevel(logging.DEBUG)
+
+
+def _narrate(event: Event) -> None:
+    """A line for a fact."""
+    import logging
+
+    data = event.data
+    said = {
+        "claimed": "",
+        "progress": f"{data.get('value', 0):g} % {data.get('message') or ''}",
+        "errored": one_line(str(data.get("error"))),
+        "retrying": f"in {lasting(data.get('delay_ms', 0))}",
+        "failed": one_line(str(data.get("error"))),
+    }.get(event.type, "")
+    line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {said}".rstrip()
+    logging.getLogger("jobmill").debug("%s", line)

@@ -1,0 +1,63 @@
+"""Real processes for end-to-end tests: started here, ended here, by their id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Place:
+    """A database file, the notes of all runs, and the processes that work there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path / 'jobs.db'}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *args: str) -> subprocess.Popen[bytes]:
+        """`jobmill …` in a process of its own; what it says goes to a file."""
+        log = (self.path / f"log-{len(self.processes)}").open("wb")
+        environment = {**os.environ, "JOBMILL_URL": self.url, "E2E_DIR": str(self.path), "PYTHONPATH": str(ROOT)}
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jobmill", *args], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def worker(self, *args: str) -> subprocess.Popen[bytes]:
+        """A worker with a short lease, so that a crash is recovered soon."""
+        return self.start("worker", "tests.e2e.app:jobs", "--lease", "1s", *args)
+
+    def said(self, process: subprocess.Popen[bytes]) -> str:
+        """What a process has said so far."""
+        return (self.path / f"log-{self.processes.index(process)}").read_text()
+
+    def notes(self) -> list[tuple[str, str, int, int]]:
+        """(word, job id, fence, process id) of everything that handlers noted."""
+        notes = self.path / "notes"
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        return [(word, id, int(fence), int(pid)) for word, id, fence, pid in (line.split() for line in lines)]
+
+    def end(self) -> None:
+        """End what is left, stopped ones too."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.end()

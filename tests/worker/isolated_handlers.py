@@ -1,0 +1,161 @@
+"""Handlers that run in processes of their own, and do there what must not hurt anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jobmill
+
+jobs = jobmill.connect("memory://")
+
+
+@jobs.handler(isolate=True)
+async def add(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@jobs.handler(isolate=True)
+def pid() -> int:
+    return os.getpid()
+
+
+@jobs.handler(isolate=True)
+def about(context: jobmill.Context) -> dict[str, Any]:
+    return {
+        "attempt": context.attempt,
+        "fence": context.fence,
+        "cancelled": context.cancelled,
+        "job": context.job.to_dict(),
+        "leads_session": os.getsid(0) == os.getpid(),
+        "argv": sys.argv,
+    }
+
+
+@jobs.handler(isolate=True, name="by-another-name")
+def renamed() -> str:
+    return "found"
+
+
+def _undecorated() -> str:
+    return "found by looking around"
+
+
+kept_elsewhere = jobs.handler(isolate=True)(_undecorated)
+
+
+@jobs.handler(isolate=True)
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+@jobs.handler(isolate=True)
+def exit_with(code: int) -> None:
+    os._exit(code)
+
+
+@jobs.handler(isolate=True)
+def die_by(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+    time.sleep(60)
+
+
+@jobs.handler(isolate=True)
+def fork_and_segfault() -> None:
+    if os.fork() == 0:
+        signal.pause()
+    ctypes.string_at(0)
+
+
+@jobs.handler(isolate=True)
+def raises(message: str) -> None:
+    raise ValueError(message)
+
+
+@jobs.handler(isolate=True)
+async def raises_async(message: str) -> None:
+    await asyncio.sleep(0)
+    raise ValueError(message)
+
+
+@jobs.handler(isolate=True, backoff=lambda attempt, error: 100 * attempt)
+def raises_with_own_backoff() -> None:
+    raise ValueError("no")
+
+
+@jobs.handler(isolate=True)
+def system_exit() -> None:
+    sys.exit(3)
+
+
+@jobs.handler(isolate=True)
+def gives_up() -> None:
+    raise jobmill.Fail("never again")
+
+
+@jobs.handler(isolate=True)
+def snoozes(context: jobmill.Context) -> None:
+    context.snooze("5s")
+
+
+@jobs.handler(isolate=True)
+def tells(context: jobmill.Context, fifo: str) -> str:
+    context.progress(50, "half \ud800")
+    context.log("a line")
+    with open(fifo) as answer:  # opened for writing by the test, when it has heard all this
+        return answer.read()
+
+
+@jobs.handler(isolate=True)
+def mirror(text: str) -> str:
+    return text[::-1]
+
+
+@jobs.handler(isolate=True)
+def not_json() -> object:
+    return {1, 2}
+
+
+@jobs.handler(isolate=True)
+def waits(fifo: str, stubborn: bool = False) -> None:
+    """Hold a named pipe open, here and in a process of our own, for ever."""
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(fifo, "w") as held:
+        subprocess.Popen(["sleep", "600"], stdout=held)
+        held.write("ready\n")
+        held.flush()
+        while True:
+            signal.pause()
+
+
+@jobs.handler(isolate=True)
+def leaves_a_process(fifo: str) -> str:
+    with open(fifo, "w") as held:
+        subprocess.Popen(["sleep", "600"], stdout=held)
+    return "done"
+
+
+@jobs.handler(isolate=True)
+def leaves_a_thread() -> str:
+    import threading
+
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return "done"
+
+
+@jobs.handler(isolate=True)
+def garbles() -> None:
+    for fd in range(3, 30):
+        try:
+            os.write(fd, b"x" * 100)
+        except OSError:
+            continue
+    time.sleep(60)

@@ -1,0 +1,50 @@
+"""What the supervisor's tests run in place of workers: `python supervised.py KIND`; each line says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def say(what: str) -> None:
+    """One write a line, so that the lines of several processes do not mix."""
+    os.write(1, f"{what} {os.getpid()}\n".encode())
+
+
+def on_signal(signum: int, frame: FrameType | None) -> None:
+    say(signal.Signals(signum).name)
+    if signum == signal.SIGTERM:
+        sys.exit(0)
+
+
+def serve() -> None:
+    """Say each signal; end by SIGTERM."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)
+    say("up")
+    while True:
+        signal.pause()
+
+
+def main(kind: str, *args: str) -> int:
+    if kind == "serve":
+        serve()
+    if kind == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        say("up")
+        while True:
+            signal.pause()
+    if kind == "misread":
+        # The first of several finds its command line wrong; the others would serve.
+        try:
+            os.close(os.open(args[0], os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            serve()
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""The health server, asked over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from jobmill.errors import Invalid
+from jobmill.worker import health
+from jobmill.worker.beats import Beats
+from jobmill.worker.health import Health
+
+
+class Worker:
+    """What the server looks at, in our hands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ready = True
+        self.beats = Beats(lambda: self.now)
+        self.health = Health(0, self.beats, lambda: self.ready)
+
+    async def raw(self, request: bytes) -> bytes:
+        async with self.connection() as (reader, writer):
+            writer.write(request)
+            return await asyncio.wait_for(reader.read(), 5)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.health.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
+        head, _, body = (await self.raw(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())).partition(b"\r\n\r\n")
+        assert b"\r\nConnection: close" in head
+        return int(head.split()[1]), json.loads(body) if body else None
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker()
+    await worker.health.start()
+    yield worker
+    await worker.health.stop()
+
+
+async def test_green_while_all_loops_turn(worker: Worker) -> None:
+    worker.beats.beat("exchange")
+    for path in ("/livez", "/readyz", "/livez?verbose"):
+        assert await worker.ask(path) == (200, {"ok": True})
+
+
+async def test_red_while_a_loop_is_stuck(worker: Worker) -> None:
+    worker.beats.beat("heartbeat")
+    worker.now = 31.25
+    worker.beats.beat("exchange")
+    for path in ("/livez", "/readyz"):
+        assert await worker.ask(path) == (503, {"ok": False, "stuck": {"heartbeat": 31.2}})
+    worker.beats.beat("heartbeat")
+    assert await worker.ask("/livez") == (200, {"ok": True})
+
+
+async def test_not_ready_while_the_store_is_away_or_the_worker_says_so(worker: Worker) -> None:
+    worker.beats.store_away = "cannot reach postgresql://ada:secret@db"
+    worker.ready = False
+    assert await worker.ask("/readyz") == (503, {"ok": False, "store": "away", "ready": False})
+    assert await worker.ask("/livez") == (200, {"ok": True})
+    worker.beats.store_away, worker.ready = None, True
+    assert await worker.ask("/readyz") == (200, {"ok": True})
+
+
+async def test_other_paths_and_methods(worker: Worker) -> None:
+    assert (await worker.ask("/"))[0] == 404
+    assert (await worker.ask("/livez", "POST"))[0] == 405
+    assert await worker.ask("/livez", "HEAD") == (200, None)
+    assert b"Allow: GET, HEAD" in await worker.raw(b"DELETE /livez HTTP/1.1\r\n\r\n")
+
+
+async def test_what_is_not_http(worker: Worker) -> None:
+    for request in (b"hello\r\n\r\n", b"GET /livez\r\n\r\n", b"\x16\x03\x01\xff\r\n\r\n"):
+        assert (await worker.raw(request)).startswith(b"HTTP/1.1 400 ")
+    too_long = b"GET /livez HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
+    assert (await worker.raw(too_long)).startswith(b"HTTP/1.1 431 ")
+    assert await worker.ask("/livez") == (200, {"ok": True})
+
+
+async def test_who_says_nothing_is_cut_off(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "READ_DEADLINE_S", 0.05)
+    assert await worker.raw(b"GET /livez HTTP/1.1\r\n") == b""
+
+
+async def test_stopping_cuts_off_who_still_asks() -> None:
+    worker = Worker()
+    await worker.health.start()
+    async with worker.connection() as (reader, _):
+        assert await worker.ask("/livez") == (200, {"ok": True})  # the server has taken the first connection too
+        await asyncio.wait_for(worker.health.stop(), 2)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    await worker.health.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", worker.health.port)
+
+
+async def test_a_port_that_is_taken(worker: Worker) -> None:
+    port = worker.health.port
+    with pytest.raises(Invalid, match=f"health: expected a port that can be served on 127.0.0.1, got {port}; "):
+        await Health(port, worker.beats, lambda: True).start()
+
+
+async def test_a_host_that_is_not_there(worker: Worker) -> None:
+    with pytest.raises(Invalid, match="served on 203.0.113.1, got 0"):
+        await Health(0, worker.beats, lambda: True, host="203.0.113.1").start()

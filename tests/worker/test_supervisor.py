@@ -1,0 +1,190 @@
+"""The supervisor, in a process of its own, over real processes; what they print is what the tests wait for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import IO
+
+import pytest
+
+from jobmill.errors import Invalid
+from jobmill.worker import supervisor
+from jobmill.worker.supervisor import supervise
+
+SUPERVISED = Path(__file__).with_name("supervised.py")
+
+SUPERVISOR = """
+import logging, sys
+from jobmill.worker.supervisor import supervise
+
+logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+processes, patience, *argv = sys.argv[1:]
+program = (sys.executable, "-u", argv.pop(0))
+sys.exit(supervise(argv, int(processes), shutdown_timeout=float(patience), program=program, kill_after=0.1))
+"""
+
+
+class Supervised:
+    """A supervisor that runs, and what its children say."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self.process = process
+        self._errors = errors
+
+    def hear(self, count: int) -> list[tuple[str, int]]:
+        """The next lines: what happened, and to which process."""
+        out: IO[str] | None = self.process.stdout
+        assert out is not None
+        lines = [out.readline().split() for _ in range(count)]
+        assert all(lines), f"ended too early: {self.log}"
+        return [(what, int(pid)) for what, pid in lines]
+
+    def up(self, count: int) -> set[int]:
+        """Wait until that many more have started."""
+        said = self.hear(count)
+        assert {what for what, _ in said} == {"up"}
+        return {pid for _, pid in said}
+
+    @property
+    def log(self) -> str:
+        return self._errors.read_text()
+
+    def end(self) -> int:
+        """Its exit code."""
+        return self.process.wait(10)
+
+
+@contextmanager
+def supervised(tmp_path: Path, *argv: str, processes: int = 2, patience: float = 20) -> Iterator[Supervised]:
+    errors = tmp_path / "log"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with errors.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISOR, str(processes), str(patience), str(SUPERVISED), *argv],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    with process:
+        try:
+            yield Supervised(process, errors)
+        finally:
+            process.kill()
+
+
+def test_sigterm_ends_all_gracefully(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve", processes=3) as running:
+        pids = running.up(3)
+        running.process.terminate()
+        assert set(running.hear(3)) == {("SIGTERM", pid) for pid in pids}
+        assert running.end() == 0
+        assert running.log.count(": started (pid ") == 3
+        assert running.log.count(": ended (pid ") == 3
+
+
+def test_a_crashed_process_is_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as running:
+        first, second = running.up(2)
+        os.kill(first, signal.SIGKILL)
+        (third,) = running.up(1)
+        os.kill(third, signal.SIGSEGV)
+        (fourth,) = running.up(1)
+        assert len({first, second, third, fourth}) == 4
+        running.process.terminate()
+        assert set(running.hear(2)) == {("SIGTERM", second), ("SIGTERM", fourth)}
+        assert running.end() == 0
+        assert "crashed: killed by SIGKILL after" in running.log
+        assert "crashed: ended by SIGSEGV after" in running.log
+        assert running.log.count("it starts again in 0.") == 2
+
+
+def test_a_ctrl_c_in_the_terminal_comes_once_and_signals_are_passed_on_each_time(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as running:
+        pids = running.up(2)
+        os.killpg(running.process.pid, signal.SIGINT)
+        assert set(running.hear(2)) == {("SIGINT", pid) for pid in pids}
+        running.process.send_signal(signal.SIGTERM)
+        assert set(running.hear(2)) == {("SIGTERM", pid) for pid in pids}
+        assert running.end() == 0
+
+
+def test_what_does_not_end_is_killed(tmp_path: Path) -> None:
+    with supervised(tmp_path, "stubborn", patience=0.1) as running:
+        running.up(2)
+        running.process.terminate()
+        assert running.end() == 1
+        assert running.log.count("crashed while it ended: killed by SIGKILL") == 2
+
+
+def test_processes_that_end_by_themselves_are_not_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, "nothing", processes=3) as running:
+        assert running.end() == 0
+        assert running.log.count(": started (pid ") == 3
+
+
+def test_a_usage_error_ends_all_with_its_code(tmp_path: Path) -> None:
+    with supervised(tmp_path, "misread", str(tmp_path / "first"), processes=3) as running:
+        assert running.end() == 2
+        assert "exited with code 2" in running.log
+        assert "starts again" not in running.log
+
+
+def test_processes_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with supervised(tmp_path, "serve") as running:
+        pids = running.up(2)
+        running.process.kill()
+        assert set(running.hear(2)) == {("SIGTERM", pid) for pid in pids}
+
+
+def test_a_program_that_is_not_there_is_tried_again() -> None:
+    class Tired(Exception):
+        pass
+
+    class Twice(Random):
+        """Says how long to wait, twice."""
+
+        asked = 0
+
+        def random(self) -> float:
+            self.asked += 1
+            if self.asked == 3:
+                raise Tired
+            return 0.0
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Tired):
+        supervise([], 1, shutdown_timeout=1, program=["/nowhere/python"], random=Twice())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_pauses_grow_and_begin_anew_after_a_steady_life() -> None:
+    class Most(Random):
+        def random(self) -> float:
+            return 1.0
+
+    watched = supervisor._Supervisor(["unused"], 1, 1.0, Most())
+    (child,) = watched._children
+
+    def pause_after(lived: float) -> float:
+        child.started = time.monotonic() - lived
+        watched._on_end(child, 1, -signal.SIGSEGV)
+        assert child.due is not None
+        return round(child.due - time.monotonic(), 1)
+
+    assert [pause_after(1) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert pause_after(31) == 0.1
+
+
+def test_how_many_is_checked() -> None:
+    with pytest.raises(Invalid, match="processes: expected a whole number of at least 1, got 0"):
+        supervise([], 0, shutdown_timeout=1)
