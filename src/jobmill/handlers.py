@@ -67,6 +67,9 @@ class Bound(Generic[P]):
 class HandlerBase(Generic[P]):
     """What both kinds of handlers share."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(self, client: TakesDrafts, fn: Callable[..., Any], given: dict[str, Any]) -> None:
         self.client = client
         self.fn = fn
@@ -179,13 +182,13 @@ class Arguments:
                 "payload", "arguments that fit the handler's annotations", _cut(payload), str(error)
             ) from None
 
-    def _decoded(self, payload: bytes) -> dict[str, Any]:
+    def _decoded(self, payload: Raw) -> dict[str, Any]:
         try:
             typed = self._decoder.decode(payload)
         except msgspec.ValidationError:
-            if not self._whole or payload.lstrip().startswith(b"{"):
+            if not self._whole or bytes(payload).lstrip().startswith(b"{"):
                 raise
-            payload = b'{"payload":%b}' % payload
+            payload = Raw(b'{"payload":%b}' % bytes(payload))
             typed = self._decoder.decode(payload)
         arguments = {name: getattr(typed, name) for name in self._names}
         if self._extra is not None:

@@ -356,3 +356,24 @@ async def test_a_recurring_job_runs_again_and_again(jobs: Client) -> None:
 
 async def _runs(enqueued: jobmill.Enqueued, least: int) -> bool:
     return (await enqueued.job()).runs >= least
+
+
+async def test_every_error_is_told_to_the_error_hook_a_timeout_too(jobs: Client) -> None:
+    told: list[tuple[str, str]] = []
+    jobs.on("error")(lambda error, job: told.append((str(error), job.name)))
+    asked: list[str] = []
+
+    @jobs.handler(max_attempts=1)
+    async def bad() -> None:
+        raise ValueError("x")
+
+    @jobs.handler(max_attempts=2, timeout="5ms", backoff=lambda attempt, error: asked.append(str(error)) or "1ms")
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    async with Worker(jobs):
+        for handler in (bad, slow):
+            with pytest.raises(jobmill.JobFailed):
+                await (await handler.enqueue()).result(timeout=5)
+    assert told == [("x", "bad"), ("timed out after 5ms", "slow"), ("timed out after 5ms", "slow")]
+    assert asked == ["timed out after 5ms"] * 2

@@ -12,4 +12,8 @@ def demo() -> None:
 
     from jobmill.cli.demo_run import run_demo
 
-    asyncio.run(run_demo())
+    try:
+        asyncio.run(run_demo())
+    except asyncio.CancelledError:
+        # By SIGTERM; the code that a shell would give it.
+        click.get_current_context().exit(143)

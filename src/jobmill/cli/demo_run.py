@@ -22,7 +22,7 @@ from jobmill.cli import demo_handlers as handlers
 from jobmill.cli.demo_story import Line, Story
 from jobmill.cli.demo_view import counted, view
 from jobmill.cli.output import lasting, plural
-from jobmill.client import Client, Enqueued, connect
+from jobmill.client import Client, connect
 from jobmill.handlers import Draft
 from jobmill.worker.worker import Worker
 
@@ -34,7 +34,9 @@ SLOTS = 50
 STEP_S = 0.25
 FRAME_S = 0.1
 #: Nothing in here takes so long; a machine that is too busy gets its summary all the same.
-LONGEST_S = 14.0
+LONGEST_S = 12.0
+LONGEST_PINGS_S = 1.5
+LONGEST_BURST_S = 3.0
 
 NEXT = """\
 Next, in a file app.py: jobs = jobmill.connect() and @jobs.handler() on a function; then
@@ -45,7 +47,7 @@ Next, in a file app.py: jobs = jobmill.connect() and @jobs.handler() on a functi
 class Speed:
     """What was measured at the end."""
 
-    pickup_ms: float
+    pickups: list[float]
     enqueue_s: float
     done: int
     run_s: float
@@ -108,6 +110,7 @@ async def _enqueue_all(client: Client, story: Story) -> None:
         if drafts[0].options.unique_key == "stock":
             (again,) = await client.enqueue_many(drafts)
             story.say(kinds[0], drafts[0].name, f"enqueued again: {again.how}, no second job")
+            story.rows[again.id].note = f"second enqueue: {again.how}"
         await asyncio.sleep(STEP_S)
 
 
@@ -118,7 +121,7 @@ def _plan() -> list[tuple[list[str], list[Draft], str]]:
     plan = [
         (["progress"], [handlers.encode_video.job(frames=60)], "tells how far it is"),
         (["retried"], [handlers.call_api.job()], "errs twice, backoff doubles"),
-        (["fails"], [handlers.charge_card.job(amount=4_200)], "has two attempts"),
+        (["fails"], [handlers.charge_card.job()], "has two attempts"),
         (["recurring"], [handlers.heartbeat.options(every="1s", key="beat", until=until).job()], "every second"),
         (["now"], [handlers.greet.job(name="Ada")], ""),
         (["delayed"], [handlers.send_reminder.options(delay="3s").job(to="Grace")], "due in 3 s"),
@@ -144,7 +147,7 @@ async def _until_over(client: Client, story: Story) -> None:
 
 async def _measure(client: Client, story: Story) -> Speed:
     """How soon one job is picked up, and how fast many are run."""
-    pings = [await client.result((await _ping(client)).id, timeout="2s") for _ in range(PINGS)]
+    pickups = await _pickups(client)
     story.say("burst", "nothing", f"{plural(BURST)} that do nothing")
     story.burst = BURST
     # Paused meanwhile, so that enqueueing and running are measured one after the other.
@@ -154,14 +157,21 @@ async def _measure(client: Client, story: Story) -> Speed:
     enqueued = time.perf_counter()
     await client.queue(handlers.BURST).resume()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(story.burst_over.wait(), 3)
+        await asyncio.wait_for(story.burst_over.wait(), LONGEST_BURST_S)
     ended = time.perf_counter()
-    return Speed(1000 * sum(pings) / PINGS, enqueued - began, story.burst_done, ended - enqueued)
+    return Speed(pickups, enqueued - began, story.burst_done, ended - enqueued)
 
 
-async def _ping(client: Client) -> Enqueued:
-    (enqueued,) = await client.enqueue_many([handlers.ping.job(sent=time.perf_counter())])
-    return enqueued
+async def _pickups(client: Client) -> list[float]:
+    """Seconds from enqueue to handler, of one job after the other."""
+    pickups: list[float] = []
+    # A machine that is busy with other things gets fewer of them, not more time.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LONGEST_PINGS_S):
+            for _ in range(PINGS):
+                (enqueued,) = await client.enqueue_many([handlers.ping.job(sent=time.perf_counter())])
+                pickups.append(await enqueued.result())
+    return pickups
 
 
 # ---------------------------------------------------------------------------------------------------- the picture
@@ -206,14 +216,18 @@ async def _sum_up(client: Client, console: Console, speed: Speed, seconds: float
     failed = (await client.find(states="failed", limit=1)).jobs
     rows = [("states", counted(states))]
     rows += [("failed", Text(f"{job.name}: {job.error}, after {job.attempt} attempts", "red")) for job in failed]
-    rows += [
-        ("pick-up", Text(f"{speed.pickup_ms:.1f} ms on average from enqueue to handler, one job at a time")),
-        ("burst", Text(_burst(speed))),
-    ]
+    rows += [("pick-up", Text(_pickup(speed))), ("burst", Text(_burst(speed)))]
     console.print()
     for label, text in rows:
         console.print(Text.assemble((f"{label:<9}", "bold"), text), soft_wrap=True)
     console.print(f"\n{seconds:.0f} seconds. {NEXT}", markup=False, soft_wrap=True)
+
+
+def _pickup(speed: Speed) -> str:
+    if not speed.pickups:
+        return "not measured: this machine is too busy"
+    average = 1000 * sum(speed.pickups) / len(speed.pickups)
+    return f"{average:.1f} ms on average from enqueue to handler, one job at a time"
 
 
 def _burst(speed: Speed) -> str:

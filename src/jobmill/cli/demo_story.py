@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from jobmill.cli.demo_handlers import QUEUE
+from jobmill.cli.demo_handlers import QUEUE, nothing
 from jobmill.cli.output import lasting, one_line
 from jobmill.client import Enqueued
 from jobmill.core.facts import Event
@@ -102,7 +102,7 @@ class Story:
             self.say(row.kind, row.name, text)
 
     def _count_burst(self, event: Event) -> None:
-        if event.type == "succeeded" and self.burst is not None:
+        if event.type == "succeeded" and event.name == nothing.name:
             self.burst_done += 1
             if self.burst_done == self.burst:
                 self.burst_over.set()

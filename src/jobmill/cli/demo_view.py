@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobmill.cli.demo_story import SIGNS, Row, Story
-from jobmill.cli.output import COLOURS, cell, lasting, one_line
+from jobmill.cli.output import COLOURS, cell, one_line
 from jobmill.core.job import STATES, Job
 
 STYLES = {**COLOURS, "errored": "magenta", "retrying": "magenta"}
@@ -69,16 +69,19 @@ def _detail(row: Row, now_ms: int) -> RenderableType:
         return ""
     if job.state == "running" and job.progress is not None:
         return _progress(job.progress.value, job.progress.message or "")
-    return cell(_said(job, now_ms), "red" if job.state == "failed" else "")
+    said = cell(_said(job, now_ms), "red" if job.state == "failed" else "")
+    return said.append(f"  ({row.note})", "dim") if row.note else said
 
 
 def _said(job: Job, now_ms: int) -> str:
     """What there is to say about a job as it is now."""
     wait = f"{max(0, job.due_ms - now_ms) / 1000:.1f} s"
     if job.state == "running":
-        return f"for {lasting(max(0, now_ms - (job.started_ms or now_ms)) // 100 * 100)}"
-    if job.state in ("failed", "cancelled"):
-        return one_line(job.error or job.state)
+        return f"for {max(0, now_ms - (job.started_ms or now_ms)) / 1000:.1f} s"
+    if job.state == "failed":
+        return one_line(job.error or "")
+    if job.state == "cancelled":
+        return "by jobs.cancel(id), while it ran"
     if job.state == "succeeded":
         return f"{job.runs} runs" if job.recurrence is not None else str(job.result)
     if job.errors:
@@ -97,8 +100,11 @@ def _progress(value: float, message: str) -> RenderableType:
 def _last_lines(story: Story) -> RenderableType:
     lines = [line for line in story.lines if not line.text.startswith("progress")][-LINES:]
     grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=7)
+    grid.add_column(width=14)
+    grid.add_column()
     for line in lines:
-        grid.add_row(Text(f"{line.at_s:5.1f} s", "dim"), line.name, cell(line.text))
+        grid.add_row(Text(f"{line.at_s:5.1f} s", "dim"), Text(line.name, "bold"), cell(line.text))
     for _ in range(LINES - len(lines)):
         grid.add_row("", "", "")
     foot: RenderableType = Text("  ".join(f"{SIGNS[one]} {one}" for one in SIGNS), "dim")

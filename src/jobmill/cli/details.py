@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +106,8 @@ def _options(job: Job) -> str | None:
 
 def _pretty(value: Any) -> str:
     """JSON on one line where that is short enough to read."""
+    import json
+
     line = json.dumps(value, ensure_ascii=False)
     return line if len(line) <= 80 else json.dumps(value, ensure_ascii=False, indent=2)
 

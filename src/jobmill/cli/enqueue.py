@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.output import print_json
+from jobmill.cli.output import one_line, print_json
 from jobmill.cli.params import duration, instant, read_payload
 from jobmill.cli.shell import FAILED, json_option, patiently, run, url_option
 
@@ -75,7 +75,7 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
         if as_json:
             print_json({**answer, **final})
         elif "error" in final:
-            click.echo(f"jobmill: job {enqueued.id} {final['state']}: {final['error']}", err=True)
+            click.echo(f"jobmill: job {enqueued.id} {final['state']}: {one_line(final['error'])}", err=True)
         elif final:
             print_json(final["result"])
         return FAILED if "error" in final else 0

@@ -14,6 +14,7 @@ from jobmill.cli.shell import Unusable, url_option
 if TYPE_CHECKING:
     from jobmill.client import Client
     from jobmill.core.facts import Event
+    from jobmill.core.job import Job
 
 #: Options that go to the worker as they are; the same to each process of several.
 PASSED = ("slots", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
@@ -46,22 +47,26 @@ def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | N
         # Where the module says connect() without a URL, this is the URL.
         os.environ["JOBMILL_URL"] = url
     if processes > 1:
-        click.get_current_context().exit(_supervise(target, processes, verbose, quiet, options))
-    _work(target, url, verbose, options)
+        flags = {"url": _said_url(), "verbose": verbose, "quiet": quiet}
+        click.get_current_context().exit(_supervise(target, processes, options, flags))
+    _work(target, verbose, options)
 
 
 # ---------------------------------------------------------------------------------------------------- one process
 
 
-def _work(target: str, url: str | None, verbose: bool, options: dict[str, Any]) -> None:
+def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
     import asyncio
 
     from jobmill.cli.target import load_client
 
     client = load_client(target)
-    _check_url(client, target, url)
+    _check_url(client, target)
     if verbose:
         client.on("*")(_narrate)
+    else:
+        # A moment, not a fact: listening to facts costs every job some microseconds, this costs only those that err.
+        client.on("error")(_warn)
 
     async def work() -> None:
         try:
@@ -72,10 +77,17 @@ def _work(target: str, url: str | None, verbose: bool, options: dict[str, Any]) 
     asyncio.run(work())
 
 
-def _check_url(client: Client, target: str, url: str | None) -> None:
-    """A --url that the module did not take must not go unnoticed: jobs would be looked for in another place."""
+def _said_url() -> str | None:
+    """--url, if it stands on the command line: what the environment says, a module may overrule."""
     context = click.get_current_context()
-    if url is None or context.get_parameter_source("url") is not click.core.ParameterSource.COMMANDLINE:
+    on_line = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
+    return context.params["url"] if on_line else None
+
+
+def _check_url(client: Client, target: str) -> None:
+    """A --url that the module did not take must not go unnoticed: jobs would be looked for in another place."""
+    url = _said_url()
+    if url is None:
         return
     from jobmill.stores import store_for
 
@@ -87,7 +99,7 @@ def _check_url(client: Client, target: str, url: str | None) -> None:
 # ---------------------------------------------------------------------------------------------------- several
 
 
-def _supervise(target: str, processes: int, verbose: bool, quiet: bool, options: dict[str, Any]) -> int:
+def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict[str, Any]) -> int:
     from jobmill.worker.settings import worker_settings
     from jobmill.worker.supervisor import supervise
 
@@ -95,11 +107,8 @@ def _supervise(target: str, processes: int, verbose: bool, quiet: bool, options:
         raise click.UsageError("--health is for one process: several cannot share a port", click.get_current_context())
     # Checked here, where it is said once. The module is imported in the processes alone: it may start threads.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
-    return supervise(
-        ["worker", target, *_written_out(options), *["--verbose"] * verbose, *["--quiet"] * quiet],
-        processes,
-        shutdown_timeout=settings.shutdown_timeout,
-    )
+    argv = ["worker", target, *_written_out({**options, **flags})]
+    return supervise(argv, processes, shutdown_timeout=settings.shutdown_timeout)
 
 
 def _written_out(options: dict[str, Any]) -> list[str]:
@@ -108,7 +117,9 @@ def _written_out(options: dict[str, Any]) -> list[str]:
     for name, value in options.items():
         if name == "queues":
             said += [f"--queue={queue}" for queue in value]
-        else:
+        elif value is True:
+            said.append(f"--{name}")
+        elif value not in (None, False):
             said.append(f"--{name.replace('_', '-')}={value}")
     return said
 
@@ -143,3 +154,12 @@ def _narrate(event: Event) -> None:
     }.get(event.type, "")
     line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {said}".rstrip()
     logging.getLogger("jobmill").debug("%s", line)
+
+
+def _warn(error: BaseException, job: Job | None) -> None:
+    """A line for an attempt that raised; the worker's own loops log for themselves."""
+    import logging
+
+    if job is not None:
+        said = one_line(f"{type(error).__name__}: {error}")
+        logging.getLogger("jobmill").warning("job %s (%s), attempt %d errored: %s", job.id, job.name, job.attempt, said)

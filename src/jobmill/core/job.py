@@ -146,9 +146,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """All that the job shows, as JSON-ready values: what `--json` prints."""
-        shown = {name: getattr(self, name) for name in _SHOWN if name not in _JSON}
-        decoded = {name: _shown_json(getattr(self, f"{name}_json")) for name in _JSON}
-        return {name: _plain(decoded[name] if name in _JSON else shown[name]) for name in _SHOWN}
+        return {name: _plain(_shown(self, name)) for name in _SHOWN}
 
 
 _SHOWN = (
@@ -158,14 +156,15 @@ _SHOWN = (
     *("last_error", "last_finished_at"),
 )
 
-_JSON = ("payload", "result")
 
-
-def _shown_json(raw: Raw) -> Any:
-    """The value, or the text itself where it is not JSON: a listing shows also what another program garbled."""
+def _shown(job: Job, name: str) -> Any:
+    if name not in ("payload", "result"):
+        return getattr(job, name)
+    raw: Raw = getattr(job, f"{name}_json")
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError):
+        # A listing shows also what another program garbled.
         return bytes(raw).decode(errors="replace")
 
 

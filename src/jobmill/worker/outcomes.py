@@ -43,7 +43,7 @@ def raised(error: BaseException, handler: HandlerBase[Any], attempt: int) -> Out
         error=described(error),
         traceback=printed(error),
         final=isinstance(error, Fail),
-        delay_ms=_own_delay(error, handler, attempt),
+        delay_ms=own_delay(error, handler, attempt),
     )
 
 
@@ -76,7 +76,7 @@ def printed(error: BaseException) -> str:
     return text[-TRACEBACK_KEPT:].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
-def _own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> int | None:
+def own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> int | None:
     """What a backoff function of the user's own answers; where it raises, the usual backoff is used."""
     if handler.own_backoff is None:
         return None

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import Invalid
 from jobmill.worker import outcomes
@@ -36,17 +38,22 @@ class Runner:
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
         run.started = True
+        error: BaseException | None = None
+        outcome: Outcome | None
         try:
             outcome = await self._attempt(run, on_free)
         except asyncio.CancelledError:
             outcome = self._stopped(run)
-        except BaseException as error:
-            outcome = self._raised(run, error)
+        except BaseException as raised:
+            error = raised
+            outcome = self._raised(run, raised)
         if run.why == "lost":
             outcome = None
         elif run.why == "timeout" and run.rules.timeout_ms is not None:
             # Whatever the handler made of being stopped, its time was over.
             outcome = outcomes.timed_out(run.rules.timeout_ms)
+        if isinstance(outcome, Errored):
+            outcome = self._told(run, outcome, error)
         run.over = True
         on_over(run, outcome)
         if not run.in_thread:
@@ -98,7 +105,15 @@ class Runner:
         if run.why == "shutdown":
             # What a handler raises on being stopped is no error of its job.
             return Released()
-        outcome = outcomes.raised(error, run.handler, run.claimed.job.attempt)
-        if isinstance(outcome, Errored):
-            self._teller.error(error, run.claimed.job)
+        return outcomes.raised(error, run.handler, run.claimed.job.attempt)
+
+    def _told(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
+        """Every error is told to the hooks and to the user's own backoff, also one that no exception of ours stands for
+        (a timeout, a process that died)."""
+        if error is None:
+            error = RuntimeError(outcome.error)
+            if run.handler.own_backoff is not None and outcome.delay_ms is None:
+                delay_ms = outcomes.own_delay(error, run.handler, run.claimed.job.attempt)
+                outcome = structs.replace(outcome, delay_ms=delay_ms)
+        self._teller.error(error, run.claimed.job)
         return outcome

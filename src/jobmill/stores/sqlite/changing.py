@@ -30,6 +30,7 @@ from jobmill.stores.sqlite.step import Step
 
 KEEP_CANCELLED = Keep(age_ms=30 * 24 * 60 * 60 * 1000)
 
+_encode = msgspec.json.Encoder().encode
 _decode_options = msgspec.json.Decoder(JobOptions).decode
 
 # What a change is about: seq, id, name, queue, state, errors, options.
@@ -87,7 +88,7 @@ def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
         case Reprioritise():
             step.write("reprioritise", (seq, step.now_ms, wanted.priority))
         case Remove():
-            remove(step, row)
+            remove(step, [row])
     return None
 
 
@@ -96,7 +97,7 @@ def _cancel(step: Step, row: Row) -> None:
     step.write("cancel", (row[0], step.now_ms, keep.age_ms, keep.last))
     _tell(step, row, "cancelled", "cancelled")
     if keep.at_once:
-        remove(step, (*row[:4], "cancelled", row[5], row[6]))
+        remove(step, [(*row[:4], "cancelled", row[5], row[6])])
 
 
 def _keep_failed(options: str | None) -> Keep | None:
@@ -118,10 +119,12 @@ def _requeue(step: Step, row: Row, wanted: Requeue, index: int) -> str | None:
     return None
 
 
-def remove(step: Step, row: Row) -> None:
-    """Take a job away, with its log lines and its large payload (a trigger does that)."""
-    step.write("remove", (row[0],))
-    _tell(step, row, "removed", row[4])
+def remove(step: Step, rows: Sequence[Row]) -> None:
+    """Take jobs away, with their log lines and large payloads (a trigger does that)."""
+    step.write("remove", (_encode([row[0] for row in rows]).decode(),))
+    if step.queues.any(step):
+        for row in rows:
+            _tell(step, row, "removed", row[4])
 
 
 def _tell(step: Step, row: Row, fact: Fact, state: State) -> None:

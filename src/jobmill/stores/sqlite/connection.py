@@ -15,7 +15,8 @@ from jobmill.errors import JobmillError, StoreAway, StoreBusy, StoreError
 OLDEST = (3, 33, 0)
 
 BUSY_SECONDS = 5.0
-_PAUSES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
+# Short to the end: whoever commits and begins again at once leaves the lock free for a blink.
+_PAUSES = (0.0005, 0.001, 0.002, 0.003)
 
 # Trying again later may help: the disk is full or away, the file or its directory is not ours to use now.
 _AWAY = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_PERM", "SQLITE_AUTH")

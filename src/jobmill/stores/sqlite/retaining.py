@@ -14,6 +14,5 @@ def purge(step: Step, limit: int) -> Purged:
         if len(gone) <= limit:
             rows = step.rows("purge_surplus", (queue, state, keep_last, limit + 1))
             gone.update((row[0], row) for row in rows)
-    for row in list(gone.values())[:limit]:
-        remove(step, row)
+    remove(step, list(gone.values())[:limit])
     return Purged(min(len(gone), limit), more=len(gone) > limit)

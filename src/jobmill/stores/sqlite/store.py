@@ -120,6 +120,8 @@ class SqliteStore:
         if sqlite3.sqlite_version_info < OLDEST:
             oldest = ".".join(map(str, OLDEST))
             raise StoreError(f"SQLite {oldest} or newer is needed; this Python has {sqlite3.sqlite_version}")
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a directory; name a file in it")
         if not self.path.parent.is_dir():
             raise StoreError(f"the directory {self.path.parent} does not exist; create it first")
         refuse_network(self.path)
@@ -244,22 +246,29 @@ class _AtWork:
         self.writer = Desk("jobmill-sqlite-writer", self._writer.run)
         self.reader = Desk("jobmill-sqlite-reader", Reader(reader, path, clock).run)
         self._path, self._synchronous, self._bell = path, synchronous, bell
+        self._lock = threading.Lock()
         self._watcher: Watcher | None = None
 
     def somebody_sleeps(self) -> None:
         """See what other connections have written since the sleeper looked, and watch them from now on."""
         self._look()
-        if self._watcher is None:
-            self._watcher = Watcher(self._path, connect(self._path, self._synchronous), self._bell, self._look)
-        self._watcher.poke()
+        with self._lock:
+            if self._watcher is None:
+                with in_our_words(self._path):
+                    connection = connect(self._path, self._synchronous)
+                    self._watcher = Watcher(self._path, connection, self._bell, self._look)
+            self._watcher.poke()
 
     def _look(self) -> None:
         self.writer.post(self._writer.look)
 
     def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.close()
+        """Finish what was handed in, wake who sleeps, and give everything back."""
+        with self._lock:
+            if self._watcher is not None:
+                self._watcher.close()
         self.writer.close()
+        self._bell.ring()
         self.reader.close()
         for connection in self._connections:
             connection.close()

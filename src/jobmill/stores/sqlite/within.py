@@ -66,7 +66,15 @@ def enqueue_within(
         _check_same_file(cursor, path)
         if not connection.in_transaction:
             cursor.execute("BEGIN IMMEDIATE")
-        receipts = enqueue(Step(cursor, now_ms, Queues()), new_jobs)
+        # A call that fails halfway leaves nothing behind, whatever the caller then does with the transaction.
+        cursor.execute("SAVEPOINT jobmill_enqueue")
+        try:
+            receipts = enqueue(Step(cursor, now_ms, Queues()), new_jobs)
+        except BaseException:
+            cursor.execute("ROLLBACK TO jobmill_enqueue")
+            raise
+        finally:
+            cursor.execute("RELEASE jobmill_enqueue")
     known = _open.get()
     if not any(one.connection is connection for one in known):
         _open.set((*known, _Open(connection, path)))

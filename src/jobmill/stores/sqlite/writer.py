@@ -56,9 +56,10 @@ class Writer:
             self._bell.ring()
 
     def _transaction(self, batch: Sequence[Work]) -> Sequence[Answer]:
-        if len(batch) == 1 and batch[0] == self.look:
+        if all(work == self.look for work in batch):
+            # Needs no lock.
             self.look()
-            return [None]
+            return [None] * len(batch)
         self._check_file()
         try:
             return self._attempt(batch, careful=False)

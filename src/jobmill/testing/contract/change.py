@@ -131,10 +131,10 @@ class ChangeContract:
     # ------------------------------------------------------------------------------------------------ requeue
 
     async def test_a_requeued_job_waits_with_fresh_budgets(self, harness: Harness) -> None:
-        claimed = await started(harness.store, new(payload=[1], priority=4))
+        await settle(harness.store, retry(await started(harness.store, new(payload=[1], priority=4)), 0))
+        claimed = await claim_one(harness.store)
         await harness.store.report([Report(lease=claimed.lease, progress=Progress(60))])
-        await settle(harness.store, retry(claimed, 0))
-        await settle(harness.store, fail(await claim_one(harness.store)))
+        await settle(harness.store, fail(claimed))
         await harness.advance(9)
         await harness.store.change([claimed.job.id], Requeue())
         job = await look(harness.store, claimed.job.id)

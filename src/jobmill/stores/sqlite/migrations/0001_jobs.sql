@@ -42,7 +42,9 @@ CREATE TABLE jobmill_jobs (
     payload TEXT
 );
 
--- Claim order. The planner uses a partial index only where the query names the state as a literal.
+-- Claim order. The planner uses a partial index only where the query names the state as a literal. With the state as
+-- first column, SQLite before 3.41 could answer from the index alone; that costs 5 % of settle + claim and saves nothing
+-- measurable there.
 CREATE INDEX jobmill_waiting ON jobmill_jobs (queue, name, priority, due_ms) WHERE state = 'waiting';
 
 -- Ended leases, and how many run.

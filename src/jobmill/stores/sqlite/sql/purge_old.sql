@@ -1,35 +1,39 @@
 -- Final jobs that are older than they should be kept.
 -- ?1 now, ?2 most. Rows: seq, id, name, queue, state, errors, options.
--- A skip scan: a range of the index for each state, queue, name and age, of which there are few.
+-- A skip scan: some seeks for each state, queue, name and age that there is, then a range of the index.
 WITH RECURSIVE kept (state, queue, name, age_ms) AS (
-    SELECT * FROM (
-        SELECT jobs.state, jobs.queue, jobs.name, jobs.keep_age_ms
-        FROM (VALUES ('succeeded'), ('failed'), ('cancelled')) AS final CROSS JOIN jobmill_jobs AS jobs
-        WHERE
-            jobs.seq = (
-                SELECT first.seq FROM jobmill_jobs AS first
-                WHERE
-                    (first.state = 'succeeded' OR first.state = 'failed' OR first.state = 'cancelled')
-                    AND first.state = final.column1
-                ORDER BY first.queue, first.name, first.keep_age_ms LIMIT 1
-            )
-    )
+    SELECT final.column1, '', '', NULL FROM (VALUES ('succeeded'), ('failed'), ('cancelled')) AS final
     UNION ALL
     SELECT jobs.state, jobs.queue, jobs.name, jobs.keep_age_ms
     FROM kept CROSS JOIN jobmill_jobs AS jobs
     WHERE
-        jobs.seq = (
-            SELECT next.seq FROM jobmill_jobs AS next
-            WHERE
-                (next.state = 'succeeded' OR next.state = 'failed' OR next.state = 'cancelled')
-                AND next.state = kept.state
-                AND (next.queue, next.name, coalesce(next.keep_age_ms, -1))
-                > (kept.queue, kept.name, coalesce(kept.age_ms, -1))
-            ORDER BY next.queue, next.name, next.keep_age_ms LIMIT 1
+        jobs.seq = coalesce(
+            (
+                SELECT older.seq FROM jobmill_jobs AS older INDEXED BY jobmill_final
+                WHERE
+                    (older.state = 'succeeded' OR older.state = 'failed' OR older.state = 'cancelled')
+                    AND older.state = kept.state AND older.queue = kept.queue AND older.name = kept.name
+                    AND older.keep_age_ms > coalesce(kept.age_ms, -1)
+                ORDER BY older.keep_age_ms LIMIT 1
+            ),
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_final
+                WHERE
+                    (next.state = 'succeeded' OR next.state = 'failed' OR next.state = 'cancelled')
+                    AND next.state = kept.state AND next.queue = kept.queue AND next.name > kept.name
+                ORDER BY next.name, next.keep_age_ms LIMIT 1
+            ),
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_final
+                WHERE
+                    (next.state = 'succeeded' OR next.state = 'failed' OR next.state = 'cancelled')
+                    AND next.state = kept.state AND next.queue > kept.queue
+                ORDER BY next.queue, next.name, next.keep_age_ms LIMIT 1
+            )
         )
 )
 SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
-FROM kept CROSS JOIN jobmill_jobs AS jobs
+FROM kept CROSS JOIN jobmill_jobs AS jobs INDEXED BY jobmill_final
 WHERE
     kept.age_ms IS NOT NULL
     AND (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')

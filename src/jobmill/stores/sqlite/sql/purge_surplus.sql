@@ -1,14 +1,14 @@
 -- Final jobs that are not among the last of their queue and state, as they should be.
 -- ?1 queue, ?2 state, ?3 keep_last, ?4 most. Rows: seq, id, name, queue, state, errors, options.
 WITH last (finished_ms, seq) AS (
-    SELECT jobs.finished_ms, jobs.seq FROM jobmill_jobs AS jobs
+    SELECT jobs.finished_ms, jobs.seq FROM jobmill_jobs AS jobs INDEXED BY jobmill_final
     WHERE
         (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')
         AND jobs.state = ?2 AND jobs.queue = ?1
     ORDER BY jobs.finished_ms DESC, jobs.seq DESC LIMIT 1 OFFSET ?3 - 1
 )
 SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
-FROM last CROSS JOIN jobmill_jobs AS jobs
+FROM last CROSS JOIN jobmill_jobs AS jobs INDEXED BY jobmill_keep_last
 WHERE
     (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')
     AND jobs.queue = ?1 AND jobs.state = ?2 AND jobs.keep_last = ?3

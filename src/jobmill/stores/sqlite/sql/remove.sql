@@ -1,3 +1,3 @@
--- Take a job away; a trigger takes its log lines and its large payload.
--- ?1 seq.
-DELETE FROM jobmill_jobs WHERE seq = ?1
+-- Take jobs away; a trigger takes their log lines and large payloads.
+-- ?1 seqs as JSON.
+DELETE FROM jobmill_jobs WHERE seq IN (SELECT value FROM json_each(?1))

@@ -9,10 +9,12 @@ UPDATE jobmill_jobs AS jobs SET
     tracebacks = coalesce(done.column8, jobs.tracebacks),
     keep_age_ms = done.column9, keep_last = done.column10,
     due_ms = CASE
+        WHEN done.column13 IS NULL OR jobs.recurrence IS NULL THEN coalesce(done.column11, jobs.due_ms)
         WHEN done.column13 <> coalesce(json_extract(jobs.recurrence, '$.revision'), 0) THEN jobs.due_ms
         ELSE coalesce(done.column11, jobs.due_ms)
     END,
     slot_ms = CASE
+        WHEN done.column13 IS NULL OR jobs.recurrence IS NULL THEN coalesce(done.column12, jobs.slot_ms)
         WHEN done.column13 <> coalesce(json_extract(jobs.recurrence, '$.revision'), 0) THEN jobs.slot_ms
         ELSE coalesce(done.column12, jobs.slot_ms)
     END,

@@ -1,0 +1,62 @@
+"""Enqueue: a lone caller, fifty concurrent ones, and many jobs in a call."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from bench.child import run as in_child
+from bench.figures import RATE, Results, Verdict, judge, ratios, told, values_of
+from bench.lab import Lab, Turn, sqlite_url
+from bench.ours import enqueue as ours
+from bench.peers import huey_sqlite
+
+NAME = "enqueue"
+CALLERS = 50
+SIZE = 1_000
+
+OURS = "jobmill"
+HUEY = "huey"
+LONE, CONCURRENT, BULK = "one by one", f"{CALLERS} callers", f"{SIZE:,} a call"
+
+
+def run(lab: Lab) -> None:
+    """Into an empty file each time."""
+    if "sqlite" not in lab.stores:
+        return
+    turns: dict[str, Turn] = {
+        f"{OURS}, {LONE}": partial(_one_by_one, lab, LONE, 1, lab.scale.enqueue_jobs),
+        f"{OURS}, {CONCURRENT}": partial(_one_by_one, lab, CONCURRENT, CALLERS, lab.scale.bulk_jobs // 2),
+        f"{OURS}, {BULK}": partial(_bulk, lab),
+        f"{HUEY}, {LONE}": partial(_huey, lab),
+    }
+    lab.alternate(turns)
+
+
+def _one_by_one(lab: Lab, what: str, callers: int, jobs: int, place: Path) -> None:
+    url = sqlite_url(place / "jobmill.db")
+    lab.record_run(what, OURS, in_child(ours.one_by_one, url=url, callers=callers, jobs=jobs, seconds=lab.scale.run_s))
+
+
+def _bulk(lab: Lab, place: Path) -> None:
+    url = sqlite_url(place / "jobmill.db")
+    jobs, seconds = lab.scale.bulk_jobs, lab.scale.run_s
+    lab.record_run(BULK, OURS, in_child(ours.bulk, url=url, size=SIZE, jobs=jobs, seconds=seconds))
+
+
+def _huey(lab: Lab, place: Path) -> None:
+    path = str(place / "huey.db")
+    jobs, seconds = lab.scale.enqueue_jobs, lab.scale.run_s
+    lab.record_run(LONE, HUEY, in_child(huey_sqlite.enqueue, path=path, jobs=jobs, seconds=seconds))
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """What company and bulk bring."""
+    lone = results.get(NAME, LONE, OURS, RATE)
+    concurrent = results.get(NAME, CONCURRENT, OURS, RATE)
+    bulk = results.get(NAME, BULK, OURS, RATE)
+    return [
+        judge("bulk enqueue, against one by one", ratios(bulk, lone), "at least", 10, "x"),
+        judge(f"enqueue from {CALLERS} callers, against a lone one", ratios(concurrent, lone), "at least", 5, "x"),
+        told("huey, one by one", values_of(results.get(NAME, LONE, HUEY, RATE)), RATE),
+    ]

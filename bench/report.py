@@ -1,0 +1,124 @@
+"""The report: a table for the terminal, a page for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figure, Results, Verdict
+from bench.peers.about import About
+from bench.scale import Scale
+
+COLOURS = {"met": "green", "missed": "red", "reported": "dim"}
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """All that is told about one run."""
+
+    date: str
+    minutes: float
+    #: None, or why there is less than was asked for.
+    incomplete: str | None
+    seed: int
+    machine: dict[str, str]
+    scale: Scale
+    contenders: tuple[About, ...]
+    #: What each measure measures.
+    measures: dict[str, str]
+    verdicts: list[Verdict]
+    figures: list[Figure]
+    faults: dict[str, str]
+
+
+def show(console: Console, results: Results) -> None:
+    """The figures and the verdicts, in the terminal."""
+    for measure in dict.fromkeys(figure.measure for figure in results.figures):
+        rows = _rows(results.of(measure))
+        table = Table(*rows[0], title=measure, title_justify="left", box=None, pad_edge=False)
+        for row in rows[1:]:
+            table.add_row(*row)
+        console.print(table, "", sep="\n")
+    table = Table("figure", "target", "measured: median (least – most)", "", box=None, pad_edge=False)
+    for one in results.verdicts:
+        table.add_row(one.what, one.target, one.measured, f"[{COLOURS[one.word]}]{one.word}")
+    console.print(table)
+    for measure, why in results.faults.items():
+        console.print(f"\n[red]{measure} broke:[/red]", markup=True)
+        console.print(why, markup=False)
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """Both files; of the same day the later run stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page, data = folder / f"{report.date}.md", folder / f"{report.date}.json"
+    page.write_text(_page(report), "utf-8")
+    data.write_bytes(msgspec.json.format(msgspec.json.encode(_plain(report)), indent=1) + b"\n")
+    return [page, data]
+
+
+def _plain(report: Report) -> Any:
+    plain = msgspec.to_builtins(report)
+    for figure, made in zip(report.figures, plain["figures"], strict=True):
+        made["median"] = figure.median
+    return plain
+
+
+def _page(report: Report) -> str:
+    parts = [f"# Benchmark of {report.date}\n", _head(report)]
+    rows = [(one.what, one.target, one.measured, one.word) for one in report.verdicts]
+    parts += ["## Targets\n", _table([("figure", "target", "measured: median (least – most)", ""), *rows])]
+    for measure, about in report.measures.items():
+        own = [figure for figure in report.figures if figure.measure == measure]
+        parts.append(f"## {measure.capitalize()}: {about}\n")
+        if own:
+            parts.append(_table(_rows(own)))
+        if measure in report.faults:
+            parts.append(f"This measure broke:\n\n```\n{report.faults[measure]}\n```\n")
+    parts += ["## Contenders\n", _table(_contenders(report.contenders))]
+    parts += ["## Machine\n", _table([("what", ""), *report.machine.items()])]
+    sizes = [(field, str(size)) for field, size in msgspec.to_builtins(report.scale).items()]
+    parts += ["## Sizes\n", _table([("what", ""), *sizes])]
+    return "\n".join(parts)
+
+
+def _head(report: Report) -> str:
+    kind = "A quick run" if report.scale.quick else "A full run"
+    note = f" **Incomplete: {report.incomplete}.**" if report.incomplete else ""
+    return (
+        f"{kind} of {report.minutes:.0f} minutes, seed {report.seed}, made by `python3 dev.py bench`.{note} "
+        "Contenders alternate within each round, and every run is a fresh process. Ratios are taken round by round; "
+        "what stands in a table is the median of the rounds, with the least and the most in brackets. CPU is that of "
+        "the process that does the work, all threads.\n"
+    )
+
+
+def _contenders(contenders: Sequence[About]) -> list[tuple[str, ...]]:
+    rows = [(one.name, one.settings, one.guarantee) for one in contenders]
+    return [("who", "settings", "after kill -9 the jobs that ran are"), *rows]
+
+
+def _rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
+    """A header, and one row for each contender and circumstance, with a column for each unit."""
+    units = list(dict.fromkeys(figure.unit for figure in figures))
+    cells = {(one.what, one.who, one.unit): str(one) for one in figures}
+    keys = sorted(dict.fromkeys((one.what, one.who) for one in figures), key=lambda key: (key[1], _natural(key[0])))
+    rows = [(who, what, *(cells.get((what, who, unit), "–") for unit in units)) for what, who in keys]
+    return [("who", "how", *units), *rows]
+
+
+def _natural(text: str) -> tuple[str, int, str]:
+    """Numbers by their size: 50 slots after 10 slots; and by kind before that."""
+    number, _, rest = text.replace(",", "").partition(" ")
+    return (rest, int(number), "") if number.isdigit() else (text, 0, text)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

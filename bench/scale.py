@@ -1,0 +1,56 @@
+"""How much is measured: the full run, and the quick one."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """All sizes of a run. Every run ends after its jobs or its seconds, whichever comes first."""
+
+    quick: bool
+    rounds: int
+    #: A measure begins no further round after so long: a full run ends within 40 minutes, a quick one within 3.
+    budget_s: float
+    #: The longest that one run may take.
+    run_s: float
+    drain_jobs: int
+    enqueue_jobs: int
+    bulk_jobs: int
+    pickups: int
+    depths: tuple[int, ...]
+    #: How many jobs are taken from each depth.
+    depth_jobs: int
+    busy_s: float
+    beside_jobs: int
+
+
+FULL = Scale(
+    quick=False,
+    rounds=5,
+    budget_s=480,
+    run_s=20,
+    drain_jobs=20_000,
+    enqueue_jobs=2_000,
+    bulk_jobs=50_000,
+    pickups=200,
+    depths=(1_000, 10_000, 100_000, 1_000_000),
+    depth_jobs=5_000,
+    busy_s=3,
+    beside_jobs=100_000,
+)
+
+QUICK = Scale(
+    quick=True,
+    rounds=2,
+    budget_s=25,
+    run_s=2,
+    drain_jobs=20_000,
+    enqueue_jobs=500,
+    bulk_jobs=20_000,
+    pickups=60,
+    depths=(1_000, 100_000),
+    depth_jobs=5_000,
+    busy_s=1.5,
+    beside_jobs=40_000,
+)

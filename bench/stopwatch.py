@@ -1,0 +1,25 @@
+"""Time and CPU of this process, from one moment on."""
+
+from __future__ import annotations
+
+import time
+
+from bench.figures import Ran
+
+
+class Stopwatch:
+    """Starts when it is made."""
+
+    def __init__(self) -> None:
+        self._cpu = time.process_time()
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return time.perf_counter() - self._began
+
+    def ran(self, jobs: int) -> Ran:
+        """What so many jobs took until now."""
+        seconds = self.seconds
+        return Ran(jobs=jobs, seconds=seconds, cpu_seconds=time.process_time() - self._cpu)

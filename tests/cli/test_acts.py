@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+def states(shell: Shell) -> dict[str, str]:
+    return {job["id"]: job["state"] for job in shell.json("jobs", "list")}
+
+
+@pytest.fixture
+def three(shell: Shell) -> Shell:
+    for id in ("a", "b", "c"):
+        shell("enqueue", "good" if id != "c" else "bad", "--id", id)
+    return shell
+
+
+def test_cancel_one_and_several(three: Shell) -> None:
+    assert three("jobs", "cancel", "a").stdout == "a cancelled\n"
+    assert three("jobs", "cancel", "b", "c").stdout == "2 jobs cancelled\n"
+    assert set(states(three).values()) == {"cancelled"}
+
+
+def test_what_cannot_be_changed_is_told_one_by_one(three: Shell) -> None:
+    three("jobs", "cancel", "a")
+    result = three("jobs", "cancel", "a", "b", "nobody", code=1)
+    assert result.stdout == "b cancelled\n"
+    lines = sorted(result.stderr.splitlines())
+    assert [line.split(":")[1] for line in lines] == [" a not cancelled", " nobody not cancelled"]
+    answer = three.json("jobs", "cancel", "a", "c", code=1)
+    assert answer["changed"] == ["c"]
+    assert list(answer["refused"]) == ["a"]
+
+
+def test_by_filter_and_all(three: Shell) -> None:
+    assert three("jobs", "cancel", "--name", "bad").stdout == "1 job cancelled\n"
+    assert three("jobs", "cancel", "--state", "failed").stdout == "0 jobs cancelled\n"
+    assert three.json("jobs", "cancel", "--all", "--yes") == {"changed": ["a", "b"], "refused": {}}
+    assert three("jobs", "remove", "--all").stdout == "3 jobs removed\n"
+    assert states(three) == {}
+
+
+def test_ids_from_stdin(three: Shell) -> None:
+    assert three("jobs", "cancel", "-", input="a\nb\n").stdout == "2 jobs cancelled\n"
+
+
+def test_requeue_spread(three: Shell) -> None:
+    three("jobs", "cancel", "--all")
+    assert three("jobs", "requeue", "--all", "--spread", "30m").stdout == "3 jobs requeued\n"
+    due = sorted(datetime.fromisoformat(job["due_at"]) for job in three.json("jobs", "list"))
+    assert [round((one - due[0]).total_seconds() / 60) for one in due] == [0, 10, 20]
+
+
+def test_reschedule_and_reprioritise(three: Shell) -> None:
+    assert three("jobs", "reschedule", "a", "--due-at", "2030-01-01T00:00Z").stdout == "a rescheduled\n"
+    assert three("jobs", "reprioritise", "--all", "--priority", "9").stdout == "3 jobs reprioritised\n"
+    job = three.json("jobs", "show", "a")
+    assert (job["due_at"], job["priority"]) == ("2030-01-01T00:00:00Z", 9)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["cancel"], "say which jobs"),
+        (["cancel", "a", "--all"], "only one of them"),
+        (["remove", "a", "--name", "good"], "only one of them"),
+        (["reschedule", "a"], "say --delay or --due-at"),
+        (["reprioritise", "a"], "Missing option '--priority'"),
+        (["reprioritise", "a", "--priority", "-1"], "priority: expected"),
+        (["requeue", "--all", "--spread", "-1s"], "spread: expected"),
+        (["cancel", "--state", "done"], "'done' is not one of"),
+    ],
+)
+def test_wrong_usage_changes_nothing(three: Shell, args: list[str], said: str) -> None:
+    assert said in three.refused("jobs", *args, code=2)
+    assert set(states(three).values()) == {"waiting"}
+
+
+@pytest.mark.parametrize(("answer", "code", "state"), [(b"n\n", 1, "waiting"), (b"y\n", 0, "cancelled")])
+def test_a_terminal_is_asked_before_several_are_changed(three: Shell, answer: bytes, code: int, state: str) -> None:
+    ours, theirs = os.openpty()
+    process = three.start("jobs", "cancel", "--all", stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while b"cancel 3 jobs? [y/N]" not in said:
+        said += os.read(ours, 1024)
+    os.write(ours, answer)
+    assert process.wait(20) == code
+    os.close(ours)
+    assert set(states(three).values()) == {state}

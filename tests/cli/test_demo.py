@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture
+def temporary(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the demo puts its file."""
+    place = shell.folder / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    return place
+
+
+@pytest.mark.slow
+def test_the_demo_shows_every_kind_and_ends_by_itself(shell: Shell, temporary: Path) -> None:
+    began = time.monotonic()
+    process = shell.start("demo")
+    said, wrong = process.communicate(timeout=30)
+    assert (process.returncode, wrong) == (0, "")
+    assert time.monotonic() - began < 20
+    for kind, word in {
+        "now": "succeeded: hello Ada",
+        "delayed": "due in 3 s",
+        "priority 0": "running",
+        "unique": "enqueued again: duplicate",
+        "recurring": "succeeded: beat 2",
+        "retried": "retrying in 1.4 s",
+        "fails": "failed: no attempts left after 2",
+        "progress": "progress 50 %",
+        "sync": "in a thread",
+        "isolated": "errored: process ended by SIGSEGV",
+        "cancelled": "cancelled while it ran",
+    }.items():
+        lines = [line for line in said.splitlines() if f" s  {kind} " in line]
+        assert any(word in line for line in lines), (kind, word, said)
+    order = [line.split()[3] for line in said.splitlines() if "print_page" in line and "running" in line]
+    assert order == ["0", "5", "9"]
+    for word in ("states ", "failed   charge_card: PermissionError: card declined", "pick-up ", "2,000 jobs enqueued"):
+        assert word in said
+    assert "`jobmill worker app.py:jobs`" in said
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_demo_draws_on_a_terminal(shell: Shell, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "30")
+    ours, theirs = os.openpty()
+    process = shell.start("demo", stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    while b"jobmill enqueue NAME" not in said:
+        said += os.read(ours, 65_536)
+    assert process.wait(20) == 0
+    os.close(ours)
+    text = said.decode()
+    assert "by jobs.cancel(id), while it ran" in text
+    assert "frame 3" in text
+    assert "✔" in text
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_demo_ends_at_once_when_told_to(shell: Shell, temporary: Path, signum: signal.Signals, code: int) -> None:
+    process = shell.start("demo")
+    assert process.stdout is not None
+    while "progress" not in process.stdout.readline():
+        pass
+    process.send_signal(signum)
+    _, wrong = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert wrong.strip() == ""
+    assert list(temporary.iterdir()) == []

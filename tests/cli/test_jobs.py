@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from jobmill import Client
+from jobmill.core.changes import Claim
+from tests.cli.conftest import Shell
+
+
+def test_a_listing_for_people(shell: Shell) -> None:
+    waiting = shell.enqueue("good", "--delay", "300.5")
+    done = shell.enqueue("good", "--queue", "default")
+    failed = shell.enqueue("bad", "--max-attempts", "1")
+    shell.tick()
+    head, *lines = shell("jobs", "list").stdout.splitlines()
+    assert head.split() == ["id", "name", "queue", "state", "attempt", "when", "error"]
+    by_id = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert by_id == {
+        waiting: "good default waiting 1 due in 5 m",
+        done: "good default succeeded 1 now",
+        failed: "bad default failed 1/1 now RuntimeError: out of paper",
+    }
+
+
+def test_a_running_job_is_listed_with_its_time(shell: Shell) -> None:
+    shell("enqueue", "snail")
+
+    async def claim(client: Client) -> None:
+        wish = Claim(queues=("default",), names={"snail": 1}, n=1, lease_ms=60_000, worker="w", token="secret-token")
+        assert (await client.store.exchange([], wish)).claimed
+
+    shell.do(claim)
+    assert "running        1  for " in shell("jobs", "list").stdout
+    # The token of the lease is in no listing.
+    (job,) = shell.json("jobs", "list")
+    assert job["worker"] == "w"
+    assert "secret-token" not in str(job) + shell("jobs", "show", job["id"]).stdout
+
+
+def test_filters_and_limits(shell: Shell) -> None:
+    for n in range(5):
+        shell("enqueue", "good", "--id", f"a{n}", "--tenant", "ada")
+    shell("enqueue", "bad", "--id", "b", "--queue", "other", "--unique-key", "k", "--delay", "2h")
+
+    def ids(*args: str) -> set[str]:
+        return {job["id"] for job in shell.json("jobs", "list", *args)}
+
+    ours = {f"a{n}" for n in range(5)}
+    assert ids("--queue", "other") == ids("--name", "bad") == ids("--unique-key", "k") == {"b"}
+    assert ids("--tenant", "ada") == ids("--due-before", "in 1h") == ours
+    assert ids("--due-after", "in 1h") == {"b"}
+    assert ids("--created-after", "1h ago", "--created-before", "in 1h") == ours | {"b"}
+    assert ids("--state", "running", "--state", "failed") == ids("--finished-before", "now") == set()
+    assert ids("--state", "waiting") == ours | {"b"}
+    assert len(ids("--limit", "2")) == 2
+
+
+def test_pages_are_followed_by_their_cursor(shell: Shell) -> None:
+    for n in range(5):
+        shell("enqueue", "good", "--id", f"a{n}")
+    seen: list[str] = []
+    cursor: list[str] = []
+    while True:
+        result = shell("jobs", "list", "--limit", "2", *cursor)
+        seen += [line.split()[0] for line in result.stdout.splitlines()[1:]]
+        more = [line for line in result.stderr.splitlines() if line.startswith("more: --cursor ")]
+        if not more:
+            break
+        cursor = more[0].split()[1:]
+    assert sorted(seen) == [f"a{n}" for n in range(5)]
+
+
+def test_a_limit_may_be_more_than_a_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmill.cli.jobs.PAGE", 2)
+    for n in range(5):
+        shell("enqueue", "good", "--id", f"a{n}")
+    assert len(shell.json("jobs", "list")) == 5
+    assert len(shell.json("jobs", "list", "--limit", "3")) == 3
+
+
+def test_no_jobs(shell: Shell) -> None:
+    shell("migrate")
+    assert shell.json("jobs", "list") == []
+    assert shell("jobs", "list").stderr == "no jobs\n"
+    assert shell("jobs", "list", "--name", "x").stderr == "no jobs match\n"
+
+
+def test_show_tells_everything(shell: Shell) -> None:
+    id = shell.enqueue("bad", "--tenant", "ada", "--max-attempts", "1")
+    shell.tick()
+    said = shell("jobs", "show", id, "--logs").stdout
+    for part in (id, "state", "failed", "RuntimeError: out of paper", "tenant", "ada", "attempt", "1 of 1, 1 errored"):
+        assert part in said
+    assert "traceback 1 of 1\nTraceback (most recent call last):\n" in said
+    assert said.rstrip().endswith("a line before the end")
+    assert "a line before" not in shell("jobs", "show", id).stdout
+
+
+def test_show_for_programs(shell: Shell) -> None:
+    id = shell.enqueue("bad", "--max-attempts", "1")
+    shell.tick()
+    job = shell.json("jobs", "show", id, "--logs")
+    assert [line["text"] for line in job["logs"]] == ["a line before the end"]
+    assert job["logs"][0]["at"].endswith("Z")
+    assert job["error"] == "RuntimeError: out of paper"
+    assert "logs" not in shell.json("jobs", "show", id)
+
+
+def test_a_job_that_is_not_there(shell: Shell) -> None:
+    shell("migrate")
+    assert "there is no job 'nobody'" in shell.refused("jobs", "show", "nobody", code=1)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jobmill
+from jobmill.errors import StoreAway, StoreBusy
+from jobmill.stores.sqlite import SqliteStore
+from tests.cli.conftest import Shell
+
+COMMANDS = (
+    *("worker", "enqueue", "jobs", "jobs list", "jobs show", "jobs cancel", "jobs requeue", "jobs remove"),
+    *("jobs reschedule", "jobs reprioritise", "queues", "queues counts", "queues pause", "queues resume"),
+    *("queues limits", "queues feed", "events", "migrate", "demo"),
+)
+
+
+def test_the_version(shell: Shell) -> None:
+    assert shell("--version").stdout == f"jobmill {jobmill.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(shell: Shell, command: str) -> None:
+    for help in ("--help", "-h"):
+        assert shell(*command.split(), help).stdout.startswith(f"Usage: jobmill {command} ")
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "worker --help", "jobs list --help"])
+def test_starting_imports_nothing_heavy(shell: Shell, command: str) -> None:
+    """Rather than a time, which depends on the machine: what costs time is not there."""
+    heavy = ["rich", "sqlite3", "jobmill.stores.sqlite", "jobmill.stores.memory", "jobmill.worker", "jobmill.sync"]
+    code = f"""
+import atexit, sys
+atexit.register(lambda: print("heavy:", [name for name in {heavy} if name in sys.modules]))
+sys.argv = ["jobmill", *{command.split()}]
+from jobmill.cli import main
+main()
+"""
+    said = subprocess.check_output([sys.executable, "-c", code], env=shell.environment, text=True)
+    assert said.splitlines()[-1] == "heavy: []"
+
+
+def test_python_m_jobmill(shell: Shell) -> None:
+    process = shell.start("--version")
+    assert process.communicate(timeout=20) == (f"jobmill {jobmill.__version__}\n", "")
+    assert process.returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nothing"],
+        ["jobs", "nothing"],
+        ["jobs", "list", "--nothing"],
+        ["jobs", "list", "--limit", "0"],
+        ["jobs", "show"],
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(shell: Shell, args: list[str]) -> None:
+    line = shell.refused(*args, code=2)
+    assert "(see jobmill" in line
+    assert "--help)" in line
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "said"),
+    [
+        ("oracle://x", 2, "url: expected"),
+        ("sqlite://x", 2, "three slashes"),
+        ("redis://localhost", 2, "jobmill[redis]"),
+        ("memory://", 2, "lives inside one process"),
+    ],
+)
+def test_a_url_that_is_of_no_use(shell: Shell, url: str, code: int, said: str) -> None:
+    assert said in shell.refused("jobs", "list", "--url", url, code=code)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["jobs", "list"],
+        ["jobs", "show", "x"],
+        ["jobs", "cancel", "--all"],
+        ["queues"],
+        ["queues", "pause", "x"],
+        ["events", "default"],
+    ],
+)
+def test_looking_does_not_make_a_database(shell: Shell, args: list[str]) -> None:
+    assert f"there is no database at {shell.file};" in shell.refused(*args, code=1)
+    assert list(shell.folder.iterdir()) == []
+
+
+def test_url_on_the_line_wins_over_the_environment(shell: Shell, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    shell("enqueue", "good", "--url", f"sqlite:///{other}")
+    assert other.exists()
+    assert not shell.file.exists()
+
+
+def test_a_file_that_is_no_database(shell: Shell) -> None:
+    shell.file.write_text("these are not the bytes that you are looking for" * 100)
+    assert str(shell.file) in shell.refused("jobs", "list", code=1)
+
+
+@pytest.mark.parametrize("error", [StoreAway("gone\nfishing"), StoreBusy("busy")])
+def test_a_store_that_is_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: StoreAway) -> None:
+    async def away(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SqliteStore, "enqueue", away)
+    assert shell.refused("enqueue", "good", code=3) == "jobmill: " + " ".join(str(error).split())
+
+
+def test_an_error_of_our_own_is_told_in_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("oops")
+
+    monkeypatch.setattr("jobmill.cli.jobs._listing", broken)
+    shell("enqueue", "good")
+    assert "unexpected KeyError: 'oops' (JOBMILL_DEBUG=1 shows where)" in shell.refused("jobs", "list", code=1)
+
+
+def test_debug_shows_where(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("migrate")
+    monkeypatch.setenv("JOBMILL_DEBUG", "1")
+    process = shell.start("jobs", "show", "x")
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "Traceback (most recent call last)" in said
+    assert said.splitlines()[-1].startswith("jobmill: there is no job 'x'")
+
+
+def test_ctrl_c_is_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SqliteStore, "enqueue", interrupted)
+    assert shell("enqueue", "good", code=130).stdout == ""
+
+
+def test_a_reader_that_has_seen_enough(shell: Shell) -> None:
+    for n in range(40):
+        shell("enqueue", "good", "--id", f"a{n}")
+    process = shell.start("jobs", "list", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (0, "")
+
+
+# ---------------------------------------------------------------------------------------------------- migrate
+
+
+def test_migrate_tells_what_ran(shell: Shell) -> None:
+    assert shell("migrate").stdout.startswith("ran 0001_")
+    assert shell("migrate").stdout == "up to date\n"
+    assert shell.json("migrate") == {"ran": []}

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from jobmill.cli.target import load_client
+from tests.cli.conftest import APP, Shell
+
+
+@pytest.fixture
+def here(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    """A working directory with an app in it; what it imports is forgotten afterwards."""
+    monkeypatch.chdir(shell.folder)
+    monkeypatch.setenv("JOBMILL_URL", shell.url)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    shell.write_app()
+    yield shell
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("target", ["app:jobs", "app.py:jobs", "./app.py:jobs", "app", "app.py"])
+def test_a_client_is_found(here: Shell, target: str) -> None:
+    assert set(load_client(target).handlers) == {"double", "refuse", "snail"}
+
+
+def test_a_file_in_a_package_is_imported_under_its_full_name(here: Shell) -> None:
+    here.write_app("", "shop/__init__.py")
+    here.write_app(APP, "shop/work.py")
+    load_client("shop/work.py:jobs")
+    assert "shop.work" in sys.modules
+    assert load_client("shop.work:jobs") is sys.modules["shop.work"].jobs
+
+
+def test_an_attribute_may_be_deep(here: Shell) -> None:
+    here.write_app("import app\n", "deep.py")
+    assert "double" in load_client("deep:app.jobs").handlers
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nothing:jobs", "there is no module 'nothing', looked for in"),
+        ("nothing.py:jobs", "there is no file nothing.py"),
+        ("app:jobz", "app has no 'jobz'; clients there: jobs"),
+        ("app:number", "app:number is a int, expected a client"),
+        ("empty", "there is no client in empty"),
+        ("empty:x", "empty has no 'x'; clients there: none"),
+        ("several", "there are several clients in several: say several:a or several:b"),
+        ("idle:jobs", "idle:jobs has no handlers; import the modules that define them in idle"),
+        ("broken:jobs", "broken does not import: ZeroDivisionError: division by zero (broken.py:2)"),
+        ("typo:jobs", "typo does not import: SyntaxError:"),
+        ("needy:jobs", "needy does not import: ModuleNotFoundError: No module named 'not_installed' (needy.py:1)"),
+        ("json.py:jobs", "json.py cannot be imported: the name 'json' is taken by"),
+        (":jobs", "does not import: ValueError: Empty module name"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_one_line(here: Shell, target: str, said: str) -> None:
+    for name, text in {
+        "empty": "",
+        "several": "import jobmill\na, b = jobmill.connect('memory://'), jobmill.connect('memory://')",
+        "idle": "import jobmill\njobs = jobmill.connect()",
+        "broken": "def f():\n    return 1 / 0\nf()",
+        "typo": "def",
+        "needy": "import not_installed",
+        "json": "",
+    }.items():
+        here.write_app(text, f"{name}.py")
+    assert said in here.refused("worker", target, code=2)
+
+
+def test_a_url_that_the_module_does_not_take(here: Shell) -> None:
+    here.write_app(APP.replace("connect()", "connect('sqlite:///own.db')"), "own.py")
+    assert "names a store of its own" in here.refused("worker", "own:jobs", "--url", here.url, code=2)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--slots", "0"], "slots: expected a whole number from 1"),
+        (["--lease", "1ms"], "lease: expected a duration of at least"),
+        (["--processes", "0"], "0 is not in the range"),
+        (["--processes", "2", "--slots", "0"], "slots: expected a whole number from 1"),
+        (["--processes", "2", "--health", "8080"], "--health is for one process"),
+        (["--queue", "a:b"], 'queue: expected a name without ":"'),
+    ],
+)
+def test_options_that_make_no_sense(here: Shell, args: list[str], said: str) -> None:
+    assert said in here.refused("worker", "app:jobs", *args, code=2)

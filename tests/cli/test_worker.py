@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> str:
+    """What a worker says, up to the line with this word."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if word in line:
+            return said
+    raise AssertionError(f"ended without {word!r}: {said}")
+
+
+@pytest.fixture
+def app(shell: Shell) -> Shell:
+    shell.write_app()
+    return shell
+
+
+def test_a_worker_runs_jobs_and_ends_gracefully(app: Shell) -> None:
+    worker = app.start("worker", "app:jobs", "--name", "ada", "--slots", "3")
+    said = read_until(worker, "worker ada: 3 slots")
+    assert "INFO" in said
+    assert app("enqueue", "double", '{"n": 21}', "--wait", "20s").stdout.splitlines()[1] == "42"
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=20)
+    assert worker.returncode == 0
+    assert "worker ada: stopped" in rest
+    assert app.json("jobs", "list")[0]["worker"] == "ada"
+
+
+def test_ctrl_c_gives_running_jobs_back(app: Shell) -> None:
+    app("enqueue", "snail", "--id", "s")
+    worker = app.start("worker", "app.py", "--shutdown-timeout", "0", "-v")
+    read_until(worker, "job s (snail), attempt 1: claimed")
+    worker.send_signal(signal.SIGINT)
+    worker.communicate(timeout=20)
+    assert worker.returncode == 0
+    (job,) = app.json("jobs", "list")
+    assert (job["state"], job["errors"], job["crashes"]) == ("waiting", 0, 0)
+
+
+def test_an_attempt_that_errs_is_a_line(app: Shell) -> None:
+    app("enqueue", "refuse", "--id", "r")
+    worker = app.start("worker", "app:jobs")
+    said = read_until(worker, "job r (refuse)")
+    assert said.splitlines()[-1].endswith("attempt 1 errored: RuntimeError: not today, nor tomorrow")
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=20)
+    assert worker.returncode == 0
+
+
+def test_quiet_is_quiet(app: Shell) -> None:
+    worker = app.start("worker", "app:jobs", "--quiet")
+    app("enqueue", "double", '{"n": 1}', "--wait", "20s")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.communicate(timeout=20) == ("", "")
+    assert worker.returncode == 0
+
+
+def test_several_processes(app: Shell) -> None:
+    worker = app.start("worker", "app:jobs", "--processes", "2", "--lease", "2s", "--queue", "default")
+    said = read_until(worker, "slots")
+    said += read_until(worker, "slots")
+    assert "process 1 of 2: started" in said
+    assert app.json("enqueue", "double", '{"n": 2}', "--wait", "20s")["result"] == 4
+    worker.send_signal(signal.SIGTERM)
+    _, rest = worker.communicate(timeout=30)
+    assert worker.returncode == 0, rest
+
+
+def test_several_processes_of_a_wrong_module(app: Shell) -> None:
+    worker = app.start("worker", "app:jobz", "--processes", "2")
+    _, said = worker.communicate(timeout=30)
+    assert worker.returncode == 2
+    assert "jobmill: app has no 'jobz'; clients there: jobs" in said
+
+
+def test_health(app: Shell) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    worker = app.start("worker", "app:jobs", "--health", str(port))
+    read_until(worker, "slots")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as answer:
+        assert answer.status == 200
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=20)
+    assert worker.returncode == 0
+
+
+def test_a_store_that_cannot_be_opened(app: Shell) -> None:
+    app.file.write_text("no database" * 500)
+    worker = app.start("worker", "app:jobs", "--quiet")
+    _, said = worker.communicate(timeout=20)
+    assert worker.returncode == 1
+    assert said.startswith("jobmill: ")
+    assert said.count("\n") == 1

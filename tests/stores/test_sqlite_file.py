@@ -1,0 +1,219 @@
+"""The SQLite store's file: making, migrating and refusing it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from jobmill.core.changes import EVERYTHING
+from jobmill.errors import Invalid, SchemaTooNew, StoreAway, StoreError, UnsafeStore
+from jobmill.stores.sqlite import SqliteStore, places, writer
+from jobmill.stores.sqlite.places import network_file_system
+from jobmill.testing.contract.support import look, new, put_one
+
+pytestmark = pytest.mark.stores("sqlite")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def tables(path: Path) -> set[str]:
+    connection = sqlite3.connect(path)
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    connection.close()
+    return names
+
+
+DIARY = b"Dear diary, " * 100
+
+
+def write(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+async def test_opening_makes_the_file_with_a_write_ahead_log(store: SqliteStore, path: Path) -> None:
+    assert "jobmill_jobs" in tables(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+async def test_migrating_again_does_nothing(path: Path) -> None:
+    assert await SqliteStore(path).migrate() == ["0001_jobs"]
+    assert await SqliteStore(path).migrate() == []
+
+
+async def test_jobs_outlive_the_store(path: Path) -> None:
+    for expected in (1, 2):
+        store = SqliteStore(path)
+        await store.open()
+        await put_one(store)
+        (counted,) = await store.count(EVERYTHING)
+        assert counted.count == expected
+        await store.close()
+
+
+async def test_a_newer_schema_is_refused_untouched(path: Path, tmp_path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE jobmill_migrations (number INTEGER, name TEXT, applied_ms INTEGER)")
+    connection.execute("INSERT INTO jobmill_migrations VALUES (9999, 'from the future', 0)")
+    connection.commit()
+    connection.close()
+    before = contents(tmp_path)
+    for verb in (SqliteStore(path).open, SqliteStore(path).migrate):
+        with pytest.raises(SchemaTooNew, match="newer Jobmill"):
+            await verb()
+    assert contents(tmp_path) == before
+
+
+async def test_the_tables_may_live_in_the_applications_own_file(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE orders (id)")
+    connection.execute("PRAGMA user_version = 7")
+    connection.commit()
+    connection.close()
+    store = SqliteStore(path)
+    await store.open()
+    await put_one(store)
+    await store.close()
+    assert {"orders", "jobmill_jobs"} <= tables(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (7,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (0,)
+    connection.close()
+
+
+async def test_a_file_that_says_it_is_anothers_is_refused_untouched(path: Path, tmp_path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA application_id = 252006673")
+    connection.execute("CREATE TABLE fossil (id)")
+    connection.commit()
+    connection.close()
+    before = contents(tmp_path)
+    with pytest.raises(StoreError, match="another application"):
+        await SqliteStore(path).open()
+    assert contents(tmp_path) == before
+
+
+async def test_a_file_that_is_no_database_is_refused_with_a_sentence(path: Path) -> None:
+    write(path, DIARY)
+    with pytest.raises(StoreError, match="is not a SQLite database"):
+        await SqliteStore(path).open()
+    assert contents(path.parent) == {path.name: DIARY}
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere does not exist"):
+        await SqliteStore(tmp_path / "nowhere" / "jobs.db").open()
+
+
+async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a directory"):
+        await SqliteStore(tmp_path).open()
+
+
+@pytest.mark.parametrize("path", [":memory:", "", "file:x?mode=memory"])
+def test_memory_is_another_store(path: str) -> None:
+    with pytest.raises(Invalid, match="memory://"):
+        SqliteStore(path)
+
+
+def test_synchronous_is_one_of_four() -> None:
+    with pytest.raises(Invalid, match="OFF, NORMAL, FULL, EXTRA"):
+        SqliteStore("jobs.db", synchronous="sometimes")
+
+
+async def test_a_store_that_is_not_open_says_so(path: Path) -> None:
+    store = SqliteStore(path)
+    with pytest.raises(StoreError, match="not open"):
+        await store.get(["x"])
+    await store.open()
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.enqueue([new()])
+    await store.open()
+    await put_one(store)
+    await store.close()
+
+
+async def test_a_file_that_is_removed_in_use_is_noticed(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0)
+    await put_one(store)
+    moved = path.with_name("moved.db")
+    os.rename(path, moved)
+    with pytest.raises(StoreAway, match="removed or replaced"):
+        await store.enqueue([new()])
+    os.rename(moved, path)
+    await put_one(store)
+
+
+# ---------------------------------------------------------------------------------------------------- places
+
+MOUNTS = r"""
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:40 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2
+31 30 0:41 / /home/ada/scratch rw - ext4 /dev/vdb rw
+32 22 0:42 / /mnt/my\040share rw - cifs //server/share rw
+33 22 0:43 / /mnt/ssh rw - fuse.sshfs ada@server:/ rw
+34 22 0:44 / /mnt/local rw - fuse.mergerfs a:b rw
+35 22 0:45 / /wsl rw - 9p drvfs rw
+36 22 0:46 / /covered rw - nfs server:/old rw
+37 22 0:47 / /covered rw - xfs /dev/vdc rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/jobs.db", None),
+        ("/home/ada/jobs.db", "nfs4"),
+        ("/home", "nfs4"),
+        ("/homeward/jobs.db", None),
+        ("/home/ada/scratch/jobs.db", None),
+        ("/mnt/my share/jobs.db", "cifs"),
+        ("/mnt/ssh/jobs.db", "fuse.sshfs"),
+        ("/mnt/local/jobs.db", None),
+        ("/wsl/jobs.db", "9p"),
+        ("/covered/jobs.db", None),
+    ],
+)
+def test_network_file_systems_are_told_by_the_mounts(path: str, kind: str | None) -> None:
+    assert network_file_system(MOUNTS, path) == kind
+
+
+async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "network_file_system", lambda mountinfo, path: "nfs4")
+    with pytest.raises(UnsafeStore, match="network file system \\(nfs4\\)"):
+        await SqliteStore(path).open()
+    assert contents(path.parent) == {}
+
+
+async def test_an_unreadable_row_can_be_looked_at(store: SqliteStore, path: Path) -> None:
+    id = await put_one(store)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE jobmill_jobs SET options = 'garbage'")
+    connection.close()
+    job = await look(store, id)
+    assert (job.id, job.state) == (id, "waiting")
+    assert "cannot be read" in (job.doomed or "")
