@@ -10,6 +10,7 @@ from msgspec import Struct
 
 RATE = "jobs/s"
 CPU = "CPU us/job"
+NOTHING = "not measured"
 
 
 class Ran(Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ class Figure(Struct, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """One line of the table at the end; `met` is None where there is no target, or nothing to compare."""
+    """One line of the table at the end; `met` is None where there is no target, or nothing was measured."""
 
     what: str
     target: str
@@ -50,6 +51,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     @property
     def word(self) -> str:
         """As it stands in the table."""
+        if self.measured == NOTHING:
+            return "–"
         return "reported" if self.met is None else "met" if self.met else "missed"
 
 
@@ -93,7 +96,7 @@ def judge(
     """Compare the median with a target."""
     text = f"{how} {amount(bound)} {unit}"
     if not values:
-        return Verdict(what=what, target=text, measured="not measured", met=None)
+        return Verdict(what=what, target=text, measured=NOTHING, met=None)
     median = statistics.median(values)
     met = {"at least": median >= bound, "at most": median <= bound, "below": median < bound}[how]
     return Verdict(what=what, target=text, measured=f"{spread(values)} {unit}", met=met)
@@ -101,7 +104,7 @@ def judge(
 
 def told(what: str, values: list[float], unit: str) -> Verdict:
     """Without a target."""
-    measured = f"{spread(values)} {unit}" if values else "not measured"
+    measured = f"{spread(values)} {unit}" if values else NOTHING
     return Verdict(what=what, target="–", measured=measured, met=None)
 
 

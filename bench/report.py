@@ -15,7 +15,7 @@ from bench.figures import Figure, Results, Verdict
 from bench.peers.about import About
 from bench.scale import Scale
 
-COLOURS = {"met": "green", "missed": "red", "reported": "dim"}
+COLOURS = {"met": "green", "missed": "red", "reported": "dim", "–": "dim"}
 
 
 class Report(Struct, frozen=True, kw_only=True):

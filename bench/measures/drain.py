@@ -30,7 +30,8 @@ def run(lab: Lab) -> None:
     if "sqlite" in lab.stores:
         turns |= _sqlite(lab)
     if "memory" in lab.stores:
-        turns |= {f"{MEMORY}, {slots} slots": partial(_memory, lab, slots) for slots in SLOTS}
+        sizes = (50,) if lab.scale.quick else SLOTS
+        turns |= {f"{MEMORY}, {slots} slots": partial(_memory, lab, slots) for slots in sizes}
     lab.alternate(turns)
 
 

@@ -12,7 +12,7 @@ from jobmill.worker.worker import Worker
 
 SLOTS = 50
 #: Shorter than usual, so that a few seconds see several heartbeats: one every half second.
-LEASE = "1.5s"
+LEASE = 1.5
 SAMPLE_S = 0.02
 
 

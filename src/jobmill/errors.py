@@ -13,7 +13,6 @@
         ├── StoreAway               it cannot be reached now: trying again later may work
         │   └── StoreBusy           another connection holds its write lock
         ├── SchemaTooNew            written by a newer Jobmill; nothing was touched
-        ├── SchemaTooOld            migrations are missing: run `jobmill migrate`
         └── UnsafeStore             this place cannot keep a database safe (a network file system)
 
     Steering (not errors, not JobmillErrors): Fail, Snooze
@@ -93,10 +92,6 @@ class StoreBusy(StoreAway):
 
 class SchemaTooNew(StoreError):
     """The store was written by a newer Jobmill; nothing was touched."""
-
-
-class SchemaTooOld(StoreError):
-    """The store lacks migrations; run `jobmill migrate`."""
 
 
 class UnsafeStore(StoreError):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from jobmill import Client
@@ -66,7 +68,7 @@ def test_pages_are_followed_by_their_cursor(shell: Shell) -> None:
         more = [line for line in result.stderr.splitlines() if line.startswith("more: --cursor ")]
         if not more:
             break
-        cursor = more[0].split()[1:]
+        cursor = shlex.split(more[0])[1:]
     assert sorted(seen) == [f"a{n}" for n in range(5)]
 
 

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Shell
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
+@pytest.mark.slow
 def test_the_quickstart_works_until_ctrl_c(shell: Shell) -> None:
     process = subprocess.Popen(
         [sys.executable, str(QUICKSTART)], env=shell.environment, cwd=shell.folder, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -137,12 +138,13 @@ def test_debug_shows_where(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert said.splitlines()[-1].startswith("jobmill: there is no job 'x'")
 
 
-def test_ctrl_c_is_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SqliteStore, "enqueue", interrupted)
-    assert shell("enqueue", "good", code=130).stdout == ""
+def test_ctrl_c_is_130(shell: Shell) -> None:
+    process = shell.start("enqueue", "good", "--wait")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(" created\n")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said.strip()) == (130, "")
 
 
 def test_a_reader_that_has_seen_enough(shell: Shell) -> None:

@@ -56,7 +56,7 @@ async def test_pages_lead_on_and_back(jobs: Client, send: Handler[..., Any]) -> 
     third = await jobs.find(limit=3, cursor=second.next)
     assert third.next is None
     pages = [[job.id for job in page.jobs] for page in (first, second, third)]
-    assert sorted(sum(pages, [])) == sorted(ids)
+    assert sorted(id for page in pages for id in page) == sorted(ids)
     assert [len(page) for page in pages] == [3, 3, 1]
     back = await jobs.find(limit=3, cursor=third.previous)
     assert [job.id for job in back.jobs] == pages[1]

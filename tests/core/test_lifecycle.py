@@ -292,7 +292,8 @@ def test_a_run_that_succeeds_is_counted_and_waits_for_the_next_slot() -> None:
     assert (decided.errors, decided.crashes) == (0, 0)
     assert decided.due == at(NOW + HOUR)
     assert decided.rearm is not None
-    assert (decided.rearm.slot_ms, decided.rearm.revision) == (NOW + HOUR, 7)
+    assert decided.runs is not None
+    assert (decided.rearm.slot_ms, decided.runs.revision) == (NOW + HOUR, 7)
     assert decided.runs is not None
     assert (decided.runs.runs, decided.runs.failed_runs, decided.runs.last_error) == (5, 2, "once")
     assert (decided.result_json, decided.keep) == (b"5", None)

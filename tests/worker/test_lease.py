@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import jobmill
 from jobmill import Client, StoreAway
@@ -46,6 +47,8 @@ async def _running(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
 async def test_cancelling_a_running_job_stops_its_handler() -> None:
     jobs = jobmill.connect("memory://")
     stopped = asyncio.Event()
+    told: list[str] = []
+    jobs.on("*")(lambda event: told.append(event.type))
 
     @jobs.handler()
     async def long() -> None:
@@ -60,6 +63,7 @@ async def test_cancelling_a_running_job_stops_its_handler() -> None:
         assert (await jobs.cancel(enqueued.id)).changed == [enqueued.id]
         await asyncio.wait_for(stopped.wait(), 5)
     assert (await enqueued.job()).state == "cancelled"
+    assert told == ["claimed", "cancelled"]
 
 
 async def test_a_worker_that_cannot_extend_stops_its_job_when_its_own_lease_time_is_over() -> None:
@@ -166,7 +170,7 @@ async def test_every_loop_survives_an_exception() -> None:
 class ForgetfulStore(FaultyStore):
     """Like a store that cannot narrow a claim by name: hands out whatever is there."""
 
-    async def exchange(self, settlements: list[Settlement], claim: Claim | None) -> Exchanged:  # type: ignore[override]
+    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         if claim is not None:
             claim = Claim(
                 queues=claim.queues,

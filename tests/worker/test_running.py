@@ -367,7 +367,11 @@ async def test_every_error_is_told_to_the_error_hook_a_timeout_too(jobs: Client)
     async def bad() -> None:
         raise ValueError("x")
 
-    @jobs.handler(max_attempts=2, timeout="5ms", backoff=lambda attempt, error: asked.append(str(error)) or "1ms")
+    def mine(attempt: int, error: BaseException) -> str:
+        asked.append(str(error))
+        return "1ms"
+
+    @jobs.handler(max_attempts=2, timeout="5ms", backoff=mine)
     async def slow() -> None:
         await asyncio.Event().wait()
 

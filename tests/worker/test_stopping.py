@@ -142,9 +142,8 @@ async def test_cancelling_the_task_that_runs_a_worker_stops_it(jobs: Client) -> 
 
 async def test_the_moments_of_a_worker_are_told(jobs: Client) -> None:
     told: list[str] = []
-    for what in ("start", "stop"):
+    for what in ("start", "idle", "stop"):
         jobs.on(what)(lambda worker, what=what: told.append(what))
-    jobs.on("idle")(lambda *_: told.append("idle"))
 
     @jobs.handler()
     async def work() -> None: ...

@@ -9,17 +9,11 @@ from __future__ import annotations
 import click
 
 from jobmill._version import __version__
-from jobmill.cli.demo import demo
-from jobmill.cli.enqueue import enqueue
-from jobmill.cli.events import events
-from jobmill.cli.jobs import jobs
-from jobmill.cli.migrate import migrate
-from jobmill.cli.queues import queues
+from jobmill.cli import demo, enqueue, events, jobs, migrate, queues, worker
 from jobmill.cli.shell import Shell
-from jobmill.cli.worker import worker
 
 
-@click.group(cls=Shell, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("jobmill", cls=Shell, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jobmill", message="%(prog)s %(version)s")
 def main() -> None:
     """Jobs on the database that you already have.
@@ -31,7 +25,15 @@ def main() -> None:
     """
 
 
-for command in (demo, worker, enqueue, jobs, queues, events, migrate):
+for command in (
+    demo.demo,
+    worker.worker,
+    enqueue.enqueue,
+    jobs.jobs,
+    queues.queues,
+    events.events,
+    migrate.migrate,
+):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobmill.cli import acts
 from jobmill.cli.details import details
-from jobmill.cli.output import COLOURS, cell, iso, lasting, make_table, one_line, print_json, print_rich, relative
+from jobmill.cli.output import (
+    COLOURS,
+    cell,
+    is_narrow,
+    iso,
+    lasting,
+    make_table,
+    one_line,
+    print_json,
+    print_rich,
+    relative,
+)
 from jobmill.cli.params import filter_options, given_filters
 from jobmill.cli.shell import json_option, patiently, run, url_option
 
@@ -18,6 +30,8 @@ if TYPE_CHECKING:
     from jobmill.core.job import Job
 
 PAGE = 1_000
+#: Below this, ids leave no room for errors beside them.
+WIDE = 120
 
 
 @click.group()
@@ -54,13 +68,14 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
     if as_json:
         print_json([job.to_dict() for job in page.jobs])
     elif page.jobs:
-        print_rich(_listing(page.jobs, now_ms))
+        print_rich(_narrow_listing(page.jobs, now_ms) if is_narrow(WIDE) else _listing(page.jobs, now_ms))
     else:
         click.echo("no jobs match" if filters else "no jobs", err=True)
     # On stderr, where it is in nobody's way.
-    for way, to in (("more", page.next), ("before", page.previous)):
-        if to is not None:
-            click.echo(f"{way}: --cursor {to}", err=True)
+    for way, cursor_there in (("more", page.next), ("before", page.previous)):
+        if cursor_there is not None:
+            # Quoted, for it is made to be pasted, and may hold what a shell takes as its own.
+            click.echo(f"{way}: --cursor {shlex.quote(cursor_there)}", err=True)
 
 
 async def _pages(client: Client, cursor: str | None, limit: int, filters: dict[str, Any]) -> Page:
@@ -96,6 +111,20 @@ def _listing(found: list[Job], now_ms: int) -> Any:
             cell(one_line(job.error or "")),
         )
     return table
+
+
+def _narrow_listing(found: list[Job], now_ms: int) -> Any:
+    """Two lines a job."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for job in found:
+        state = (f"{job.state:<9}", COLOURS[job.state])
+        lines.append(Text.assemble((job.id, "bold"), "  ", state, "  ", _when(job, now_ms)))
+        said = [job.name, job.queue, f"attempt {_attempt(job)}", one_line(job.error or "")]
+        lines.append(cell("  " + ", ".join(part for part in said if part), "dim" if job.error is None else ""))
+    return Group(*lines)
 
 
 def _attempt(job: Job) -> str:

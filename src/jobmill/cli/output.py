@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,14 +52,18 @@ def make_table(columns: Sequence[str], *, right: Sequence[str] = (), cut: Sequen
     from rich import box
     from rich.table import Table
 
-    is_terminal = sys.stdout.isatty()
-    table = Table(
-        box=box.SIMPLE_HEAD if is_terminal else None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
-    )
+    # The box has a space of its own between columns.
+    shape, gap = (box.SIMPLE_HEAD, 1) if sys.stdout.isatty() else (None, 2)
+    table = Table(box=shape, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False, header_style="bold")
     for name in columns:
         # rich narrows columns that may wrap; their cells say that they are cut instead.
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
     return table
+
+
+def is_narrow(columns: int) -> bool:
+    """Whether this is a terminal with fewer columns."""
+    return sys.stdout.isatty() and shutil.get_terminal_size().columns < columns
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -87,8 +92,8 @@ def lasting(ms: float) -> str:
     if ms < 10_000:
         return f"{ms / 1000:.1f} s"
     for size, unit in _UNITS:
-        # Up to twice a unit the smaller one says more: "90 m" rather than "1 h".
-        if ms >= (2 * size if size > 1_000 else size):
+        # Up to about twice a unit the smaller one says more: "90 m" rather than "1 h".
+        if ms >= (1.95 * size if size > 1_000 else size):
             return f"{ms / size:.0f} {unit}"
     return f"{ms / 1000:.0f} s"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.output import cell, lasting, make_table, print_json, print_rich
+from jobmill.cli.output import cell, is_narrow, lasting, make_table, print_json, print_rich
 from jobmill.cli.params import STATES, rate
 from jobmill.cli.shell import json_option, patiently, run, url_option
 
@@ -76,21 +76,20 @@ def _named(stats: Stats) -> dict[str, Any]:
 def _table(found: list[dict[str, Any]]) -> Any:
     from rich.text import Text
 
-    figures = (*STATES, "oldest", "p50", "p95")
-    table = make_table(("queue", *figures, "settings"), right=figures, cut=("queue", "settings"))
+    times = {"oldest": "oldest_waiting_ms", "p50": "p50_ms", "p95": "p95_ms"}
+    left_out = ("cancelled", "p50") if is_narrow(100) else ()
+    figures = [name for name in (*STATES, *times) if name not in left_out]
+    table = make_table(("queue", *figures), right=figures, cut=("queue",))
+
+    def shown(counted: dict[str, Any], style: str = "") -> list[Text]:
+        values = (_lasting(counted.get(times[name])) if name in times else f"{counted[name]:,}" for name in figures)
+        return [Text(value, style) for value in values]
+
     for queue in found:
         said = _said(queue)
-        table.add_row(
-            cell(queue["queue"], "bold"),
-            *(Text(f"{queue[state]:,}", "bold") for state in STATES),
-            _lasting(queue["oldest_waiting_ms"]),
-            "",
-            "",
-            cell(said, "yellow" if queue["paused"] else ""),
-        )
+        table.add_row(cell(queue["queue"], "bold").append(said and f" ({said})", "yellow"), *shown(queue, "bold"))
         for one in queue["names"]:
-            times = (_lasting(one[field]) for field in ("oldest_waiting_ms", "p50_ms", "p95_ms"))
-            table.add_row(cell(f"  {one['name']}"), *(f"{one[state]:,}" for state in STATES), *times, "")
+            table.add_row(cell(f"  {one['name']}"), *shown(one))
     return table
 
 

@@ -46,18 +46,23 @@ class Shell(click.Group):
         """Run the command that the arguments name, and exit."""
         extra["standalone_mode"] = False
         try:
-            answer = super().main(args, prog_name or "jobmill", **extra)
-            sys.stdout.flush()
+            answer = super().main(args, prog_name or self.name, **extra)
             code = answer if isinstance(answer, int) else 0
-        except BrokenPipeError:
-            # Whoever read us has seen enough: `jobmill jobs list | head`.
-            drop_output()
-            code = 0
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
         except Exception as error:
             code = _tell(error)
         sys.exit(code)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whoever reads what it prints may have seen enough: `jobmill jobs list | head`."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            drop_output()
+            return 0
+        return answer
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which somebody new needs them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from jobmill.core.job import NO_OPTIONS, Job, JobOptions, Keep, Progress, State
 from jobmill.core.recurrence import Recurrence
@@ -54,13 +54,15 @@ class NewJob(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
+    #: Nobody asked for this due time: a live job with the same rule already keeps its own, and its slot.
+    keeps_due: bool = False
 
 
 class Receipt(Struct, frozen=True):
     """What became of one NewJob: `id` is the job that now stands for it.
 
     created: it is that job. exists: a job with its id was there already. duplicate: a live job has its unique key.
-    updated: a live recurring job has its key and took its recurrence, payload and due time over.
+    updated: a live recurring job has its key and took its recurrence, payload and (see keeps_due) due time over.
     """
 
     id: str
@@ -131,22 +133,22 @@ Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "releas
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """What the runs of a recurring job have come to, this one included; the store adds when it finished."""
+    """A run of a recurring job is over: what its runs have come to; the store adds when it finished.
+
+    `revision` is the recurrence that the settlement was decided from. Where the job has another by now, the store
+    writes what `Settlement.overtaken` says instead.
+    """
 
     runs: int
     failed_runs: int
     last_error: str | None
+    revision: int
 
 
 class Rearm(Struct, frozen=True, kw_only=True):
-    """A recurring job goes on with this slot.
-
-    `revision` is the recurrence that this was decided from: where the job has another by now, the store keeps the due
-    time and the slot that the newer one brought.
-    """
+    """A recurring job goes on with this slot."""
 
     slot_ms: int
-    revision: int
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
@@ -173,6 +175,10 @@ class Settlement(Struct, frozen=True, kw_only=True):
     #: Of a recurring job whose run is over.
     runs: Runs | None = None
     rearm: Rearm | None = None
+
+    def overtaken(self) -> Settlement:
+        """What it comes to when the recurrence was updated while the job ran: the job waits as the update said."""
+        return structs.replace(self, state="waiting", errors=0, crashes=0, due=None, keep=None, rearm=None)
 
 
 class Refused(Struct, frozen=True):

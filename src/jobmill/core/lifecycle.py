@@ -278,8 +278,9 @@ def _end_recurring(
             runs=job.runs + 1,
             failed_runs=job.failed_runs + (error is not None),
             last_error=job.last_error if error is None else error,
+            revision=job.recurrence.revision,
         ),
-        rearm=None if slot is None else Rearm(slot_ms=slot, revision=job.recurrence.revision),
+        rearm=None if slot is None else Rearm(slot_ms=slot),
     )
 
 
@@ -340,7 +341,7 @@ def _failed_run(refused: Settlement, error: str) -> Runs | None:
     if runs is None:
         return None
     failed_runs = runs.failed_runs + (refused.outcome == "succeeded")
-    return Runs(runs=runs.runs, failed_runs=failed_runs, last_error=error)
+    return structs.replace(runs, failed_runs=failed_runs, last_error=error)
 
 
 def _with_traceback(job: Job, traceback: str | None) -> tuple[str, ...] | None:

@@ -24,6 +24,10 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int | None = None  # a slot at this very millisecond still runs
     revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
 
+    def same_rule(self, other: Recurrence) -> bool:
+        """Whether both have the same slots, whatever their revisions."""
+        return msgspec.structs.replace(self, revision=other.revision) == other
+
 
 def recurrence(
     *, key: str, cron: str | None = None, every_ms: int | None = None, zone: str = "UTC", until_ms: int | None = None

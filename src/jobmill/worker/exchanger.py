@@ -53,6 +53,7 @@ class Exchanger:
         teller: Teller,
         beats: Beats,
         random: Random,
+        on_idle: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -66,6 +67,7 @@ class Exchanger:
         self._teller = teller
         self._beats = beats
         self._random = random
+        self._on_idle = on_idle
         self._monotonic = monotonic
         self._queues = settings.queues
         self._all_names = {name: slots for name, handler in handlers.items() if handler.concurrency is None}
@@ -289,12 +291,12 @@ class Exchanger:
             return
         if not self._was_idle and not self._occupied:
             self._was_idle = True
-            self._teller.moment("idle")
+            self._on_idle()
         wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
         pause = FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)]
         self._fruitless += 1
         await self._sleep_until_woken(max(wait_ms / 1000, pause))
-        if self._watching is not None and self._watching.done():
+        if self._watching.done():
             watched, self._watching = self._watching, None
             watched.result()
             await asyncio.sleep(pause)

@@ -62,26 +62,36 @@ class Heartbeat:
                 wait = min(1.0, third / 5)
             else:
                 self._beats.store_away = None
-                self._apply(runs, set(lost), started)
+                await self._apply(runs, set(lost), started)
         self._stop_expired(self._monotonic())
         wait = max(0.0, wait - (self._monotonic() - started))
         self._due = self._monotonic() + wait
         return wait
 
-    def _apply(self, runs: list[Run], lost: set[str], asked: float) -> None:
+    async def _apply(self, runs: list[Run], lost: set[str], asked: float) -> None:
         for run in runs:
             if run.claimed.lease.id not in lost:
                 run.expires = asked + self._lease_ms / 1000
-            elif not run.over:
-                self._lose(run, "the store gave it to another worker, or it was cancelled")
+        gone = [run for run in runs if run.claimed.lease.id in lost and not run.over]
+        if not gone:
+            return
+        # Stopped first; why it was lost is only for those who are told.
+        for run in gone:
+            run.stop("lost")
+        jobs = await self._store.get([run.claimed.lease.id for run in gone])
+        for run, job in zip(gone, jobs, strict=True):
+            if job is None or job.state == "cancelled":
+                fact: facts.Fact = "removed" if job is None else "cancelled"
+                self._tell(run, fact, f"it was {fact}")
+            else:
+                self._tell(run, "lease_lost", "its lease had ended, and it may run elsewhere")
 
     def _stop_expired(self, now: float) -> None:
-        for run in [run for run in self._board.runs if run.expires <= now and not run.over]:
-            self._lose(run, "its lease could not be extended in time")
+        for run in [run for run in self._board.runs if run.expires <= now and not run.over and run.why != "lost"]:
+            run.stop("lost")
+            self._tell(run, "lease_lost", "its lease could not be extended in time")
 
-    def _lose(self, run: Run, why: str) -> None:
-        if run.why is None:
-            log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
-            if self._teller.wants_events:
-                self._teller.facts([facts.about(run.claimed.job, "lease_lost", self._store.now(), reason=why)])
-        run.stop("lost")
+    def _tell(self, run: Run, fact: facts.Fact, why: str) -> None:
+        log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
+        if self._teller.wants_events:
+            self._teller.facts([facts.about(run.claimed.job, fact, self._store.now(), reason=why)])

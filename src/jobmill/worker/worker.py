@@ -114,6 +114,7 @@ class Worker:
             teller=self.teller,
             beats=self.beats,
             random=self.random,
+            on_idle=lambda: self.teller.moment("idle", self),
         )
 
     def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, alive: bool = True) -> asyncio.Task[None]:

@@ -122,17 +122,14 @@ class MemoryStore(Looks):
         return Receipt(job.id, "created")
 
     def _update_recurrence(self, entry: Entry, new: NewJob, now_ms: int) -> None:
+        old = entry.job.recurrence
         assert new.recurrence is not None
-        assert entry.job.recurrence is not None
-        due_ms = new.due.resolve(now_ms)
-        self._shelf.write(
-            entry,
-            payload_json=Raw(new.payload_json),
-            due_ms=due_ms,
-            slot_ms=due_ms,
-            updated_ms=now_ms,
-            recurrence=structs.replace(new.recurrence, revision=entry.job.recurrence.revision + 1),
-        )
+        assert old is not None
+        self._shelf.write(entry, payload_json=Raw(new.payload_json), updated_ms=now_ms)
+        if not (new.keeps_due and new.recurrence.same_rule(old)):
+            due_ms = new.due.resolve(now_ms)
+            recurrence = structs.replace(new.recurrence, revision=old.revision + 1)
+            self._shelf.write(entry, recurrence=recurrence, due_ms=due_ms, slot_ms=due_ms)
 
     # ------------------------------------------------------------------------------------------------ exchange
 
@@ -157,30 +154,12 @@ class MemoryStore(Looks):
         if entry is None:
             return "lost"
         entry.token = None
-        changed: dict[str, object] = {
-            "state": done.state,
-            "errors": done.errors,
-            "crashes": done.crashes,
-            "error": done.error,
-            "result_json": Raw(done.result_json),
-            "updated_ms": now_ms,
-        }
-        if done.tracebacks is not None:
-            changed["tracebacks"] = done.tracebacks
-        if done.runs is not None:
-            changed.update(structs.asdict(done.runs), last_finished_ms=now_ms)
+        told = facts.of_settlement(done, now_ms)
         recurrence = entry.job.recurrence
-        overtaken = done.rearm is not None and recurrence is not None and recurrence.revision != done.rearm.revision
-        if done.due is not None and not overtaken:
-            changed["due_ms"] = done.due.resolve(now_ms)
-            if done.rearm is not None:
-                changed["slot_ms"] = done.rearm.slot_ms
-        if done.state == "waiting":
-            changed["progress"] = None
-        else:
-            changed["finished_ms"] = now_ms
-        self._shelf.write(entry, **changed)
-        self._tell(entry.job.queue, facts.of_settlement(done, now_ms))
+        if done.runs is not None and recurrence is not None and recurrence.revision != done.runs.revision:
+            done = done.overtaken()
+        self._shelf.write(entry, **_settled(done, now_ms))
+        self._tell(entry.job.queue, told)
         if done.keep is not None:
             self._retain(entry, done.keep, now_ms)
         return "done"
@@ -309,8 +288,10 @@ class MemoryStore(Looks):
                 more = len(found) > limit
                 entries = found[:limit]
             else:
-                refused = {id: "there is no such job" for id in which if id not in self._shelf.entries}
-                entries = [self._shelf.entries[id] for id in dict.fromkeys(which) if id in self._shelf.entries]
+                ids = list(dict.fromkeys(which))
+                more = len(ids) > limit
+                refused = {id: "there is no such job" for id in ids[:limit] if id not in self._shelf.entries}
+                entries = [self._shelf.entries[id] for id in ids[:limit] if id in self._shelf.entries]
             changed: list[str] = []
             for entry in entries:
                 why = self._change_one(entry, change, len(changed), now_ms)
@@ -436,3 +417,31 @@ class MemoryStore(Looks):
         if (known := self._queues.get(queue)) is not None:
             known.tell(events, self._event_id + 1)
             self._event_id += len(events)
+
+
+def _settled(done: Settlement, now_ms: int) -> dict[str, object]:
+    """The fields of a job that a settlement changes."""
+    changed: dict[str, object] = {
+        "state": done.state,
+        "errors": done.errors,
+        "crashes": done.crashes,
+        "error": done.error,
+        "result_json": Raw(done.result_json),
+        "updated_ms": now_ms,
+    }
+    if done.state == "waiting":
+        changed["progress"] = None
+    else:
+        changed["finished_ms"] = now_ms
+    if done.due is not None:
+        changed["due_ms"] = done.due.resolve(now_ms)
+    if done.tracebacks is not None:
+        changed["tracebacks"] = done.tracebacks
+    if done.rearm is not None:
+        changed["slot_ms"] = done.rearm.slot_ms
+    if done.runs is not None:
+        changed["runs"] = done.runs.runs
+        changed["failed_runs"] = done.runs.failed_runs
+        changed["last_error"] = done.runs.last_error
+        changed["last_finished_ms"] = now_ms
+    return changed

@@ -71,26 +71,30 @@ def _update_or_insert(step: Step, new: NewJob) -> Receipt:
     seq, id, old = owner
     if old is None:
         return Receipt(id, "duplicate")
+    _write_payload(step, seq, id, new)
+    known = _readable(old)
     assert new.recurrence is not None
-    recurrence = structs.replace(new.recurrence, revision=_revision(old) + 1)
-    payload = new.payload_json.decode()
-    large = len(new.payload_json) > LARGE
-    step.write("remove_payload", (seq,))
-    step.write(
-        "update_recurrence",
-        (seq, step.now_ms, new.due.resolve(step.now_ms), _encode(recurrence).decode(), None if large else payload),
-    )
-    if large:
-        step.write("insert_payload", (id, payload))
+    if not (new.keeps_due and known is not None and new.recurrence.same_rule(known)):
+        recurrence = structs.replace(new.recurrence, revision=known.revision + 1 if known else 1)
+        step.write("update_recurrence", (seq, new.due.resolve(step.now_ms), _encode(recurrence).decode()))
     return Receipt(id, "updated")
 
 
-def _revision(recurrence: str) -> int:
+def _write_payload(step: Step, seq: int, id: str, new: NewJob) -> None:
+    payload = new.payload_json.decode()
+    large = len(new.payload_json) > LARGE
+    step.write("remove_payload", (seq,))
+    step.write("update_payload", (seq, step.now_ms, None if large else payload))
+    if large:
+        step.write("insert_payload", (id, payload))
+
+
+def _readable(recurrence: str) -> Recurrence | None:
     try:
-        return _decode_recurrence(recurrence).revision
+        return _decode_recurrence(recurrence)
     except msgspec.MsgspecError:
         # Garbage is replaced by something readable, whatever it was.
-        return 0
+        return None
 
 
 def _row(new: NewJob, now_ms: int) -> tuple[object, ...]:

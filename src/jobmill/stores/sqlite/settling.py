@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -71,8 +72,10 @@ def _write(step: Step, settlements: Iterable[Settlement]) -> int:
     others: list[tuple[object, ...]] = []
     away: list[tuple[object, ...]] = []
     for done in settlements:
+        seq = locate(step, done.lease)
+        if done.runs is not None and step.row("revision", (seq,)) not in (None, (done.runs.revision,)):
+            done = done.overtaken()  # noqa: PLW2901 - the settlement that counts
         lease, keep = done.lease, done.keep
-        seq = locate(step, lease)
         if keep is not None and (keep.last == 0 or keep.age_ms == 0):
             away.append((seq, lease.token))
         elif _is_plain(done):
@@ -97,7 +100,6 @@ def _is_plain(done: Settlement) -> bool:
         and done.error is None
         and done.tracebacks is None
         and done.due is None
-        and done.rearm is None
     )
 
 
@@ -131,7 +133,6 @@ def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
         keep and keep.last,
         None if done.due is None else done.due.resolve(now_ms),
         rearm and rearm.slot_ms,
-        rearm and rearm.revision,
         runs and runs.runs,
         runs and runs.failed_runs,
         runs and runs.last_error,
@@ -149,7 +150,11 @@ def _makes_room(step: Step, settlements: Sequence[Settlement]) -> bool:
 def _tell(step: Step, settlements: Sequence[Settlement]) -> None:
     for queue in {done.lease.queue for done in settlements}:
         own = [done for done in settlements if done.lease.queue == queue]
-        tell(step, queue, lambda own=own: [event for done in own for event in _events(done, step.now_ms)])  # type: ignore[misc]
+        tell(step, queue, functools.partial(_events_of_all, own, step.now_ms))
+
+
+def _events_of_all(settlements: Sequence[Settlement], now_ms: int) -> list[Event]:
+    return [event for done in settlements for event in _events(done, now_ms)]
 
 
 def _events(done: Settlement, now_ms: int) -> list[Event]:

@@ -238,11 +238,15 @@ class _AtWork:
     """The threads and connections of an open store."""
 
     def __init__(self, path: Path, synchronous: str, clock: Callable[[], int], bell: Bell) -> None:
-        self._connections = [connect(path, synchronous) for _ in range(2)]
-        writer, reader = self._connections
-        reader.execute("PRAGMA busy_timeout = 5000")
-        self._writer = Writer(writer, path, clock, bell)
-        self._writer.look()
+        writer, reader = self._connections = [connect(path, synchronous) for _ in range(2)]
+        try:
+            reader.execute("PRAGMA busy_timeout = 5000")
+            self._writer = Writer(writer, path, clock, bell)
+            self._writer.look()
+        except BaseException:
+            writer.close()
+            reader.close()
+            raise
         self.writer = Desk("jobmill-sqlite-writer", self._writer.run)
         self.reader = Desk("jobmill-sqlite-reader", Reader(reader, path, clock).run)
         self._path, self._synchronous, self._bell = path, synchronous, bell

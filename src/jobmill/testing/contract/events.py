@@ -25,6 +25,7 @@ from jobmill.testing.contract.support import (
     snooze,
     started,
     succeed,
+    turns,
 )
 
 FEED = QueueChange(feed=True)
@@ -206,7 +207,10 @@ class EventsContract:
         ids = await put(harness.store, *[new() for _ in range(5)])
         seen: list[str] = []
         after: str | None = None
-        while page := await harness.store.events(QUEUE, after, 2):
+        for _ in turns():
+            page = await harness.store.events(QUEUE, after, 2)
+            if not page:
+                break
             assert len(page) <= 2
             seen += [event.job_id for event in page]
             after = page[-1].id

@@ -6,9 +6,9 @@ import pytest
 
 from jobmill.core.changes import EVERYTHING, Count, Filter, Page, Stats, after
 from jobmill.core.job import FINAL, LIVE, STATES, State
-from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
+    all_pages,
     claim,
     find_all,
     in_state,
@@ -20,6 +20,7 @@ from jobmill.testing.contract.support import (
     settle,
     started,
     succeed,
+    turns,
 )
 
 
@@ -93,10 +94,12 @@ class FindContract:
 
     async def test_pages_lead_back_the_way_they_came(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new() for _ in range(10)])
-        pages = await _forwards(harness.store, 3)
+        pages = [page for page in await all_pages(harness.store, EVERYTHING, 3) if page.jobs]
         back: list[str] = [job.id for job in pages[-1].jobs]
         previous = pages[-1].previous
-        while previous is not None:
+        for _ in turns():
+            if previous is None:
+                break
             page = await harness.store.find(EVERYTHING, previous, 3)
             back = [job.id for job in page.jobs] + back
             previous = page.previous
@@ -105,7 +108,7 @@ class FindContract:
 
     async def test_a_page_reached_backwards_leads_on_again(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(9)])
-        pages = await _forwards(harness.store, 3)
+        pages = [page for page in await all_pages(harness.store, EVERYTHING, 3) if page.jobs]
         assert pages[2].previous is not None
         middle = await harness.store.find(EVERYTHING, pages[2].previous, 3)
         assert middle.jobs == pages[1].jobs
@@ -265,14 +268,6 @@ class CountContract:
         await in_state(harness.store, "failed")
         (line,) = await harness.store.stats()
         assert (line.average_ms, line.p50_ms, line.p95_ms, line.p99_ms) == (None, None, None, None)
-
-
-async def _forwards(store: Store, limit: int) -> list[Page]:
-    """All pages, one after the other; those without jobs left out."""
-    pages = [await store.find(EVERYTHING, None, limit)]
-    while (cursor := pages[-1].next) is not None:
-        pages.append(await store.find(EVERYTHING, cursor, limit))
-    return [page for page in pages if page.jobs]
 
 
 def _places(lines: list[Stats]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from jobmill.core.changes import Filter
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
-from jobmill.testing.contract.support import QUEUE, new, readable, second, succeed, wish
+from jobmill.testing.contract.support import QUEUE, new, readable, second, succeed, turns, wish
 
 T = TypeVar("T")
 Racer = Callable[[Store, int], Awaitable[T]]
@@ -36,7 +36,7 @@ async def drain(store: Store, number: int) -> Drained:
     """Claim and settle until nothing waits any more."""
     seen = Drained([], [])
     batch = readable([])
-    while True:
+    for _ in turns(100_000):
         settlements = [succeed(one, number) for one in batch]
         exchanged = await store.exchange(settlements, wish(5, lease_ms=LEASE_MS, worker=f"racer-{number}"))
         seen.settled += map(str, exchanged.settled)
@@ -45,13 +45,17 @@ async def drain(store: Store, number: int) -> Drained:
         counts = {one.state: one.count for one in await store.count(Filter(queue=QUEUE))}
         seen.most_running = max(seen.most_running, counts.get("running", 0))
         if not batch and not counts.get("waiting", 0):
-            return seen
+            break
+    return seen
 
 
 async def claim_what_there_is(store: Store, number: int) -> list[str]:
     """Claim until a claim brings nothing."""
     ids: list[str] = []
-    while claimed := (await store.exchange([], wish(3, lease_ms=LEASE_MS, worker=f"racer-{number}"))).claimed:
+    for _ in turns():
+        claimed = (await store.exchange([], wish(3, lease_ms=LEASE_MS, worker=f"racer-{number}"))).claimed
+        if not claimed:
+            break
         ids += [one.lease.id for one in claimed]
     return ids
 

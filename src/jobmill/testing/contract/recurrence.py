@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from jobmill.core.changes import Cancel, Claimed, Due, Filter, NewJob, Remove, Requeue, after, at
 from jobmill.core.job import LIVE, Job, JobOptions, Keep
-from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Released, Snoozed, Succeeded
+from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Policy, Released, Snoozed, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
 from jobmill.store import Store
@@ -234,6 +236,35 @@ class RecurrenceContract:
         job = await the_live_one(harness.store)
         assert (job.state, job.payload, job.due_ms, job.slot_ms) == ("waiting", "new", due, due)
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
+
+    async def test_stating_the_same_rule_again_keeps_the_due_time(self, harness: Harness) -> None:
+        before = await look(harness.store, await put_one(harness.store, recurring("old", due=after(5_000))))
+        await harness.advance(2)
+        again = structs.replace(recurring("new", due=after(60_000)), keeps_due=True)
+        assert (await enqueue_one(harness.store, again)).how == "updated"
+        job = await the_live_one(harness.store)
+        assert (job.due_ms, job.slot_ms, job.payload) == (before.due_ms, before.slot_ms, "new")
+        assert job.recurrence == before.recurrence
+
+    async def test_stating_another_rule_takes_its_due_time(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(due=after(5_000)))
+        hourly = Recurrence(key=KEY, every_ms=3_600_000)
+        await harness.store.enqueue([structs.replace(recurring(recurrence=hourly, due=at(777_000)), keeps_due=True)])
+        assert (await the_live_one(harness.store)).due_ms == 777_000
+
+    async def test_an_update_during_the_last_run_goes_on(self, harness: Harness) -> None:
+        now_ms = harness.store.now()
+        claimed = await started(
+            harness.store, recurring(recurrence=Recurrence(key=KEY, every_ms=1_000, until_ms=now_ms))
+        )
+        due = now_ms + 12_345
+        await harness.store.enqueue([recurring("new", due=at(due))])
+        # The settlement was decided from the old rule, by which there is no next slot.
+        gone_at_once = Policy(keep_succeeded=Keep(last=0))
+        decided = await end(harness.store, claimed, Succeeded(), gone_at_once)
+        assert decided.state == "succeeded"
+        job = await the_live_one(harness.store)
+        assert (job.state, job.payload, job.due_ms, job.slot_ms, job.runs) == ("waiting", "new", due, due, 1)
 
     async def test_a_run_that_an_update_overtook_is_counted(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring())

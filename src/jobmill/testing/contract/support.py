@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from jobmill.core.changes import (
     Due,
     Filter,
     NewJob,
+    Page,
     Receipt,
     Settled,
     Settlement,
@@ -124,7 +125,10 @@ async def claim_ids(store: Store, n: int = 100, **about: Any) -> list[str]:
 async def claim_in_turn(store: Store, **about: Any) -> list[str]:
     """Claim one by one until nothing is left; the ids in that order."""
     ids: list[str] = []
-    while one := await claim_ids(store, 1, **about):
+    for _ in turns():
+        one = await claim_ids(store, 1, **about)
+        if not one:
+            break
         ids += one
     return ids
 
@@ -236,13 +240,24 @@ async def state_of(store: Store, id: str) -> State | None:
 
 async def find_all(store: Store, filter: Filter, limit: int = 100) -> list[str]:
     """The ids of all matches, page by page."""
-    ids: list[str] = []
-    page = await store.find(filter, None, limit)
-    ids += [job.id for job in page.jobs]
-    while page.next is not None:
-        page = await store.find(filter, page.next, limit)
-        ids += [job.id for job in page.jobs]
-    return ids
+    return [job.id for page in await all_pages(store, filter, limit) for job in page.jobs]
+
+
+async def all_pages(store: Store, filter: Filter, limit: int = 100) -> list[Page]:
+    """All pages, one after the other."""
+    pages = [await store.find(filter, None, limit)]
+    for _ in turns():
+        cursor = pages[-1].next
+        if cursor is None:
+            break
+        pages.append(await store.find(filter, cursor, limit))
+    return pages
+
+
+def turns(most: int = 1_000) -> Iterator[int]:
+    """For loops that a broken store would keep going for ever: they fail instead."""
+    yield from range(most)
+    raise AssertionError(f"no end after {most} turns")
 
 
 def only_refused(changed: Changed, id: str) -> str:

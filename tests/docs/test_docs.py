@@ -1,0 +1,229 @@
+"""README and docs: their examples run, their commands exist, their links lead somewhere, their words are ours."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from jobmill.cli import main
+from tests.docs.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    Example,
+    blocks,
+    headings,
+    prose,
+    section,
+    spans,
+    table,
+    without_blocks,
+)
+
+README = ROOT / "README.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
+GLOSSARY = ROOT / "docs/glossary.md"
+QUICKSTART = ROOT / "examples/quickstart.py"
+PACKAGE = ROOT / "src/jobmill"
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+# ---------------------------------------------------------------------------------------------------- examples
+
+
+@each_page
+async def test_the_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = Example(page, tmp_path, monkeypatch)
+    try:
+        for block in blocks(page):
+            if block.language == "python":
+                await example.run(block)
+    finally:
+        await example.close()
+
+
+@each_page
+def test_every_block_has_a_language_that_we_know(page: Path) -> None:
+    known = ("python", "console", "toml")
+    assert [str(block) for block in blocks(page) if block.language not in known] == []
+
+
+def test_the_quickstart_is_the_example() -> None:
+    assert QUICKSTART.read_text() in [block.code for block in blocks(README)]
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_until_ctrl_c(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JOBMILL_URL"}
+    with subprocess.Popen(
+        [sys.executable, QUICKSTART],
+        cwd=tmp_path,
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = [process.stdout.readline() for _ in range(3)]
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert (said, rest, errors) == (["hello Ada\n", "greeted Ada\n", "hello Grace\n"], "", "")
+    assert process.returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def commands(page: Path) -> Iterator[tuple[Block, str]]:
+    for block in blocks(page):
+        if block.language == "console":
+            yield from ((block, line[2:]) for line in block.code.splitlines() if line.startswith("$ "))
+
+
+@each_page
+def test_the_commands_exist(page: Path) -> None:
+    for block, line in commands(page):
+        words = shlex.split(line, comments=True)
+        if words[0] == "jobmill":
+            parse(words[1:], f"{block}: {line}")
+        else:
+            assert words[0] in ("python3", "pip"), f"{block}: {line}"
+
+
+def parse(words: list[str], where: str) -> None:
+    """Have click read a command line, without running it."""
+    command: click.Command = main
+    context = click.Context(main, info_name="jobmill")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words[0])
+        assert found is not None, where
+        command, words = found, words[1:]
+    try:
+        command.make_context(command.name, list(words), parent=context)
+    except click.ClickException as error:
+        pytest.fail(f"{where}: {error.format_message()}")
+
+
+@each_page
+def test_the_verbs_of_dev_py_exist(page: Path) -> None:
+    known = (ROOT / "dev.py").read_text()
+    for verb in re.findall(r"python3 dev\.py (\w+)", page.read_text()):
+        assert f"python3 dev.py {verb}" in known
+
+
+def test_the_guide_names_every_command() -> None:
+    guide = ROOT / "docs/guide.md"
+    named = {row["command"].strip("`"): spans(row["does"]) for row in table(guide, "The command line", "command")}
+    assert set(named) == set(main.commands)
+    for name, command in main.commands.items():
+        if isinstance(command, click.Group):
+            assert set(named[name]) == set(command.commands)
+
+
+# ---------------------------------------------------------------------------------------------------- the walk
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    paths = [span for span in spans(without_blocks(ARCHITECTURE)) if re.fullmatch(r"[\w./-]+\.(py|sql|toml|md)", span)]
+    assert len(paths) > 30
+    assert [path for path in paths if not source(path).exists()] == []
+
+
+def source(path: str) -> Path:
+    return PACKAGE / path if (PACKAGE / path).exists() else ROOT / path
+
+
+def test_every_function_of_the_walk_is_in_a_file_that_its_step_names() -> None:
+    steps = [heading for heading in headings(ARCHITECTURE) if re.match(r"\d\. ", heading)]
+    assert [spans(step)[0] for step in steps] == [
+        *("core/lifecycle.py", "client.py", "store.py", "stores/memory/store.py"),
+        *("worker/exchanger.py", "worker/runner.py", "core/lifecycle.py", "stores/sqlite/exchanging.py"),
+    ]
+    for step in [*steps, "The loops of a worker"]:
+        named = spans(step + section(ARCHITECTURE, step))
+        defined = {name for path in named if path.endswith(".py") for name in definitions(source(path))}
+        missing = [span for span in named if span.endswith("()") and span.removesuffix("()") not in defined]
+        assert missing == [], step
+
+
+def definitions(path: Path) -> set[str]:
+    """The functions of a file, and its methods as Class.method."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            found.update(f"{node.name}.{one.name}" for one in methods)
+    return found
+
+
+def test_every_loop_and_every_layer_is_told() -> None:
+    loops = {spans(row["loop"])[0] for row in table(ARCHITECTURE, "The loops of a worker", "loop")}
+    assert loops == {f"worker/{name}.py" for name in ("exchanger", "heartbeat", "reporter", "janitor", "teller")}
+    layers = {name for row in table(ARCHITECTURE, "The layers", "layer") for name in spans(row["modules"])}
+    own = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}
+    assert layers == own
+
+
+def test_the_rules_are_those_that_import_linter_checks() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    rules = [contract["name"] for contract in configuration["tool"]["importlinter"]["contracts"]]
+    assert re.findall(r"^- (.+)$", section(ARCHITECTURE, "The layers"), re.MULTILINE) == rules
+
+
+# ---------------------------------------------------------------------------------------------------- links
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_blocks(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in [anchor_of(heading) for heading in headings(target)], link
+
+
+def anchor_of(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = README.read_text()
+    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in text] == []
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+# To be avoided for the concept beside which they stand, and plain words for something else: an error has a message, a
+# file a lock, a process gets signals.
+PLAIN = {"app", "args", "body", "data", "driver", "finish", "group", "item", "lock", "message", "server", "signal"}
+PLAIN |= {"status", "task", "thread", "try", "touch", "trigger"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != GLOSSARY], ids=lambda page: page.stem)
+def test_the_words_are_ours(page: Path) -> None:
+    avoided = {word.strip() for row in table(GLOSSARY, "Glossary", "word") for word in row["avoid"].split(",")}
+    assert avoided >= PLAIN
+    text = prose(page)
+    used = [word for word in avoided - PLAIN if word and re.search(rf"\b{re.escape(word)}s?\b", text, re.IGNORECASE)]
+    assert used == []
