@@ -9,35 +9,43 @@ Layers, high to low; each may import only what is below it:
     store                                 THE PORT
     core                                  pure decisions: no I/O, no clock, no chance
     errors
+
+What stands below is imported when it is first used, so that the commands start at once.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from jobmill._version import __version__
-from jobmill.client import Client, Enqueued, connect
-from jobmill.context import Context
-from jobmill.core.changes import Changed, Count, Page, Stats
-from jobmill.core.facts import Event
-from jobmill.core.job import Job, Keep, Progress, State
-from jobmill.core.retry import Backoff, exponential, fixed
-from jobmill.errors import (
-    Fail,
-    Gone,
-    HandlerNotFound,
-    Invalid,
-    JobCancelled,
-    JobFailed,
-    JobmillError,
-    MissingExtra,
-    PayloadTooLarge,
-    ResultTimeout,
-    SchemaTooNew,
-    Snooze,
-    StoreAway,
-    StoreBusy,
-    StoreError,
-    UnsafeStore,
-)
+
+if TYPE_CHECKING:
+    from jobmill.client import Client, Enqueued, connect
+    from jobmill.context import Context
+    from jobmill.core.changes import Changed, Count, Page, QueueSettings, Stats
+    from jobmill.core.facts import Event
+    from jobmill.core.job import Job, Keep, Progress, State
+    from jobmill.core.retry import Backoff, exponential, fixed
+    from jobmill.errors import (
+        Fail,
+        Gone,
+        HandlerNotFound,
+        Invalid,
+        JobCancelled,
+        JobFailed,
+        JobmillError,
+        MissingExtra,
+        PayloadTooLarge,
+        ResultTimeout,
+        SchemaTooNew,
+        Snooze,
+        StoreAway,
+        StoreBusy,
+        StoreError,
+        UnsafeStore,
+    )
+    from jobmill.worker.worker import Worker
 
 __all__ = [
     "Backoff",
@@ -60,6 +68,7 @@ __all__ = [
     "Page",
     "PayloadTooLarge",
     "Progress",
+    "QueueSettings",
     "ResultTimeout",
     "SchemaTooNew",
     "Snooze",
@@ -69,8 +78,52 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "UnsafeStore",
+    "Worker",
     "__version__",
     "connect",
     "exponential",
     "fixed",
 ]
+
+_HOMES = {
+    "jobmill.client": ("Client", "Enqueued", "connect"),
+    "jobmill.context": ("Context",),
+    "jobmill.core.changes": ("Changed", "Count", "Page", "QueueSettings", "Stats"),
+    "jobmill.core.facts": ("Event",),
+    "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
+    "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
+    "jobmill.errors": (
+        "Fail",
+        "Gone",
+        "HandlerNotFound",
+        "Invalid",
+        "JobCancelled",
+        "JobFailed",
+        "JobmillError",
+        "MissingExtra",
+        "PayloadTooLarge",
+        "ResultTimeout",
+        "SchemaTooNew",
+        "Snooze",
+        "StoreAway",
+        "StoreBusy",
+        "StoreError",
+        "UnsafeStore",
+    ),
+    "jobmill.worker.worker": ("Worker",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, and the modules of the package."""
+    if name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'jobmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What the package exports."""
+    return sorted({*globals(), *__all__})

@@ -219,6 +219,7 @@ class Client:
             tenant=said.tenant,
             options=said.stored,
             recurrence=said.recurrence,
+            keeps_due=said.recurrence is not None and said.due == NOW,
         )
 
     def _first_due(self, recurrence: Recurrence, said: Options) -> Due:
@@ -442,9 +443,11 @@ class Client:
 
     async def tick(self, limit: int = 10, *, queues: Sequence[str] | None = None) -> Tick:
         """Claim up to `limit` due jobs, run them in this process, settle them; a summary."""
-        from jobmill.worker.tick import tick
+        from jobmill.worker.tick import Tick, tick
 
         limits.check_int(limit, "limit", 1, 10_000)
+        if not self.handlers:
+            return Tick()
         await self.open()
         return await tick(self, limit, queues)
 

@@ -27,18 +27,16 @@ class Hooks:
 
     def __init__(self) -> None:
         self._wanting: dict[str, list[Callable[..., Any]]] = {}
+        #: Whether anybody listens to facts: if not, nobody needs to make them.
+        self.wants_events = False
 
     def add(self, what: str, hook: F) -> F:
         """Tell `hook` about a moment ("start"), a fact ("succeeded") or every fact ("*")."""
         if what not in (*MOMENTS, *FACTS, "*"):
             raise Invalid("hook", "one of " + ", ".join((*MOMENTS, *FACTS, "*")), what)
         self._wanting.setdefault(what, []).append(hook)
+        self.wants_events = self.wants_events or what not in MOMENTS
         return hook
-
-    @property
-    def wants_events(self) -> bool:
-        """Whether anybody listens to facts: if not, nobody needs to make them."""
-        return any(what not in MOMENTS for what in self._wanting)
 
     async def tell(self, event: Event) -> None:
         """Tell a fact."""

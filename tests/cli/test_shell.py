@@ -32,7 +32,7 @@ def test_every_command_has_help(shell: Shell, command: str) -> None:
 @pytest.mark.parametrize("command", ["--version", "--help", "worker --help", "jobs list --help"])
 def test_starting_imports_nothing_heavy(shell: Shell, command: str) -> None:
     """Rather than a time, which depends on the machine: what costs time is not there."""
-    heavy = ["rich", "sqlite3", "jobmill.stores.sqlite", "jobmill.stores.memory", "jobmill.worker", "jobmill.sync"]
+    heavy = ["asyncio", "msgspec", "rich", "sqlite3", "jobmill.client", "jobmill.stores", "jobmill.worker"]
     code = f"""
 import atexit, sys
 atexit.register(lambda: print("heavy:", [name for name in {heavy} if name in sys.modules]))

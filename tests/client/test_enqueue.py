@@ -224,6 +224,17 @@ async def test_a_live_key_is_updated(jobs: Client, send: Handler[..., Any], cloc
     assert (await send.options(every="1h", key="k").enqueue()).how == "created", "cancelling has ended the other"
 
 
+async def test_a_rule_that_is_stated_again_keeps_its_due_time(send: Handler[..., Any], clock: ManualClock) -> None:
+    """As an application does that states its recurring jobs at every start."""
+    first = await (await send.options(every="1h", key="k", delay="5m").enqueue(to="ada")).job()
+    clock.advance(600)
+    again = await send.options(every="1h", key="k").enqueue(to="bob")
+    job = await again.job()
+    assert (again.how, job.payload, job.due_ms, job.slot_ms) == ("updated", {"to": "bob"}, first.due_ms, first.slot_ms)
+    moved = await (await send.options(every="1h", key="k", delay="5m").enqueue()).job()
+    assert moved.due_ms == clock() + 300_000, "a time that was asked for is taken"
+
+
 async def test_the_unique_key_may_stand_for_the_key(send: Handler[..., Any]) -> None:
     job = await (await send.options(every="1h", unique_key="k").enqueue()).job()
     assert job.recurrence is not None

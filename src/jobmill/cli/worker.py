@@ -12,9 +12,11 @@ from jobmill.cli.params import duration
 from jobmill.cli.shell import Unusable, url_option
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from jobmill.client import Client
     from jobmill.core.facts import Event
-    from jobmill.core.job import Job
 
 #: Options that go to the worker as they are; the same to each process of several.
 PASSED = ("slots", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
@@ -64,9 +66,6 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
     _check_url(client, target)
     if verbose:
         client.on("*")(_narrate)
-    else:
-        # A moment, not a fact: listening to facts costs every job some microseconds, this costs only those that err.
-        client.on("error")(_warn)
 
     async def work() -> None:
         try:
@@ -74,7 +73,17 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
         finally:
             await client.close()
 
-    asyncio.run(work())
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(work())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where the extra of that name is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _said_url() -> str | None:
@@ -105,6 +114,8 @@ def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict
 
     if "health" in options:
         raise click.UsageError("--health is for one process: several cannot share a port", click.get_current_context())
+    if "name" in options:
+        raise click.UsageError("--name is for one process: each has a name of its own", click.get_current_context())
     # Checked here, where it is said once. The module is imported in the processes alone: it may start threads.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
     argv = ["worker", target, *_written_out({**options, **flags})]
@@ -154,12 +165,3 @@ def _narrate(event: Event) -> None:
     }.get(event.type, "")
     line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {said}".rstrip()
     logging.getLogger("jobmill").debug("%s", line)
-
-
-def _warn(error: BaseException, job: Job | None) -> None:
-    """A line for an attempt that raised; the worker's own loops log for themselves."""
-    import logging
-
-    if job is not None:
-        said = one_line(f"{type(error).__name__}: {error}")
-        logging.getLogger("jobmill").warning("job %s (%s), attempt %d errored: %s", job.id, job.name, job.attempt, said)

@@ -78,6 +78,7 @@ class Exchanger:
         self._watching: asyncio.Future[None] | None = None
         self._fruitless = 0
         self._was_idle = False
+        self._in_flight = False
         self.stopping = False
         #: For a tick: claim once, and count what comes of it.
         self.once = False
@@ -102,8 +103,8 @@ class Exchanger:
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether something finished is not yet written."""
-        return bool(self._finished)
+        """Whether something finished is not yet written, or a claim is in flight."""
+        return bool(self._finished) or self._in_flight
 
     async def _turn(self) -> None:
         claim = self._claim()
@@ -114,7 +115,11 @@ class Exchanger:
             # A settlement ends the lease under which they are written.
             await self._reporter.flush()
         batch, self._finished = self._finished, []
-        answer, sent = await self._exchange(batch, claim)
+        self._in_flight = True
+        try:
+            answer, sent = await self._exchange(batch, claim)
+        finally:
+            self._in_flight = False
         self._beats.store_away = None
         self._settled(batch, answer)
         if self.once:
@@ -251,8 +256,8 @@ class Exchanger:
             self._forget(run)
             if self.once:
                 self.tally["lost" if settled == "lost" else _word(settlement)] += 1
-            if settled == "lost":
-                log.warning("job %s (%s): the settlement came too late", settlement.lease.id, settlement.lease.name)
+            if settled == "lost" or settlement.outcome in ("errored", "crashed"):
+                _log(settlement, lost=settled == "lost")
             if self._teller.wants_events:
                 self._tell(run, settlement, lost=settled == "lost", now_ms=answer.now_ms)
 
@@ -311,6 +316,23 @@ class Exchanger:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+
+
+def _log(settlement: Settlement, *, lost: bool) -> None:
+    lease = settlement.lease
+    if lost:
+        log.warning("job %s (%s): the settlement came too late", lease.id, lease.name)
+    else:
+        said = " ".join((settlement.error or "").split())[:300]
+        log.warning(
+            "job %s (%s), attempt %d %s, %s: %s",
+            lease.id,
+            lease.name,
+            settlement.attempt,
+            settlement.outcome,
+            _word(settlement),
+            said,
+        )
 
 
 def _word(settlement: Settlement) -> str:

@@ -18,8 +18,11 @@ class Teller:
         self._hooks = hooks
         self._line: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        #: Whether anybody listened to facts when the worker began: if not, nobody needs to make them.
-        self.wants_events = hooks.wants_events
+
+    @property
+    def wants_events(self) -> bool:
+        """Whether anybody listens to facts: if not, nobody needs to make them."""
+        return self._hooks.wants_events
 
     def start(self) -> None:
         """Begin to tell."""

@@ -174,11 +174,11 @@ class Worker:
         """Time is over: what still runs is cancelled and given back; threads are left to themselves."""
         still = [run for run in self._board.runs if not run.over]
         log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
-        for run in still:
-            run.stop("shutdown")
-        await asyncio.sleep(0)
         deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
         while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._board.runs:
+            # Each time: a claim that was in flight may have brought more.
+            for run in list(self._board.runs):
+                run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
                 unreleased = len(self._board.runs)
                 log.error("worker %s: %d jobs could not be released; their leases will end", self.name, unreleased)

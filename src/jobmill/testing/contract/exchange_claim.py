@@ -92,6 +92,22 @@ class ClaimOrderContract:
         _, due = await put(harness.store, new(priority=0, due=after(60_000)), new(priority=7))
         assert await claim_ids(harness.store) == [due]
 
+    async def test_undelayed_jobs_of_several_names_are_claimed_as_enqueued(self, harness: Harness) -> None:
+        ids = await put(harness.store, *[new(name=name) for name in "babcab"])
+        assert await claim_in_turn(harness.store, names="abc") == ids
+
+    async def test_delayed_jobs_of_several_names_are_claimed_by_due_time(self, harness: Harness) -> None:
+        delays = [("b", 3_000), ("a", 4_000), ("c", 1_000), ("a", 2_000)]
+        ids = await put(harness.store, *[new(name=name, due=after(delay)) for name, delay in delays])
+        await harness.advance(10)
+        assert await claim_in_turn(harness.store, names="abc") == [ids[2], ids[3], ids[0], ids[1]]
+
+    async def test_a_priority_goes_before_the_order_of_the_names(self, harness: Harness) -> None:
+        ids = await put(
+            harness.store, *[new(name=name, priority=priority) for name, priority in zip("abc", (3, 1, 2), strict=True)]
+        )
+        assert set(await claim_ids(harness.store, 2, names="abc")) == {ids[1], ids[2]}
+
     async def test_a_reprioritised_job_takes_its_new_place(self, harness: Harness) -> None:
         first, last = await put(harness.store, new(priority=1), new(priority=2))
         await harness.store.change([last], Reprioritise(0))

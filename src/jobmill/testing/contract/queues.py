@@ -236,6 +236,13 @@ class RateLimitContract:
         await harness.advance(31)
         assert await claim(harness.store) == []
 
+    async def test_each_window_counts_from_none(self, harness: Harness) -> None:
+        await put(harness.store, *[new() for _ in range(5)])
+        await harness.store.configure(QUEUE, TWO_A_MINUTE)
+        assert len(await claim(harness.store, lease_ms=3_600_000)) == 2
+        await harness.advance(60)
+        assert [len(await claim(harness.store, 1, lease_ms=3_600_000)) for _ in range(3)] == [1, 1, 0]
+
     async def test_unused_room_is_not_carried_over(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         await harness.store.configure(QUEUE, TWO_A_MINUTE)
