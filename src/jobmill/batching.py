@@ -56,6 +56,9 @@ class _Line(Generic[T, R]):
                 await self._answer(self._take())
         finally:
             self._serving = None
+            # Somebody waits still only where a call was cancelled, and would wait for ever.
+            waiting, self._asked = self._asked, []
+            _fail(waiting, StoreAway("the call was cancelled"))
 
     def _take(self) -> list[_Asked[T, R]]:
         """The longest run of callers that fits; a single caller's items are never split."""
@@ -77,9 +80,7 @@ class _Line(Generic[T, R]):
                 for one in batch:
                     await self._answer([one])
                 return
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error if isinstance(error, Exception) else StoreAway("the call was cancelled"))
+            _fail(batch, error if isinstance(error, Exception) else StoreAway("the call was cancelled"))
             if not isinstance(error, Exception):
                 raise
             return
@@ -88,3 +89,9 @@ class _Line(Generic[T, R]):
             if not future.done():
                 future.set_result(answers[at : at + len(items)])
             at += len(items)
+
+
+def _fail(asked: list[_Asked[T, R]], error: Exception) -> None:
+    for _, future in asked:
+        if not future.done():
+            future.set_exception(error)

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
-from msgspec import structs
 
+from jobmill.acting import Acts
 from jobmill.batching import Batcher
 from jobmill.context import Context
 from jobmill.core import limits
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    EVERYTHING,
-    NOW,
-    Cancel,
-    Change,
-    Changed,
-    Count,
-    Due,
-    Filter,
-    LogLine,
-    NewJob,
-    Page,
-    Purged,
-    Receipt,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Stats,
-    after,
-    at,
-)
-from jobmill.core.durations import to_datetime, to_ms
-from jobmill.core.job import FINAL, Job
+from jobmill.core.changes import NOW, Due, NewJob, Receipt, at
+from jobmill.core.durations import to_datetime
+from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_slot
-from jobmill.errors import Gone, HandlerNotFound, Invalid, JobCancelled, JobFailed, ResultTimeout
+from jobmill.errors import HandlerNotFound, Invalid
 from jobmill.events import Event, Hooks
-from jobmill.filters import FilterOptions, make_filter
 from jobmill.handlers import Arguments, ContextHandler, Draft, Handler, HandlerBase, to_plain
 from jobmill.options import NOTHING_SAID, Duration, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.queues import Queue
@@ -59,13 +35,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-CHANGED_AT_ONCE = 1_000
 #: More than the options of one job can come to: a payload further below the limit needs no closer look.
 OPTIONS_ROOM = 64 * 1024
 
 
 def connect(url: str | None = None, *, store: Store | None = None) -> Client:
     """A client for the store that a URL names: the one given, else JOBMILL_URL, else `jobmill.db` right here."""
+    if url is not None and store is not None:
+        raise Invalid("url", "either a url or a store, not both", url)
     return Client(store or store_for(url or os.environ.get("JOBMILL_URL") or DEFAULT_URL))
 
 
@@ -106,25 +83,17 @@ class Enqueued:
         return await self._client.result(self.id, timeout=timeout)
 
 
-class Client:
+class Client(Acts):
     """One store, the handlers of this application, and everything that can be asked and done."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        super().__init__(store)
         self.handlers: dict[str, HandlerBase[Any]] = {}
         self.hooks = Hooks()
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
-        self._get: Batcher[str, Job | None] = Batcher(store.get)
-        self._is_open = False
         self._sync: Sync | None = None
 
     # ------------------------------------------------------------------------------------------------ life
-
-    async def open(self) -> None:
-        """Open the store; every call does so by itself."""
-        if not self._is_open:
-            await self.store.open()
-            self._is_open = True
 
     async def close(self) -> None:
         """Give the store back; the next call opens it again."""
@@ -151,9 +120,19 @@ class Client:
 
     # ------------------------------------------------------------------------------------------------ handlers
 
-    def handler(self, **given: Unpack[HandlerOptions]) -> _Decorator:
-        """Make a function the handler of its name (or of `name=`); it stays callable as it was."""
-        return _Decorator(self, dict(given))
+    @overload
+    def handler(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextHandler[P, R]: ...
+    @overload
+    def handler(self, fn: Callable[P, R], /) -> Handler[P, R]: ...
+    @overload
+    def handler(self, **given: Unpack[HandlerOptions]) -> _Decorator: ...
+    def handler(self, *fn: Callable[..., Any], **given: Any) -> Any:
+        """Make a function the handler of its name (or of `name=`); it stays callable as it was.
+
+        `@jobs.handler` as it is, or `@jobs.handler(max_attempts=5, …)` with options.
+        """
+        decorator = _Decorator(self, given)
+        return decorator(*fn) if fn else decorator
 
     def handler_named(self, name: str) -> HandlerBase[Any]:
         """The handler of a name."""
@@ -169,10 +148,8 @@ class Client:
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
-    async def enqueue(
-        self, name: str, payload: object = None, *, within: Any = None, **given: Unpack[EnqueueOptions]
-    ) -> Enqueued:
-        """Enqueue a job by name, whether or not its handler is known here.
+    def job(self, name: str, payload: object = None, **given: Unpack[EnqueueOptions]) -> Draft:
+        """A job as a value, by the name of its handler, to be enqueued with others by `enqueue_many`.
 
         A handler that is known here has its options and annotations applied; otherwise the payload goes as it is.
         """
@@ -183,8 +160,13 @@ class Client:
         else:
             options = enqueue_options(dict(given), handler.options_given)
             encoded = handler.arguments.encode_payload(payload)
-        draft = Draft(limits.check_name(name), encoded, options)
-        return (await self.enqueue_drafts([draft], within=within))[0]
+        return Draft(limits.check_name(name), encoded, options)
+
+    async def enqueue(
+        self, name: str, payload: object = None, *, within: Any = None, **given: Unpack[EnqueueOptions]
+    ) -> Enqueued:
+        """Enqueue a job by the name of its handler, whether or not that is known here."""
+        return (await self.enqueue_drafts([self.job(name, payload, **given)], within=within))[0]
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued]:
         """Enqueue many in one call: `[send.job(to="a"), send.options(delay="1m").job(to="b")]`; an answer for each."""
@@ -201,7 +183,17 @@ class Client:
             receipts = await self.store.enqueue_within(within, new_jobs)
         else:
             raise Invalid("within", f"nothing: the {self.store.name} store has no transactions", within)
+        if self.hooks.wants_events:
+            await self._tell(new_jobs, receipts)
         return [Enqueued(self, receipt) for receipt in receipts]
+
+    async def _tell(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
+        """The hooks of this process; a transaction of the caller's own may still be rolled back."""
+        now_ms = self.store.now()
+        for new, receipt in zip(new_jobs, receipts, strict=True):
+            if receipt.created:
+                event = Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
+                await self.hooks.tell(event)
 
     def _new_job(self, draft: Draft) -> NewJob:
         said = draft.options
@@ -232,212 +224,9 @@ class Client:
             raise Invalid("until", "an end that is not before the first run", until)
         return at(first) if said.due == NOW else said.due
 
-    # ------------------------------------------------------------------------------------------------ look
-
-    async def get(self, id: str) -> Job:
-        """One job; Gone when it is not there."""
-        await self.open()
-        job = (await self._get([id]))[0]
-        if job is None:
-            raise Gone(f"there is no job {id!r} in the {self.store.name} store: never enqueued, or already removed")
-        return job
-
-    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
-        """Wait until a job is final: its result, or JobFailed, JobCancelled, ResultTimeout, Gone."""
-        limit = None if timeout is None else to_ms(timeout, "timeout") / 1000
-        # The first look is not timed: with timeout=0 it tells what there is to tell now.
-        job = await self.get(id)
-        if not job.is_final:
-            try:
-                async with asyncio.timeout(limit):
-                    job = await self._final(id)
-            except TimeoutError:
-                raise ResultTimeout(f"job {id!r} was not final after {timeout}; it goes on") from None
-        if job.state == "failed":
-            raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}")
-        if job.state == "cancelled":
-            raise JobCancelled(f"job {id!r} ({job.name}) was cancelled")
-        return job.result
-
-    async def _final(self, id: str) -> Job:
-        pause = 0.002
-        while True:
-            await asyncio.sleep(pause)
-            job = await self.get(id)
-            if job.is_final:
-                return job
-            pause = min(pause * 1.5, 0.25)
-
-    async def find(self, *, cursor: str | None = None, limit: int = 100, **filters: Unpack[FilterOptions]) -> Page:
-        """A page of matches; `page.next` and `page.previous` are cursors to go on from."""
-        wanted = make_filter(filters)
-        limits.check_int(limit, "limit", 1, 10_000)
-        await self.open()
-        return await self.store.find(wanted, cursor, limit)
-
-    async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
-        """Every match, page by page."""
-        wanted = make_filter(filters)
-        await self.open()
-        async for job in self._matches(wanted):
-            yield job
-
-    async def _matches(self, wanted: Filter) -> AsyncIterator[Job]:
-        cursor: str | None = None
-        while True:
-            page = await self.store.find(wanted, cursor, 1_000)
-            for job in page.jobs:
-                yield job
-            cursor = page.next
-            if cursor is None:
-                return
-
-    async def count(self, **filters: Unpack[FilterOptions]) -> list[Count]:
-        """How many match, by queue, name and state."""
-        wanted = make_filter(filters)
-        await self.open()
-        return await self.store.count(wanted)
-
-    async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """Counts, the oldest waiting job, and how long jobs take, per queue and name."""
-        await self.open()
-        return await self.store.stats(queue, name)
-
-    async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
-        """The last lines that a job logged."""
-        limits.check_int(limit, "limit", 1)
-        await self.open()
-        return await self.store.logs(id, limit)
-
-    async def events(
-        self, queue: str, *, after: str | None = None, follow: bool = True, every: Duration = 0.1
-    ) -> AsyncIterator[Event]:
-        """The feed of a queue (switch it on with `jobs.queue(name).feed()`), and what comes, unless `follow=False`."""
-        limits.check_queue(queue)
-        pause = to_ms(every, "every", least=1) / 1000
-        await self.open()
-        while True:
-            events = await self.store.events(queue, after)
-            for event in events:
-                yield event
-                after = event.id
-            if not events:
-                if not follow:
-                    return
-                await asyncio.sleep(pause)
-
-    async def publish(self, type: str, job: Job, **data: Any) -> None:
-        """Add an event of your own to the feed of the job's queue."""
-        limits.check_name(type, "type")
-        plain = to_plain(data, "data")
-        await self.open()
-        now_ms = self.store.now()
-        event = Event(
-            type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=plain
-        )
-        await self.store.publish([event])
-
-    # ------------------------------------------------------------------------------------------------ act
-
-    async def cancel(
-        self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
-    ) -> Changed:
-        """Cancel waiting and running jobs: one id, several, those that match, or all=True."""
-        return await self._change(_wanted(which, all, filters), Cancel())
-
-    async def requeue(
-        self,
-        which: str | Iterable[str] | None = None,
-        *,
-        all: bool = False,
-        spread: Duration = 0,
-        **filters: Unpack[FilterOptions],
-    ) -> Changed:
-        """Have final jobs run again with fresh budgets; several of them evenly over the period `spread`."""
-        spread_ms = to_ms(spread, "spread")
-        wanted = _wanted(which, all, filters)
-        total = 0
-        if spread_ms and isinstance(wanted, list):
-            total = len(wanted)
-        elif spread_ms:
-            total = sum(one.count for one in await self.count(**filters) if one.state in FINAL)
-        return await self._change(wanted, Requeue(step_ms=spread_ms / max(1, total)))
-
-    async def reschedule(
-        self,
-        which: str | Iterable[str] | None = None,
-        *,
-        delay: Duration | None = None,
-        due_at: datetime | None = None,
-        all: bool = False,
-        **filters: Unpack[FilterOptions],
-    ) -> Changed:
-        """Give waiting jobs another due time."""
-        due = enqueue_options({"delay": delay, "due_at": due_at}).due
-        return await self._change(_wanted(which, all, filters), Reschedule(due))
-
-    async def reprioritise(
-        self,
-        which: str | Iterable[str] | None = None,
-        *,
-        priority: int,
-        all: bool = False,
-        **filters: Unpack[FilterOptions],
-    ) -> Changed:
-        """Give waiting jobs another priority."""
-        return await self._change(_wanted(which, all, filters), Reprioritise(limits.check_priority(priority)))
-
-    async def remove(
-        self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
-    ) -> Changed:
-        """Remove jobs that are not running (cancel those first)."""
-        return await self._change(_wanted(which, all, filters), Remove())
-
-    async def _change(self, wanted: Filter | list[str], change: Change) -> Changed:
-        await self.open()
-        changed: list[str] = []
-        refused: dict[str, str] = {}
-        more = True
-        while more:
-            if isinstance(wanted, list):
-                part, wanted = wanted[:CHANGED_AT_ONCE], wanted[CHANGED_AT_ONCE:]
-                answer = await self.store.change(part, change, CHANGED_AT_ONCE)
-                more = bool(wanted)
-            else:
-                answer = await self.store.change(wanted, change, CHANGED_AT_ONCE)
-                more = answer.more
-            changed += answer.changed
-            refused.update(answer.refused)
-            change = _moved_on(change, len(answer.changed))
-            if more and isinstance(wanted, Filter) and len(answer.refused) > CHANGED_AT_ONCE // 2:
-                # What is refused matches still, and would fill the next call as well: go on by id, without it.
-                wanted = [id for id in await self._changeable(wanted, change) if id not in refused]
-        return Changed(changed=changed, refused=refused)
-
-    async def _changeable(self, wanted: Filter, change: Change) -> list[str]:
-        """Which jobs a change by this filter would take."""
-        states = [state for state in CHANGES_FROM[type(change)] if wanted.states is None or state in wanted.states]
-        return [job.id async for job in self._matches(structs.replace(wanted, states=tuple(states)))]
-
-    async def purge(self) -> int:
-        """Remove final jobs past their retention now (workers do so by themselves); how many went."""
-        await self.open()
-        removed = 0
-        while True:
-            purged: Purged = await self.store.purge()
-            removed += purged.removed
-            if not purged.more:
-                return removed
-
     def queue(self, name: str) -> Queue:
         """A queue: pause, resume, limits, settings, feed."""
         return Queue(self, limits.check_queue(name))
-
-    async def queues(self) -> list[str]:
-        """All queues that have jobs or settings."""
-        await self.open()
-        counted = {one.queue for one in await self.store.count(Filter())}
-        return sorted(counted | set(await self.store.settings()))
 
     # ------------------------------------------------------------------------------------------------ work
 
@@ -486,30 +275,3 @@ class _Decorator:
             )
         self._client.handlers[made.name] = made
         return made
-
-
-def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions) -> Filter | list[str]:
-    """Which jobs an act is for; never all of them by accident, as where the only filter that was given is None."""
-    wanted = make_filter(filters)
-    if which is None:
-        if wanted == EVERYTHING and not all:
-            raise Invalid("which", "ids, at least one filter, or all=True", None)
-        return wanted
-    if all or wanted != EVERYTHING:
-        raise Invalid("which", "ids, or filters, or all=True, not several of them", which)
-    given: Any = which
-    ids = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    for id in ids:
-        if not isinstance(id, str):
-            raise Invalid("which", "an id, or several", id)
-    return ids
-
-
-def _moved_on(change: Change, done: int) -> Change:
-    """A spread requeue goes on where the last batch ended."""
-    if isinstance(change, Requeue) and change.step_ms:
-        return structs.replace(change, due=after(change.due.after_ms + round(done * change.step_ms)))
-    return change
-
-
-__all__ = ["Client", "Enqueued", "connect"]

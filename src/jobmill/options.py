@@ -34,8 +34,8 @@ class CommonOptions(TypedDict, total=False):
     max_attempts: int
     max_crashes: int
     timeout: Duration | None
-    keep_succeeded: bool | int | str | timedelta
-    keep_failed: bool | int | str | timedelta
+    keep_succeeded: bool | int | str | timedelta | Keep
+    keep_failed: bool | int | str | timedelta | Keep
 
 
 class HandlerOptions(CommonOptions, total=False):
@@ -127,8 +127,9 @@ def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
             said[field] = limits.check_int(given[field], field, 1, 2**31 - 1)
     if given.get("backoff") is not None and not callable(given["backoff"]):
         said["backoff"] = backoff(given["backoff"])
-    if given.get("timeout") is not None:
-        said["timeout_ms"] = to_ms(given["timeout"], "timeout", least=1)
+    if "timeout" in given:
+        # None is said too: no timeout, whatever the handler says.
+        said["timeout_ms"] = 0 if given["timeout"] is None else to_ms(given["timeout"], "timeout", least=1)
     for field in ("keep_succeeded", "keep_failed"):
         if given.get(field) is not None:
             kept: Keep = limits.keep(given[field], field)

@@ -67,7 +67,7 @@ class Store(Protocol):
 
         A job whose id is taken: "exists". A job whose unique key (within queue and name) a live job has: "duplicate",
         with that job's id. A job with a recurrence whose key is live: "updated"; it takes recurrence (its revision
-        counted up), payload and due time over; where the rule is the same and the new job `keeps_due`, only the payload.
+        counted up), payload and due time over; where the rule is the same and the new job `keeps_due`, only payload.
         All of that holds within one call as well, first come first served.
         """
 

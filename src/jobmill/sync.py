@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobmill.errors import JobmillError
+from jobmill.queues import Queue
 
 if TYPE_CHECKING:
     from jobmill.client import Client
@@ -50,21 +52,23 @@ class Sync:
             thread.join()
             loop.close()
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         """A method of the client, run to its end; what it iterates over, iterated."""
-        method = getattr(self._client, name)
-        if not callable(method):
-            raise AttributeError(f"jobs.sync has the client's methods, and {name!r} is none")
+        return getattr(_Door(self, self._client), name)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            answer: Any = method(*args, **kwargs)
-            if inspect.isasyncgen(answer):
-                return self._iterated(answer)
-            return self(answer) if inspect.isawaitable(answer) else answer
+    def here(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run one call in this thread: a connection given as `within=` is often bound to the thread that made it."""
+        self(self._client.open())
+        context = contextvars.copy_context()
+        with asyncio.Runner() as runner:
+            answer = runner.run(call, context=context)
+        # What the call noted for its caller (that a transaction is open) is the caller's to know.
+        for variable, value in context.items():
+            variable.set(value)
+        return answer
 
-        return run
-
-    def _iterated(self, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
+    def iterated(self, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
+        """What an async generator yields, one by one."""
         end = object()
         try:
             while (item := self(_next(items, end))) is not end:
@@ -81,6 +85,32 @@ class Sync:
                 thread.start()
                 self._running = loop, thread
             return self._running
+
+
+class _Door:
+    """The methods of a client, or of one of its queues, for code without a loop."""
+
+    def __init__(self, sync: Sync, target: Client | Queue) -> None:
+        self._sync = sync
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        """A method, run to its end."""
+        method = getattr(self._target, name)
+        if not callable(method):
+            raise AttributeError(f"jobs.sync has methods only, and {name!r} is none")
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            answer: Any = method(*args, **kwargs)
+            if inspect.isasyncgen(answer):
+                return self._sync.iterated(answer)
+            if isinstance(answer, Queue):
+                return _Door(self._sync, answer)
+            if not inspect.iscoroutine(answer):
+                return answer
+            return self._sync(answer) if kwargs.get("within") is None else self._sync.here(answer)
+
+        return run
 
 
 async def _awaited(call: Awaitable[T]) -> T:

@@ -146,6 +146,20 @@ def test_handlers_are_known_by_name(jobs: Client) -> None:
     assert (plain.name, named.name) == ("plain", "mail:send/2")
 
 
+def test_a_decorator_without_options_needs_no_brackets(jobs: Client) -> None:
+    @jobs.handler
+    def plain(a: int) -> int:
+        return a
+
+    @jobs.handler
+    def with_a_context(ctx: Context, a: int) -> int:
+        return a
+
+    assert (plain(1), with_a_context(context(), 2)) == (1, 2)
+    assert (type(plain), type(with_a_context)) == (Handler, ContextHandler)
+    assert list(jobs.handlers) == ["plain", "with_a_context"]
+
+
 def test_a_name_that_is_not_known_is_told_with_those_that_are(jobs: Client) -> None:
     with pytest.raises(jobmill.HandlerNotFound, match="no handler named 'nope' here; known: none"):
         jobs.handler_named("nope")
@@ -644,7 +658,8 @@ def test_a_cycle_through_known_types_is_refused() -> None:
         to_plain(mixed, "payload")
 
 
-def test_a_value_that_stands_for_more_than_any_memory_holds_is_refused_at_once() -> None:
+def test_a_value_that_stands_for_more_than_any_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmill.core.payload.MAX_BYTES", 10_000)
     bomb: list[Any] = [Point(1)]
     for _ in range(60):
         bomb = [bomb, bomb]

@@ -366,6 +366,7 @@ CALLS: list[tuple[str, Callable[[Client], Awaitable[Any]], str, str, str]] = [
     ("priority", lambda jobs: jobs.reprioritise("x", priority=-1), "priority", "a whole number from 0", "-1"),
     ("delay", lambda jobs: jobs.reschedule("x", delay=-1), "delay", "a duration of at least 0s", "-1"),
     ("due_at", lambda jobs: jobs.reschedule("x", due_at=NAIVE), "due_at", "an aware datetime", "datetime"),
+    ("no time", lambda jobs: jobs.reschedule("x"), "due_at", "delay or due_at", "None"),
     ("both", lambda jobs: jobs.reschedule("x", due_at=LATER, delay=1), "due_at", "either delay or due_at", "datetime"),
     ("events", lambda jobs: anext(jobs.events("a:b")), "queue", 'a name without ":"', "'a:b'"),
     ("every", lambda jobs: anext(jobs.events("q", every=0)), "every", "a duration above 0", "0"),

@@ -32,7 +32,7 @@ async def states(jobs: Client) -> Counter[str]:
 
 
 async def test_another_worker_finishes_what_a_killed_one_left(place: Place, jobs: Client) -> None:
-    await jobs.enqueue_many([jobmill.client.draft_of("short", {"n": n}, {}) for n in range(1_000)])
+    await jobs.enqueue_many([jobs.job("short", {"n": n}) for n in range(1_000)])
     victim = place.worker("--slots", "50")
     await until(lambda: len(place.notes()) >= 300, 30)
     victim.kill()
@@ -125,7 +125,7 @@ async def test_several_workers_on_one_file_run_every_job_once(place: Place, jobs
     for _ in range(3):
         place.worker("--slots", "20")
     for batch in range(10):
-        await jobs.enqueue_many([jobmill.client.draft_of("short", {"n": n}, {}) for n in range(batch, 1_000, 10)])
+        await jobs.enqueue_many([jobs.job("short", {"n": n}) for n in range(batch, 1_000, 10)])
 
     async def all_ended() -> bool:
         return (await states(jobs))["succeeded"] == 1_000

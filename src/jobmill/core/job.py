@@ -46,7 +46,10 @@ class Progress(Struct, frozen=True):
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said about one job when it was enqueued; None means: as its handler says, else the default."""
+    """What was said about one job when it was enqueued; None means: as its handler says, else the default.
+
+    A `timeout_ms` of 0 says: no timeout, whatever the handler says.
+    """
 
     max_attempts: int | None = None
     max_crashes: int | None = None

@@ -60,6 +60,7 @@ def enqueue_within(
     """Enqueue in the transaction of this connection; one is begun if none is open. The caller commits."""
     if not isinstance(connection, sqlite3.Connection):
         raise Invalid("within", "a sqlite3.Connection", connection)
+    _check_thread(connection)
     with _plain_text(connection):
         # Not connection.cursor(): the caller may have put a factory of his own there.
         cursor = sqlite3.Cursor(connection)
@@ -79,6 +80,14 @@ def enqueue_within(
     if not any(one.connection is connection for one in known):
         _open.set((*known, _Open(connection, path)))
     return receipts
+
+
+def _check_thread(connection: sqlite3.Connection) -> None:
+    try:
+        sqlite3.Cursor(connection).close()
+    except sqlite3.ProgrammingError as error:  # closed, or another thread's
+        advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.job(...)], within=connection)"
+        raise Invalid("within", "an open connection of the calling thread", connection, advice) from None
 
 
 @contextmanager

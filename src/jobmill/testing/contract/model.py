@@ -9,11 +9,11 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import Struct
 
 from jobmill.core.changes import (
@@ -47,6 +47,8 @@ KEPT_MS = 4_000
 KEPT = Policy(keep_succeeded=Keep(age_ms=KEPT_MS), keep_failed=Keep(age_ms=KEPT_MS))
 NOT_KEPT = Policy(keep_succeeded=Keep(last=0), keep_failed=Keep(last=0))
 
+#: Queue, name, priority, delay and unique key of a new job.
+Wanted: TypeAlias = tuple[str, str, int, int, str | None]
 SETTLE: dict[str, Callable[[Claimed, int], Settlement]] = {
     "succeed": lambda claimed, _: succeed(claimed, "good", KEPT),
     "vanish": lambda claimed, _: succeed(claimed, "good", NOT_KEPT),
@@ -67,13 +69,15 @@ new_jobs = st.lists(
     min_size=1,
     max_size=4,
 )
-picks = st.integers(0, 1_000)
+#: Counted from the end: what happened last is what the next step is mostly about.
+picks = st.integers(0, 7)
 delays = st.sampled_from([0, 700, 2_500])
+settling = st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), min_size=1, max_size=3)
 claims = st.builds(
     lambda n, queues, rooms, lease_ms: wish(n, queues=queues, names=rooms, lease_ms=lease_ms),
-    st.integers(0, 5),
+    st.sampled_from([5, 1, 2, 3]),
     st.sampled_from([QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]]),
-    st.fixed_dictionaries({}, optional={name: st.integers(0, 3) for name in NAMES}),
+    st.sampled_from([{"build": 3, "ship": 3}, {"build": 1, "ship": 2}, {"build": 2}, {"build": 0, "ship": 1}]),
     st.sampled_from([1_000, 6_000]),
 )
 changes: st.SearchStrategy[Change] = st.one_of(
@@ -122,7 +126,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.jobs: dict[str, Known] = {}
         self.leases: list[Claimed] = []
         self.paused: set[str] = set()
-        self.seq = 0
+        # Counted down, so that an order by ids is not by chance the order of enqueueing.
+        self.numbers = itertools.count(9_999, -1)
+        self.places = itertools.count()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
@@ -136,38 +142,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------ rules
 
-    @rule(jobs=new_jobs)
-    def enqueue(self, jobs: list[tuple[str, str, int, int, str | None]]) -> None:
-        made = [
-            new(
-                f"model-{self.round}-{self.seq + i}",
-                queue=self.queue(queue),
-                name=name,
-                priority=priority,
-                key=key,
-                due=after(delay),
-            )
-            for i, (queue, name, priority, delay, key) in enumerate(jobs)
-        ]
-        self.seq += len(made)
-        for job, receipt in zip(made, self.call(self.store.enqueue(made)), strict=True):
-            owner = self.owner(job.queue, job.name, job.unique_key)
-            if owner is not None:
-                assert (receipt.how, receipt.id) == ("duplicate", owner.id)
-                continue
-            assert receipt.how == "created"
-            self.jobs[receipt.id] = Known(
-                id=receipt.id,
-                queue=job.queue,
-                name=job.name,
-                priority=job.priority,
-                key=job.unique_key,
-                due_ms=job.due.resolve(self.now),
-                seq=len(self.jobs) + self.seq * 10,
-                line="delayed" if job.due.after_ms else "undelayed",
-            )
+    @initialize(jobs=new_jobs)
+    def begin(self, jobs: list[Wanted]) -> None:
+        self.enqueues(jobs)
 
-    @rule(chosen=st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), max_size=3), claim=claims)
+    @rule(jobs=new_jobs)
+    def enqueue(self, jobs: list[Wanted]) -> None:
+        self.enqueues(jobs)
+
+    @rule(chosen=settling, claim=claims)
     def exchange(self, chosen: list[tuple[int, str, int]], claim: Claim) -> None:
         self.exchanges(chosen, claim)
 
@@ -175,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_more(self, claim: Claim) -> None:
         self.exchanges([], claim)
 
-    @rule(chosen=st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), min_size=1, max_size=3))
+    @rule(chosen=settling)
     def settle(self, chosen: list[tuple[int, str, int]]) -> None:
         self.exchanges(chosen, None)
 
@@ -183,13 +166,13 @@ class StoreMachine(RuleBasedStateMachine):
     def extend(self, pick: int, for_ms: int) -> None:
         if not self.leases:
             return
-        lease = self.leases[pick % len(self.leases)].lease
+        lease = recent(self.leases, pick).lease
         held = self.held(lease.id, lease.token)
         assert self.call(self.store.extend([lease], for_ms)) == ([] if held else [lease.id])
         if held:
             held.until_ms = self.now + for_ms
 
-    @rule(ms=st.sampled_from([1, 499, 1_000, 2_500, 7_000]))
+    @rule(ms=st.sampled_from([1_000, 6_000, 2_500, 499, 1]))
     def advance(self, ms: int) -> None:
         self.call(self.harness.advance(ms / 1_000))
 
@@ -197,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
     def change(self, pick: int, change: Change) -> None:
         if not self.jobs:
             return
-        known = list(self.jobs.values())[pick % len(self.jobs)]
+        known = recent(list(self.jobs.values()), pick)
         changed = self.call(self.store.change([known.id], change))
         taken = isinstance(change, Requeue) and self.owner(known.queue, known.name, known.key) is not None
         if known.state not in CHANGES_FROM[type(change)] or taken:
@@ -259,11 +242,40 @@ class StoreMachine(RuleBasedStateMachine):
         holds = known and known.state == "running" and known.token == token and self.now < known.until_ms
         return known if holds else None
 
+    def enqueues(self, jobs: list[Wanted]) -> None:
+        made = [
+            new(
+                f"model-{self.round}-{next(self.numbers)}",
+                queue=self.queue(queue),
+                name=name,
+                priority=priority,
+                key=key,
+                due=after(delay),
+            )
+            for queue, name, priority, delay, key in jobs
+        ]
+        for job, receipt in zip(made, self.call(self.store.enqueue(made)), strict=True):
+            owner = self.owner(job.queue, job.name, job.unique_key)
+            if owner is not None:
+                assert (receipt.how, receipt.id) == ("duplicate", owner.id)
+                continue
+            assert receipt.how == "created"
+            self.jobs[receipt.id] = Known(
+                id=receipt.id,
+                queue=job.queue,
+                name=job.name,
+                priority=job.priority,
+                key=job.unique_key,
+                due_ms=job.due.resolve(self.now),
+                seq=next(self.places),
+                line="delayed" if job.due.after_ms else "undelayed",
+            )
+
     def exchanges(self, chosen: list[tuple[int, str, int]], claim: Claim | None) -> None:
         if claim is not None:
             queues = tuple(self.queue(name) for name in claim.queues)
             claim = wish(claim.n, queues=queues, names=claim.names, lease_ms=claim.lease_ms)
-        settled = [(self.leases[pick % len(self.leases)], how, delay) for pick, how, delay in chosen if self.leases]
+        settled = [(recent(self.leases, pick), how, delay) for pick, how, delay in chosen if self.leases]
         settlements = [SETTLE[how](claimed, delay) for claimed, how, delay in settled]
         exchanged = self.call(self.store.exchange(settlements, claim))
         done: set[str] = set()
@@ -380,7 +392,7 @@ class ModelContract:
     async def test_every_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
         machine = type("Machine", (StoreMachine,), {"harness": harness, "loop": asyncio.get_running_loop()})
         bounds = settings(
-            max_examples=30,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             database=None,
@@ -390,6 +402,11 @@ class ModelContract:
         )
         # Hypothesis is not asynchronous: it runs beside the loop that the store lives in.
         await asyncio.to_thread(run_state_machine_as_test, machine, settings=bounds)
+
+
+def recent(items: list[T], pick: int) -> T:
+    """One of a list, counted from its end."""
+    return items[-1 - pick % len(items)]
 
 
 def _seen(job: Job) -> tuple[object, ...]:

@@ -1,0 +1,110 @@
+"""Which store a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobmill
+from jobmill.stores import store_for
+from jobmill.stores.memory import MemoryStore
+from jobmill.stores.sqlite import SqliteStore
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JOBMILL_URL", raising=False)
+
+
+def path_of(store: Any) -> Path:
+    assert isinstance(store, SqliteStore)
+    return store.path
+
+
+async def test_without_a_url_a_file_right_here(tmp_path: Path) -> None:
+    jobs = jobmill.connect()
+    assert path_of(jobs.store) == tmp_path / "jobmill.db"
+    assert not (tmp_path / "jobmill.db").exists(), "connecting touches nothing"
+    async with jobs:
+        await jobs.enqueue("work")
+    assert (tmp_path / "jobmill.db").exists()
+
+
+def test_the_environment_names_the_store_unless_a_url_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOBMILL_URL", "sqlite:///elsewhere.db")
+    assert path_of(jobmill.connect().store) == tmp_path / "elsewhere.db"
+    assert jobmill.connect("memory://").store.name == "memory"
+    monkeypatch.setenv("JOBMILL_URL", "memory://")
+    assert jobmill.connect().store.name == "memory"
+    monkeypatch.setenv("JOBMILL_URL", "")
+    assert path_of(jobmill.connect().store) == tmp_path / "jobmill.db"
+
+
+def test_a_store_of_ones_own() -> None:
+    store = MemoryStore()
+    assert jobmill.connect(store=store).store is store
+    with pytest.raises(jobmill.Invalid, match="url: expected either a url or a store, not both, got 'memory://'"):
+        jobmill.connect("memory://", store=store)
+
+
+def test_every_memory_is_another() -> None:
+    assert jobmill.connect("memory://").store is not jobmill.connect("memory://").store
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///jobs.db", "{here}/jobs.db"),
+        ("sqlite:///sub/jobs.db", "{here}/sub/jobs.db"),
+        ("sqlite:////var/lib/jobs.db", "/var/lib/jobs.db"),
+        ("sqlite:///with%20space.db", "{here}/with space.db"),
+        ("sqlite:///jobs.db?synchronous=normal", "{here}/jobs.db"),
+        ("sqlite:///jobs.db?synchronous=FULL", "{here}/jobs.db"),
+    ],
+)
+def test_sqlite_paths(url: str, path: str, tmp_path: Path) -> None:
+    assert path_of(store_for(url)) == Path(path.format(here=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            "mysql://localhost/jobs",
+            "url: expected sqlite:///path or memory://, got 'mysql://localhost/jobs'; for a file",
+        ),
+        ("jobs.db", "url: expected sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db"),
+        ("/var/jobs.db", "url: expected sqlite:///path or memory://"),
+        (
+            "sqlite://jobs.db",
+            "url: expected sqlite:///relative/path or sqlite:////absolute/path, got 'sqlite://jobs.db'",
+        ),
+        ("sqlite://", "url: expected sqlite:///relative/path"),
+        ("sqlite:///", "url: expected sqlite:///relative/path"),
+        ("sqlite:///jobs.db?synchronous=off", "url: expected no option but synchronous=FULL or synchronous=NORMAL"),
+        ("sqlite:///jobs.db?mode=ro", "url: expected no option but synchronous"),
+    ],
+)
+def test_urls_that_name_nothing(url: str, message: str) -> None:
+    with pytest.raises(jobmill.Invalid) as caught:
+        jobmill.connect(url)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [
+        ("postgresql://localhost/jobs", "postgres"),
+        ("postgres://localhost/jobs", "postgres"),
+        ("mongodb://localhost/jobs", "mongo"),
+        ("mongodb+srv://localhost/jobs", "mongo"),
+        ("redis://localhost", "redis"),
+        ("rediss://localhost", "redis"),
+    ],
+)
+def test_a_store_that_is_not_here_says_what_to_install(url: str, extra: str) -> None:
+    with pytest.raises(jobmill.MissingExtra, match=rf"needs the {extra} store.* pip install 'jobmill\[{extra}\]'"):
+        jobmill.connect(url)

@@ -1,0 +1,156 @@
+"""The door for code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import jobmill
+from jobmill import Client, Event
+from jobmill.handlers import Handler
+from jobmill.store import Store
+
+
+@pytest.fixture
+def jobs(store: Store) -> Iterator[Client]:
+    client = jobmill.connect(store=store)
+    yield client
+    client.sync.close()
+
+
+@pytest.fixture
+def add(jobs: Client) -> Handler[..., Any]:
+    @jobs.handler()
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    return add
+
+
+def doors() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "jobmill-sync"]
+
+
+def test_plain_code_runs_calls_to_their_end(jobs: Client, add: Handler[..., Any]) -> None:
+    enqueued = jobs.sync(add.enqueue(1))
+    assert enqueued.created
+    assert jobs.sync(jobs.get(enqueued.id)).payload == {"a": 1}
+    assert jobs.sync.tick().succeeded == 1
+    assert jobs.sync(enqueued.result(timeout=0)) == 3
+    assert jobs.sync(jobs.queue("default").pause()).paused
+
+
+def test_methods_of_the_client_are_there_by_name(jobs: Client, add: Handler[..., Any]) -> None:
+    enqueued = jobs.sync.enqueue("add", {"a": 1}, id="mine", delay="1h")
+    assert jobs.sync.enqueue_many([add.job(2)])[0].created
+    assert jobs.sync.get("mine").id == enqueued.id
+    assert len(jobs.sync.find(limit=1).jobs) == 1
+    assert jobs.sync.cancel("mine").changed == ["mine"]
+    assert jobs.sync.handler_named("add") is add, "what needs no loop is simply called"
+    assert jobs.sync.queue("mail").pause().paused
+    assert jobs.sync.queue("mail").settings().paused
+
+
+def test_what_is_iterated_over_is_iterated(jobs: Client, add: Handler[..., Any]) -> None:
+    jobs.sync.enqueue_many([add.job(n) for n in range(5)])
+    assert sorted(job.payload["a"] for job in jobs.sync.find_all()) == [0, 1, 2, 3, 4]
+    for job in jobs.sync.find_all():
+        assert job.name == "add"
+        break
+    jobs.sync(jobs.queue("default").feed())
+    jobs.sync.enqueue("add", {"a": 1})
+    events: list[Event] = list(jobs.sync.events("default", follow=False))
+    assert [event.type for event in events] == ["enqueued"]
+
+
+def test_errors_come_out_as_they_are(jobs: Client, add: Handler[..., Any]) -> None:
+    with pytest.raises(jobmill.Gone):
+        jobs.sync.get("nope")
+    with pytest.raises(jobmill.Invalid):
+        jobs.sync.enqueue("add", {"a": "x"})
+    with pytest.raises(jobmill.ResultTimeout):
+        jobs.sync(jobs.sync(add.enqueue(1)).result(timeout=0))
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        jobs.sync.nope()
+    with pytest.raises(AttributeError, match="jobs.sync has methods only, and 'handlers' is none"):
+        jobs.sync.handlers()
+
+
+async def test_code_in_a_running_loop_may_use_it_and_blocks_that_loop(jobs: Client, add: Handler[..., Any]) -> None:
+    passed: list[str] = []
+    asyncio.get_running_loop().call_soon(passed.append, "the loop went on")
+    enqueued = jobs.sync(add.enqueue(1))
+    assert jobs.sync.get(enqueued.id).state == "waiting"
+    assert passed == []
+    await asyncio.sleep(0)
+    assert passed == ["the loop went on"]
+    assert (await jobs.get(enqueued.id)).id == enqueued.id, "both doors lead to one store"
+
+
+def test_several_threads_share_one_door(jobs: Client, add: Handler[..., Any]) -> None:
+    ids: list[str] = []
+    threads = [threading.Thread(target=lambda: ids.append(jobs.sync(add.enqueue(1)).id)) for _ in range(8)]
+    before = len(doors())
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 8
+    assert len(doors()) == before + 1
+    assert jobs.sync is jobs.sync
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_code_that_it_runs_cannot_use_it_and_is_told_so(jobs: Client, by_name: bool) -> None:
+    @jobs.handler(max_attempts=1)
+    async def inside() -> None:
+        if by_name:
+            jobs.sync.count()
+        else:
+            jobs.sync(jobs.count())
+
+    enqueued = jobs.sync(inside.enqueue())
+    jobs.sync.tick()
+    error = jobs.sync(enqueued.job()).error
+    assert error == (
+        "JobmillError: jobs.sync was called by code that jobs.sync runs, and would wait for itself: await it"
+    )
+
+
+def test_a_sync_handler_may_use_it(jobs: Client, add: Handler[..., Any]) -> None:
+    @jobs.handler()
+    def enqueues_more() -> str:
+        return jobs.sync(add.enqueue(5)).id
+
+    enqueued = jobs.sync(enqueues_more.enqueue())
+    jobs.sync.tick()
+    assert jobs.sync.get(jobs.sync(enqueued.result(timeout=0))).payload == {"a": 5}
+
+
+def test_closing_ends_the_thread_and_the_next_call_starts_another(jobs: Client, add: Handler[..., Any]) -> None:
+    before = len(doors())
+    enqueued = jobs.sync(add.enqueue(1))
+    assert len(doors()) == before + 1
+    jobs.sync.close()
+    assert len(doors()) == before
+    assert jobs.sync.get(enqueued.id).id == enqueued.id
+    jobs.sync.close()
+    jobs.sync.close()
+
+
+def test_a_door_whose_thread_is_gone_as_after_a_fork_is_opened_anew(jobs: Client, add: Handler[..., Any]) -> None:
+    enqueued = jobs.sync(add.enqueue(1))
+    loop = jobs.sync(running_loop())
+    (thread,) = doors()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    assert jobs.sync.get(enqueued.id).id == enqueued.id
+
+
+async def running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()

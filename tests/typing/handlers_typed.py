@@ -1,0 +1,98 @@
+"""What type checkers see of a handler: its function's own signature, without the Context where there is one.
+
+Nothing here runs: `dev.py check` has mypy read it. A wrong call that mypy did not refuse would leave an unused ignore,
+which is an error as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, assert_type
+
+import jobmill
+from jobmill import Client, Context, Enqueued, Event
+from jobmill.handlers import ContextHandler, Draft, Handler
+
+jobs: Client = jobmill.connect("memory://")
+
+
+@jobs.handler(max_attempts=5, backoff=jobmill.exponential("1s", cap="1h"), timeout="30s")
+async def send(to: str, subject: str = "hello", *, urgent: bool = False) -> str:
+    return to
+
+
+@jobs.handler
+def count(context: Context, upto: int) -> list[int]:
+    return list(range(upto))
+
+
+@jobs.handler(name="other", backoff=lambda attempt, error: attempt * 2.0, concurrency=2, isolate=True)
+async def with_context(context: Context, key: str, *, retries: int = 1) -> None: ...
+
+
+async def enqueueing() -> None:
+    assert_type(await send.enqueue("ada"), Enqueued)
+    assert_type(await send.enqueue(to="ada", subject="hi", urgent=True), Enqueued)
+    assert_type(await send.options(delay="10m", priority=2).enqueue("ada"), Enqueued)
+    assert_type(send.job("ada"), Draft)
+    assert_type(await jobs.enqueue_many([send.job("ada"), count.options(id="x").job(3)]), list[Enqueued])
+    assert_type(await jobs.enqueue("send", {"to": "ada"}, cron="0 9 * * mon", key="k"), Enqueued)
+
+    await send.enqueue()  # type: ignore[call-arg]
+    await send.enqueue(5)  # type: ignore[arg-type]
+    await send.enqueue("ada", "hi", True)  # type: ignore[call-arg]
+    await send.enqueue("ada", nope=1)  # type: ignore[call-arg]
+    await send.options(delay="1m").enqueue(to=5)  # type: ignore[arg-type]
+    send.job(subject=5, to="ada")  # type: ignore[arg-type]
+    send.options(colour="red")  # type: ignore[call-arg]
+    send.options(priority="high")  # type: ignore[arg-type]
+    await jobs.enqueue("send", {}, delai=5)  # type: ignore[call-arg]
+
+
+async def enqueueing_without_the_context() -> None:
+    assert_type(await count.enqueue(3), Enqueued)
+    assert_type(await count.enqueue(upto=3), Enqueued)
+    assert_type(await with_context.options(every="1h", key="k").enqueue("x", retries=2), Enqueued)
+
+    await count.enqueue()  # type: ignore[call-arg]
+    await count.enqueue("three")  # type: ignore[arg-type]
+    await count.enqueue(Context, 3)  # type: ignore[call-arg, arg-type]
+    await with_context.enqueue("x", 2)  # type: ignore[call-arg]
+
+
+async def calling(context: Context) -> None:
+    assert_type(await send("ada", urgent=True), str)
+    assert_type(count(context, 3), list[int])
+    assert_type(count(context, upto=3), list[int])
+    await with_context(context, "x")
+
+    send(5)  # type: ignore[arg-type, unused-coroutine]
+    count(3)  # type: ignore[call-arg, arg-type]
+
+
+def handlers_themselves() -> None:
+    plain: Handler[..., Coroutine[Any, Any, str]] = send
+    taking_context: ContextHandler[[int], list[int]] = count
+    assert_type(plain.__name__, str)
+    assert_type(taking_context.is_async, bool)
+
+
+def wrong_options() -> None:
+    jobs.handler(delay=5)  # type: ignore[call-overload]
+    jobs.handler(max_attempts="many")  # type: ignore[call-overload]
+    jobs.handler(backoff=lambda attempt: 5)  # type: ignore[arg-type, misc]
+
+
+@jobs.on("succeeded")
+async def hook(event: Event) -> int:
+    return 5
+
+
+async def results() -> None:
+    assert_type(await hook(Event(type="x", job_id="1", name="n", queue="q", at_ms=1)), int)
+    assert_type(jobs.sync(send.enqueue("ada")), Enqueued)
+    assert_type((await jobs.find(states="waiting", queue="mail")).next, str | None)
+    assert_type(await jobs.cancel(states=["waiting", "failed"]), jobmill.Changed)
+
+    await jobs.find(states="done")  # type: ignore[arg-type]
+    await jobs.cancel(colour="red")  # type: ignore[call-arg]
