@@ -23,7 +23,7 @@ from jobmill._version import __version__
 if TYPE_CHECKING:
     from jobmill.client import Client, Enqueued, connect
     from jobmill.context import Context
-    from jobmill.core.changes import Changed, Count, Page, QueueSettings, Stats
+    from jobmill.core.changes import Changed, Count, LogLine, Page, QueueSettings, Stats
     from jobmill.core.facts import Event
     from jobmill.core.job import Job, Keep, Progress, State
     from jobmill.core.retry import Backoff, exponential, fixed
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         StoreError,
         UnsafeStore,
     )
+    from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "JobFailed",
     "JobmillError",
     "Keep",
+    "LogLine",
     "MissingExtra",
     "Page",
     "PayloadTooLarge",
@@ -77,6 +79,7 @@ __all__ = [
     "StoreAway",
     "StoreBusy",
     "StoreError",
+    "Tick",
     "UnsafeStore",
     "Worker",
     "__version__",
@@ -88,7 +91,7 @@ __all__ = [
 _HOMES = {
     "jobmill.client": ("Client", "Enqueued", "connect"),
     "jobmill.context": ("Context",),
-    "jobmill.core.changes": ("Changed", "Count", "Page", "QueueSettings", "Stats"),
+    "jobmill.core.changes": ("Changed", "Count", "LogLine", "Page", "QueueSettings", "Stats"),
     "jobmill.core.facts": ("Event",),
     "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
@@ -110,6 +113,7 @@ _HOMES = {
         "StoreError",
         "UnsafeStore",
     ),
+    "jobmill.worker.tick": ("Tick",),
     "jobmill.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -140,10 +140,7 @@ def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions
         raise Invalid("which", "ids, or filters, or all=True, not several of them", which)
     given: Any = which
     ids = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    for id in ids:
-        if not isinstance(id, str):
-            raise Invalid("which", "an id, or several", id)
-    return ids
+    return [limits.check_known_id(id, "which", "an id, or several") for id in ids]
 
 
 def _moved_on(change: Change, done: int) -> Change:

@@ -232,11 +232,9 @@ class Client(Acts):
 
     async def tick(self, limit: int = 10, *, queues: Sequence[str] | None = None) -> Tick:
         """Claim up to `limit` due jobs, run them in this process, settle them; a summary."""
-        from jobmill.worker.tick import Tick, tick
+        from jobmill.worker.tick import tick
 
         limits.check_int(limit, "limit", 1, 10_000)
-        if not self.handlers:
-            return Tick()
         await self.open()
         return await tick(self, limit, queues)
 

@@ -35,6 +35,7 @@ class Looks:
 
     async def get(self, id: str) -> Job:
         """One job; Gone when it is not there."""
+        limits.check_known_id(id)
         await self.open()
         job = (await self._get([id]))[0]
         if job is None:
@@ -104,6 +105,7 @@ class Looks:
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """The last lines that a job logged."""
+        limits.check_known_id(id)
         limits.check_int(limit, "limit", 1)
         await self.open()
         return await self.store.logs(id, limit)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec import Raw, structs
+from msgspec import structs
 
 from jobmill.core import lifecycle
 from jobmill.core.changes import (
@@ -16,16 +14,14 @@ from jobmill.core.changes import (
     Cancel,
     Change,
     Claimed,
-    Lease,
     Remove,
     Reprioritise,
     Requeue,
     Reschedule,
     Settlement,
     after,
-    at,
 )
-from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
+from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, JobOptions, Keep, State
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
     TRANSITIONS,
@@ -41,42 +37,9 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
-from jobmill.core.recurrence import Recurrence, next_slot
 from jobmill.core.retry import exponential, fixed
-
-NOW = 1_700_000_000_000
-HOUR = 3_600_000
-HOURLY = Recurrence(key="hourly", every_ms=HOUR, revision=7)
-RULES = Policy(
-    max_attempts=3, max_crashes=3, backoff=fixed("5s"), keep_succeeded=Keep(last=1), keep_failed=Keep(last=2)
-)
-
-
-def claimed(**fields: Any) -> Claimed:
-    """A running job under a lease."""
-    base: dict[str, Any] = {
-        "id": "job-1",
-        "name": "send",
-        "queue": "mail",
-        "payload_json": Raw(b"{}"),
-        "state": "running",
-        "priority": 0,
-        "due_ms": NOW,
-        "created_ms": NOW,
-        "updated_ms": NOW,
-        "claims": 1,
-    }
-    job = Job(**base | fields)
-    return Claimed(job, Lease(job.id, "t0ken", job.queue, job.name, NOW + 15_000))
-
-
-def recurring(rule: Recurrence = HOURLY, **fields: Any) -> Claimed:
-    return claimed(recurrence=rule, unique_key=rule.key, **{"slot_ms": NOW, **fields})
-
-
-def error(text: str = "no luck", **about: Any) -> Errored:
-    return Errored(error=text, traceback=f"Traceback of {text}", **about)
-
+from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
+from tests.values import NOW, claimed
 
 # ---------------------------------------------------------------------------------------------------- one table
 
@@ -116,15 +79,6 @@ def test_the_picture_shows_what_the_table_says() -> None:
         assert by.split()[0] in picture
 
 
-OUTCOMES: list[Outcome] = [
-    Succeeded(b'"done"'),
-    error(),
-    error(final=True),
-    error(delay_ms=0),
-    Snoozed(9_000),
-    Released(),
-    Released(2_000),
-]
 JOBS = [
     claimed(),
     claimed(errors=1, crashes=1),
@@ -282,139 +236,6 @@ def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
     assert delays[-1] == UNKNOWN_NAME_DELAY_CAP_MS == 60_000
 
 
-# ---------------------------------------------------------------------------------------------------- recurring jobs
-
-
-def test_a_run_that_succeeds_is_counted_and_waits_for_the_next_slot() -> None:
-    one = recurring(errors=1, crashes=1, runs=4, failed_runs=2, last_error="once", error="no luck")
-    decided = settle(one, Succeeded(b"5"), RULES, NOW + 10)
-    assert (decided.outcome, decided.state, decided.error) == ("succeeded", "waiting", None)
-    assert (decided.errors, decided.crashes) == (0, 0)
-    assert decided.due == at(NOW + HOUR)
-    assert decided.rearm is not None
-    assert decided.runs is not None
-    assert (decided.rearm.slot_ms, decided.runs.revision) == (NOW + HOUR, 7)
-    assert decided.runs is not None
-    assert (decided.runs.runs, decided.runs.failed_runs, decided.runs.last_error) == (5, 2, "once")
-    assert (decided.result_json, decided.keep) == (b"5", None)
-
-
-@pytest.mark.parametrize(
-    ("one", "outcome"),
-    [
-        (recurring(errors=2, runs=4, failed_runs=2), error("last straw")),
-        (recurring(runs=4, failed_runs=2), error("last straw", final=True)),
-        (recurring(runs=4, failed_runs=2), error("last straw", delay_ms=HOUR)),
-    ],
-    ids=["no attempts left", "final", "a retry after the next slot"],
-)
-def test_a_run_that_fails_goes_on_with_the_next_slot(one: Claimed, outcome: Outcome) -> None:
-    decided = settle(one, outcome, RULES, NOW)
-    assert (decided.outcome, decided.state, decided.error) == ("errored", "waiting", "last straw")
-    assert (decided.errors, decided.crashes, decided.keep) == (0, 0, None)
-    assert decided.due == at(NOW + HOUR)
-    assert decided.runs is not None
-    assert (decided.runs.runs, decided.runs.failed_runs, decided.runs.last_error) == (5, 3, "last straw")
-    assert decided.tracebacks == ("Traceback of last straw",)
-
-
-@pytest.mark.parametrize(
-    ("delay_ms", "retried"), [(HOUR - 1, True), (HOUR, False), (HOUR + 1, False)], ids=["before", "at", "after"]
-)
-def test_a_retry_gives_way_to_the_next_slot(delay_ms: int, retried: bool) -> None:
-    decided = settle(recurring(), error(delay_ms=delay_ms), RULES, NOW)
-    if retried:
-        assert (decided.due, decided.errors, decided.runs, decided.rearm) == (after(delay_ms), 1, None, None)
-    else:
-        assert (decided.due, decided.errors) == (at(NOW + HOUR), 0)
-        assert decided.rearm is not None
-
-
-def test_a_retry_has_another_due_time_but_the_same_slot() -> None:
-    decided = settle(recurring(due_ms=NOW + 20_000, errors=1), Succeeded(), RULES, NOW + 20_005)
-    assert decided.due == at(NOW + HOUR), "the grid goes through the slot, not through the retry"
-
-
-def test_without_a_slot_of_its_own_the_due_time_is_the_slot() -> None:
-    assert settle(recurring(slot_ms=None, due_ms=NOW), Succeeded(), RULES, NOW + 5).due == at(NOW + HOUR)
-
-
-def test_slots_that_were_missed_collapse_into_one_run() -> None:
-    decided = settle(recurring(), Succeeded(), RULES, NOW + 5 * HOUR + 1)
-    assert decided.due == at(NOW + 6 * HOUR)
-
-
-LAST = structs.replace(HOURLY, until_ms=NOW + HOUR - 1)
-
-
-def test_the_last_run_is_final_when_it_succeeds() -> None:
-    decided = settle(recurring(LAST, errors=1, crashes=2, runs=4), Succeeded(b"5"), RULES, NOW)
-    assert (decided.state, decided.keep, decided.result_json) == ("succeeded", RULES.keep_succeeded, b"5")
-    assert (decided.due, decided.rearm, decided.crashes) == (None, None, 2)
-    assert decided.runs is not None
-    assert (decided.runs.runs, decided.runs.failed_runs) == (5, 0)
-
-
-def test_the_last_run_is_retried_and_final_when_it_fails() -> None:
-    first = settle(recurring(LAST), error(delay_ms=2 * HOUR), RULES, NOW)
-    assert (first.state, first.due) == ("waiting", after(2 * HOUR)), "there is no slot to give way to"
-    last = settle(recurring(LAST, errors=2), error("over"), RULES, NOW)
-    assert (last.state, last.errors, last.keep, last.error) == ("failed", 3, RULES.keep_failed, "over")
-    assert last.runs is not None
-    assert (last.runs.failed_runs, last.runs.last_error) == (1, "over")
-
-
-@pytest.mark.parametrize("outcome", [Snoozed(9 * HOUR), Released()], ids=repr)
-def test_a_run_that_goes_back_is_not_counted(outcome: Outcome) -> None:
-    decided = settle(recurring(errors=1, crashes=1, runs=4), outcome, RULES, NOW)
-    assert (decided.state, decided.errors, decided.crashes) == ("waiting", 1, 1)
-    assert (decided.runs, decided.rearm) == (None, None)
-
-
-@pytest.mark.parametrize("fields", [{"crashes": 3}, {"doomed": "why"}], ids=["crashed", "doomed"])
-def test_a_run_that_never_began_goes_on_with_the_next_slot(fields: dict[str, Any]) -> None:
-    decided = begin(recurring(**fields), RULES, NOW)
-    assert decided is not None
-    assert (decided.state, decided.due, decided.errors, decided.crashes) == ("waiting", at(NOW + HOUR), 0, 0)
-    assert decided.runs is not None
-    assert (decided.runs.runs, decided.runs.failed_runs) == (1, 1)
-
-
-GARBAGE = [
-    Recurrence(key="k", cron="every now and then"),
-    Recurrence(key="k", cron="0 0 * * *", zone="Nowhere/Land"),
-    Recurrence(key="k", cron="* * * * *", every_ms=5),
-    Recurrence(key="k"),
-    Recurrence(key="k", every_ms=0),
-    Recurrence(key="k", every_ms=-5),
-]
-
-
-@pytest.mark.parametrize("rule", GARBAGE, ids=repr)
-@pytest.mark.parametrize("fields", [{}, {"crashes": 99}, {"doomed": "why"}], ids=["", "crashed", "doomed"])
-def test_a_stored_recurrence_that_is_garbage_fails_its_job_with_the_reason(
-    rule: Recurrence, fields: dict[str, Any]
-) -> None:
-    decided = begin(recurring(rule, **fields), RULES, NOW)
-    assert decided is not None
-    assert (decided.outcome, decided.state, decided.keep) == ("errored", "failed", RULES.keep_failed)
-    assert (decided.error or "").startswith("the stored recurrence cannot be read: ")
-
-
-@pytest.mark.parametrize("rule", GARBAGE, ids=repr)
-@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
-def test_a_garbage_recurrence_does_not_keep_a_run_from_being_settled(rule: Recurrence, outcome: Outcome) -> None:
-    decided = settle(recurring(rule), outcome, RULES, NOW)
-    assert decided.rearm is None
-
-
-@pytest.mark.parametrize("rule", GARBAGE, ids=repr)
-def test_a_garbage_recurrence_of_an_unknown_name_is_not_ours_to_judge(rule: Recurrence) -> None:
-    decided = begin(recurring(rule), None, NOW)
-    assert decided is not None
-    assert decided.outcome == "released"
-
-
 # ---------------------------------------------------------------------------------------------------- refused
 
 
@@ -459,117 +280,3 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
     both = policy(JobOptions(max_attempts=1, backoff=fixed("1s"), keep_succeeded=Keep(last=0)), handler)
     assert (both.max_attempts, both.max_crashes, both.timeout_ms) == (1, 3, 9)
     assert (both.backoff, both.keep_succeeded, both.keep_failed) == (fixed("1s"), Keep(last=0), Keep())
-
-
-# ---------------------------------------------------------------------------------------------------- what always holds
-
-TRIED = st.sampled_from(["ok", "error", "final", "snooze", "release", "crash", "shutdown"])
-
-
-def live(one: Job, decided: Settlement) -> Job:
-    """The job as a store would have it after a settlement, claimed again."""
-    return structs.replace(
-        one,
-        errors=decided.errors,
-        crashes=decided.crashes,
-        error=decided.error,
-        tracebacks=one.tracebacks if decided.tracebacks is None else decided.tracebacks,
-        claims=one.claims + 1,
-        slot_ms=one.slot_ms if decided.rearm is None else decided.rearm.slot_ms,
-        runs=one.runs if decided.runs is None else decided.runs.runs,
-        failed_runs=one.failed_runs if decided.runs is None else decided.runs.failed_runs,
-    )
-
-
-def decide(one: Claimed, tried: str, rules: Policy, now_ms: int) -> Settlement | None:
-    """One claim and what comes of it; None: the worker died."""
-    stopped = begin(one, rules, now_ms)
-    if stopped is not None or tried == "crash":
-        return stopped
-    outcomes: dict[str, Outcome] = {
-        "ok": Succeeded(),
-        "error": error(),
-        "final": error(final=True),
-        "snooze": Snoozed(5),
-        "release": Released(),
-        "shutdown": Released(0),
-    }
-    return settle(one, outcomes[tried], rules, now_ms)
-
-
-@given(st.lists(TRIED, max_size=60), st.integers(1, 5), st.integers(1, 5))
-def test_no_job_gets_more_attempts_or_crashes_than_its_budgets(
-    tries: list[str], max_attempts: int, max_crashes: int
-) -> None:
-    rules = Policy(max_attempts=max_attempts, max_crashes=max_crashes)
-    one = claimed(claims=1)
-    raised = crashed = 0
-    for tried in tries:
-        assert one.job.attempt <= max_attempts
-        decided = decide(one, tried, rules, NOW)
-        if decided is None:
-            crashed += 1
-            job = structs.replace(one.job, crashes=one.job.crashes + 1, claims=one.job.claims + 1)
-        else:
-            raised += decided.outcome == "errored"
-            assert (decided.errors, decided.crashes) == (raised, crashed), "each budget counts its own"
-            assert decided.errors <= max_attempts
-            assert decided.crashes <= max_crashes
-            if decided.state != "waiting":
-                spent = raised == max_attempts or crashed == max_crashes
-                assert decided.state == "succeeded" or tried == "final" or spent
-                return
-            job = live(one.job, decided)
-        one = structs.replace(one, job=job)
-    assert raised < max_attempts
-    assert crashed <= max_crashes
-
-
-@given(
-    st.lists(st.tuples(TRIED, st.integers(0, 5 * HOUR)), max_size=40),
-    st.sampled_from([HOURLY, Recurrence(key="k", cron="*/7 * * * *"), Recurrence(key="k", every_ms=1)]),
-    st.integers(1, 4),
-)
-def test_a_recurring_job_rests_only_in_waiting_and_never_has_a_slot_in_the_past(
-    tries: list[tuple[str, int]], rule: Recurrence, max_attempts: int
-) -> None:
-    rules = Policy(max_attempts=max_attempts, max_crashes=2)
-    one, now_ms, runs = recurring(rule), NOW, 0
-    for tried, passed in tries:
-        now_ms += passed
-        decided = decide(one, tried, rules, now_ms)
-        if decided is None:
-            job = structs.replace(one.job, crashes=one.job.crashes + 1, claims=one.job.claims + 1)
-        else:
-            assert decided.state == "waiting"
-            if decided.rearm is not None:
-                runs += 1
-                assert decided.due == at(decided.rearm.slot_ms)
-                assert decided.rearm.slot_ms > now_ms
-                assert decided.rearm.slot_ms == next_slot(rule, one.job.slot_ms or 0, now_ms)
-                assert (decided.errors, decided.crashes) == (0, 0)
-            assert (decided.rearm is None) == (decided.runs is None)
-            job = live(one.job, decided)
-        assert job.runs == runs
-        assert job.failed_runs <= job.runs
-        assert len(job.tracebacks) <= TRACEBACKS_KEPT
-        one = structs.replace(one, job=job)
-
-
-@given(
-    st.builds(
-        Recurrence,
-        key=st.text(),
-        cron=st.none() | st.text() | st.sampled_from(["* * * * *", "@every 5s", "TZ=x @daily", "61 * * * *"]),
-        every_ms=st.none() | st.integers(),
-        zone=st.text() | st.just("Europe/Berlin"),
-        until_ms=st.none() | st.integers(),
-    ),
-    st.sampled_from(OUTCOMES),
-    st.none() | st.integers(-(10**15), 10**15),
-)
-def test_nothing_that_is_stored_makes_a_decider_raise(rule: Recurrence, outcome: Outcome, slot_ms: int | None) -> None:
-    one = recurring(rule, slot_ms=slot_ms)
-    begun = begin(one, RULES, NOW)
-    assert begun is None or begun.state == "failed"
-    assert settle(one, outcome, RULES, NOW).state in STATES

@@ -9,28 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from jobmill.core.changes import EVERYTHING, Count, Filter, Stats
-from jobmill.core.job import STATES, Job
+from jobmill.core.job import STATES
 from jobmill.core.summary import by_queue_and_name, matches, percentile, stats
-
-NOW = 1_700_000_000_000
-
-
-def job(**fields: Any) -> Job:
-    base: dict[str, Any] = {
-        "id": "job-1",
-        "name": "send",
-        "queue": "mail",
-        "payload_json": Raw(b"{}"),
-        "state": "waiting",
-        "priority": 0,
-        "due_ms": NOW + 5,
-        "created_ms": NOW,
-        "updated_ms": NOW,
-    }
-    return Job(**base | fields)
+from tests.values import NOW, job
 
 
 @pytest.mark.parametrize(
@@ -84,7 +67,7 @@ def test_counts_as_a_table() -> None:
     assert by_queue_and_name(counts) == {("a", "x"): {"waiting": 1, "failed": 2}, ("b", "x"): {"waiting": 3}}
 
 
-ONE = job(tenant="acme", unique_key="k", finished_ms=NOW + 9, state="failed")
+ONE = job(due_ms=NOW + 5, tenant="acme", unique_key="k", finished_ms=NOW + 9, state="failed")
 
 MATCHES: list[tuple[Filter, bool]] = [
     (EVERYTHING, True),

@@ -62,7 +62,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_OPTIONS = JobOptions()
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, gc=False):
     """One job as its store holds it. The lease token is not part of it, so no listing and no log can show it."""
 
     id: str

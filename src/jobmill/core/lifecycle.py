@@ -88,7 +88,7 @@ def _policy(said: JobOptions, otherwise: Policy) -> Policy:
 # ---------------------------------------------------------------------------------------------------- outcomes
 
 
-class Succeeded(Struct, frozen=True):
+class Succeeded(Struct, frozen=True, gc=False):
     """The handler returned."""
 
     result_json: bytes = b"null"

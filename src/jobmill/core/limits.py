@@ -45,6 +45,13 @@ def check_id(id: object) -> str:
     return text
 
 
+def check_known_id(id: object, field: str = "id", expected: str = "the id of a job") -> str:
+    """An id to look a job up by: any text that a store could have given out."""
+    if not isinstance(id, str) or storable(id) != id:
+        raise Invalid(field, expected, id)
+    return id
+
+
 def check_unique_key(key: object, field: str = "unique_key") -> str:
     """A key that at most one live job of its queue and name has."""
     return _text(key, field, MAX_KEY, _CONTROL, "control characters")

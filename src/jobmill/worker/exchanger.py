@@ -15,7 +15,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from jobmill.context import Context
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Refused, Settlement
 from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, begin, fails_instead, policy, settle
@@ -109,7 +108,10 @@ class Exchanger:
     async def _turn(self) -> None:
         claim = self._claim()
         if claim is None and not self._finished:
-            await self._sleep_until_woken()
+            # A tick that has nothing to claim is over; otherwise only what finishes is of interest.
+            self.stopping = self.stopping or self.once
+            if self._occupied or not self.once:
+                await self._sleep_until_woken()
             return
         if self._reporter.has_something and self._finished:
             # A settlement ends the lease under which they are written.
@@ -224,7 +226,7 @@ class Exchanger:
         if decided is not None:
             self._finished.append((None, decided))
         elif not isinstance(claimed, Broken) and handler is not None and rules is not None:
-            run = Run(claimed, handler, rules, Context(claimed.job, self._reporter.teller_of(claimed)), expires)
+            run = Run(claimed, handler, rules, expires, self._reporter.teller_of)
             self._board.add(run)
             self._occupied += 1
             if self._limited:

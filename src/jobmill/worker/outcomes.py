@@ -9,6 +9,7 @@ import msgspec
 
 from jobmill.core.durations import shown_ms, to_ms
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
+from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.errors import Fail, JobmillError, Snooze
 from jobmill.handlers import HandlerBase, to_plain
@@ -60,8 +61,7 @@ def described(error: BaseException) -> str:
         text = "(its message cannot be printed)"
     if not isinstance(error, Fail) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    # What cannot be UTF-8 can be in no store.
-    return text.encode("utf-8", "replace").decode()[:ERROR_KEPT].replace("\x00", "\ufffd")
+    return storable(text[:ERROR_KEPT])
 
 
 def printed(error: BaseException) -> str:
@@ -73,7 +73,7 @@ def printed(error: BaseException) -> str:
         text = "".join(traceback.format_exception(type(error), error, frames))
     except Exception:
         text = f"{type(error).__name__} (its traceback cannot be printed)"
-    return text[-TRACEBACK_KEPT:].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    return storable(text[-TRACEBACK_KEPT:])
 
 
 def own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> int | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from jobmill.context import Context
+from jobmill.context import Context, Tell
 from jobmill.core.changes import Claimed
 from jobmill.core.lifecycle import Policy
 from jobmill.handlers import HandlerBase
@@ -17,15 +18,33 @@ Why: TypeAlias = Literal["timeout", "lost", "shutdown"]
 class Run:
     """A claimed job, what runs it, and until when it is ours by our own clock."""
 
-    __slots__ = ("claimed", "context", "expires", "handler", "in_thread", "over", "rules", "started", "task", "why")
+    __slots__ = (
+        "_context",
+        "_tells",
+        "claimed",
+        "expires",
+        "handler",
+        "in_thread",
+        "over",
+        "rules",
+        "started",
+        "task",
+        "why",
+    )
 
     def __init__(
-        self, claimed: Claimed, handler: HandlerBase[Any], rules: Policy, context: Context, expires: float
+        self,
+        claimed: Claimed,
+        handler: HandlerBase[Any],
+        rules: Policy,
+        expires: float,
+        tells: Callable[[Claimed], Tell],
     ) -> None:
         self.claimed = claimed
         self.handler = handler
         self.rules = rules
-        self.context = context
+        self._tells = tells
+        self._context: Context | None = None
         self.expires = expires
         self.task: asyncio.Task[None] | None = None
         self.why: Why | None = None
@@ -34,11 +53,19 @@ class Run:
         # A thread cannot be stopped: while it runs on, it keeps its slot.
         self.in_thread = False
 
+    @property
+    def context(self) -> Context:
+        """What its handler may ask and tell; made only for handlers that want one."""
+        if self._context is None:
+            self._context = Context(self.claimed.job, self._tells(self.claimed))
+        return self._context
+
     def stop(self, why: Why) -> None:
         """Stop it from outside, once; the first reason counts."""
         if self.why is None and not self.over:
             self.why = why
-            self.context.cancel()
+            if self._context is not None:
+                self._context.cancel()
             if self.started:
                 self._cancel()
             else:

@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
+from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.summary import by_queue_and_name, matches, stats
-from jobmill.errors import Invalid
 from jobmill.stores.memory.shelf import Shelf
 
 
@@ -37,8 +37,7 @@ class Looks:
             found = sorted(
                 (e for e in self._shelf.entries.values() if matches(e.job, filter)), key=lambda entry: -entry.seq
             )
-        backwards = cursor is not None and cursor.startswith(">")
-        seq = None if cursor is None else _seq(cursor)
+        backwards, seq = read_cursor(cursor)
         if backwards:
             before = [entry for entry in found if seq is not None and entry.seq > seq]
             page, more = before[-limit:], len(before) > limit
@@ -49,8 +48,8 @@ class Looks:
             older, newer = more, seq is not None and bool(page)
         return Page(
             [entry.job for entry in page],
-            next=f"<{page[-1].seq}" if older else None,
-            previous=f">{page[0].seq}" if newer else None,
+            next=older_than(page[-1].seq) if older else None,
+            previous=newer_than(page[0].seq) if newer else None,
         )
 
     async def count(self, filter: Filter) -> list[Count]:
@@ -86,9 +85,3 @@ class Looks:
         """See the port."""
         with self._lock:
             return list(self._logs.get(id, ()))[-limit:]
-
-
-def _seq(cursor: str) -> int:
-    if cursor[:1] not in ("<", ">") or not cursor[1:].isdigit():
-        raise Invalid("cursor", "a cursor that a page of this store gave", cursor)
-    return int(cursor[1:])

@@ -42,6 +42,7 @@ from jobmill.core.changes import (
     Settled,
     Settlement,
 )
+from jobmill.core.cursors import read_position
 from jobmill.core.facts import Event
 from jobmill.core.job import LOG_LINES_KEPT, NULL, Job, Keep
 from jobmill.core.summary import matches
@@ -399,7 +400,7 @@ class MemoryStore(Looks):
         """See the port."""
         with self._lock:
             feed = self._queues[queue].feed if queue in self._queues else ()
-            seen = 0 if after is None else int(after)
+            seen = 0 if after is None else read_position(after, "after", after)
             return [event for event in feed if int(event.id or 0) > seen][:limit]
 
     # ------------------------------------------------------------------------------------------------ inside

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import structs
 
 from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
+from jobmill.core.cursors import MOST, newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.summary import by_queue_and_name
 from jobmill.core.summary import stats as summary
-from jobmill.errors import Invalid
 from jobmill.stores.sqlite.filters import conditions, wanted_states
 from jobmill.stores.sqlite.rows import read_all
 from jobmill.stores.sqlite.statements import sql
@@ -32,8 +32,8 @@ def get(step: Step, ids: Sequence[str]) -> list[Job | None]:
 
 def find(step: Step, filter: Filter, cursor: str | None, limit: int) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
-    newer, seq = _read_cursor(cursor)
-    seqs = _find_seqs(step, filter, seq, limit + 1, newer=newer)
+    newer, seq = read_cursor(cursor)
+    seqs = _find_seqs(step, filter, MOST if seq is None else seq, limit + 1, newer=newer)
     more = len(seqs) > limit
     seqs = seqs[:limit]
     if newer:
@@ -41,17 +41,9 @@ def find(step: Step, filter: Filter, cursor: str | None, limit: int) -> Page:
     older_on, newer_on = (bool(seqs), more) if newer else (more, cursor is not None and bool(seqs))
     return Page(
         read_all(step, seqs) if seqs else [],
-        next=f"<{seqs[-1]}" if older_on and seqs else None,
-        previous=f">{seqs[0]}" if newer_on and seqs else None,
+        next=older_than(seqs[-1]) if older_on and seqs else None,
+        previous=newer_than(seqs[0]) if newer_on and seqs else None,
     )
-
-
-def _read_cursor(cursor: str | None) -> tuple[bool, int]:
-    if cursor is None:
-        return False, 1 << 62
-    if cursor[:1] not in ("<", ">") or not cursor[1:].isdecimal():
-        raise Invalid("cursor", "a cursor of an earlier page", cursor)
-    return cursor[0] == ">", int(cursor[1:])
 
 
 def _find_seqs(step: Step, filter: Filter, seq: int, limit: int, *, newer: bool) -> list[int]:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from jobmill.core.changes import QueueChange, QueueSettings, RateLimit
+from jobmill.core.cursors import read_position
 from jobmill.core.facts import Event
 
 if TYPE_CHECKING:
@@ -154,4 +155,5 @@ def publish(step: Step, events: Sequence[Event]) -> None:
 
 def events(step: Step, queue: str, after: str | None, limit: int) -> list[Event]:
     """The feed after an event."""
-    return [_decode(row[0]) for row in step.rows("events", (queue, int(after or 0), limit))]
+    seen = 0 if after is None else read_position(after, "after", after)
+    return [_decode(row[0]) for row in step.rows("events", (queue, seen, limit))]

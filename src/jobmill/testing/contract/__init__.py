@@ -57,7 +57,19 @@ pytest.register_assert_rewrite(
         f"jobmill.testing.contract.{module}"
         for module in (
             *("change", "clock", "enqueue", "events", "exchange_claim", "exchange_next_due", "exchange_settle"),
-            *("extend", "look", "model", "queues", "races", "racing", "recurrence", "report", "retention", "support"),
+            *(
+                "extend",
+                "look",
+                "model",
+                "model_parts",
+                "queues",
+                "races",
+                "racing",
+                "recurrence",
+                "report",
+                "retention",
+                "support",
+            ),
             *("wait", "within"),
         )
     ]

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from msgspec import Struct
 
 from jobmill.core.changes import (
     CHANGES_FROM,
@@ -29,86 +28,28 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
-    Settlement,
     after,
 )
-from jobmill.core.job import FINAL, LIVE, Job, Keep, State
-from jobmill.core.lifecycle import Policy
+from jobmill.core.job import FINAL, LIVE, Job
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
-from jobmill.testing.contract.support import fail, new, readable, release, retry, snooze, succeed, wish
+from jobmill.testing.contract.model_parts import (
+    KEPT_MS,
+    NAMES,
+    QUEUES,
+    SETTLE,
+    Known,
+    Wanted,
+    changes,
+    claims,
+    new_jobs,
+    picks,
+    recent,
+    settling,
+)
+from jobmill.testing.contract.support import new, readable, wish
 
 T = TypeVar("T")
-
-NAMES = ("build", "ship")
-QUEUES = ("left", "right")
-KEPT_MS = 4_000
-#: How jobs end in the model: kept for a while, or not at all.
-KEPT = Policy(keep_succeeded=Keep(age_ms=KEPT_MS), keep_failed=Keep(age_ms=KEPT_MS))
-NOT_KEPT = Policy(keep_succeeded=Keep(last=0), keep_failed=Keep(last=0))
-
-#: Queue, name, priority, delay and unique key of a new job.
-Wanted: TypeAlias = tuple[str, str, int, int, str | None]
-SETTLE: dict[str, Callable[[Claimed, int], Settlement]] = {
-    "succeed": lambda claimed, _: succeed(claimed, "good", KEPT),
-    "vanish": lambda claimed, _: succeed(claimed, "good", NOT_KEPT),
-    "fail": lambda claimed, _: fail(claimed, "bad", KEPT),
-    "retry": lambda claimed, delay_ms: retry(claimed, delay_ms),
-    "snooze": lambda claimed, delay_ms: snooze(claimed, delay_ms),
-    "release": lambda claimed, _: release(claimed),
-}
-
-new_jobs = st.lists(
-    st.tuples(
-        st.sampled_from(QUEUES),
-        st.sampled_from(NAMES),
-        st.integers(0, 2),
-        st.sampled_from([0, 0, 500, 3_000]),
-        st.sampled_from([None, None, "a", "b"]),
-    ),
-    min_size=1,
-    max_size=4,
-)
-#: Counted from the end: what happened last is what the next step is mostly about.
-picks = st.integers(0, 7)
-delays = st.sampled_from([0, 700, 2_500])
-settling = st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), min_size=1, max_size=3)
-claims = st.builds(
-    lambda n, queues, rooms, lease_ms: wish(n, queues=queues, names=rooms, lease_ms=lease_ms),
-    st.sampled_from([5, 1, 2, 3]),
-    st.sampled_from([QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]]),
-    st.sampled_from([{"build": 3, "ship": 3}, {"build": 1, "ship": 2}, {"build": 2}, {"build": 0, "ship": 1}]),
-    st.sampled_from([1_000, 6_000]),
-)
-changes: st.SearchStrategy[Change] = st.one_of(
-    st.just(Cancel()),
-    st.builds(Requeue, st.builds(after, delays)),
-    st.builds(Reschedule, st.builds(after, delays)),
-    st.builds(Reprioritise, st.integers(0, 2)),
-    st.just(Remove()),
-)
-
-
-class Known(Struct):
-    """What the model knows of one job."""
-
-    id: str
-    queue: str
-    name: str
-    priority: int
-    due_ms: int
-    seq: int
-    key: str | None
-    #: Which order holds for it while it waits; "none" where the port promises none.
-    line: str
-    state: State = "waiting"
-    claims: int = 0
-    errors: int = 0
-    crashes: int = 0
-    until_ms: int = 0
-    token: str = ""
-    finished_ms: int = 0
-    kept_ms: int = 0
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -176,11 +117,13 @@ class StoreMachine(RuleBasedStateMachine):
     def advance(self, ms: int) -> None:
         self.call(self.harness.advance(ms / 1_000))
 
-    @rule(pick=picks, change=changes)
-    def change(self, pick: int, change: Change) -> None:
-        if not self.jobs:
+    @rule(pick=picks, change=changes, possible=st.sampled_from([True, True, False]))
+    def change(self, pick: int, change: Change, possible: bool) -> None:
+        allowed = [job for job in self.jobs.values() if job.state in CHANGES_FROM[type(change)]]
+        choice = allowed if possible else list(self.jobs.values())
+        if not choice:
             return
-        known = recent(list(self.jobs.values()), pick)
+        known = recent(choice, pick)
         changed = self.call(self.store.change([known.id], change))
         taken = isinstance(change, Requeue) and self.owner(known.queue, known.name, known.key) is not None
         if known.state not in CHANGES_FROM[type(change)] or taken:
@@ -392,7 +335,7 @@ class ModelContract:
     async def test_every_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
         machine = type("Machine", (StoreMachine,), {"harness": harness, "loop": asyncio.get_running_loop()})
         bounds = settings(
-            max_examples=60,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             database=None,
@@ -402,11 +345,6 @@ class ModelContract:
         )
         # Hypothesis is not asynchronous: it runs beside the loop that the store lives in.
         await asyncio.to_thread(run_state_machine_as_test, machine, settings=bounds)
-
-
-def recent(items: list[T], pick: int) -> T:
-    """One of a list, counted from its end."""
-    return items[-1 - pick % len(items)]
 
 
 def _seen(job: Job) -> tuple[object, ...]:

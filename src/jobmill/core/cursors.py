@@ -1,0 +1,34 @@
+"""Cursors of stores that number their rows: where a page goes on, and where a feed is read from."""
+
+from __future__ import annotations
+
+from jobmill.errors import Invalid
+
+MOST = 2**63 - 1
+
+
+def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
+    """Whether a page leads back to newer jobs, and the number that it is beyond; None from the newest on."""
+    if cursor is None:
+        return False, None
+    if cursor[:1] not in ("<", ">"):
+        raise Invalid("cursor", "a cursor that a page of this store gave", cursor)
+    return cursor[0] == ">", read_position(cursor[1:], "cursor", cursor)
+
+
+def older_than(number: int) -> str:
+    """The cursor of the page after the job with this number."""
+    return f"<{number}"
+
+
+def newer_than(number: int) -> str:
+    """The cursor of the page before the job with this number."""
+    return f">{number}"
+
+
+def read_position(text: str, field: str, given: str) -> int:
+    """A number that this store gave out as text."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+    if not 0 <= number <= MOST:
+        raise Invalid(field, f"a {field} that this store gave", given)
+    return number
