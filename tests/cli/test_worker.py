@@ -53,7 +53,7 @@ def test_an_attempt_that_errs_is_a_line(app: Shell) -> None:
     app("enqueue", "refuse", "--id", "r")
     worker = app.start("worker", "app:jobs")
     said = read_until(worker, "job r (refuse)")
-    assert said.splitlines()[-1].endswith("attempt 1 errored: RuntimeError: not today, nor tomorrow")
+    assert said.splitlines()[-1].endswith("attempt 1 errored, failed: RuntimeError: not today, nor tomorrow")
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=20)
     assert worker.returncode == 0

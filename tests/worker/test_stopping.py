@@ -167,6 +167,8 @@ async def test_facts_are_told_in_their_order(jobs: Client) -> None:
     async with Worker(jobs):
         with pytest.raises(jobmill.JobFailed):
             await (await bad.enqueue()).result(timeout=5)
+    # The client tells of enqueueing, beside the worker: before or after the claim.
+    told.remove(("enqueued", 1))
     assert told == [
         ("claimed", 1),
         ("progress", 1),
