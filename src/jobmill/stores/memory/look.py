@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.summary import by_queue_and_name, matches, stats
-from jobmill.stores.memory.shelf import Shelf
+from jobmill.stores.memory.base import Base
 
 
-class Looks:
+class Looks(Base):
     """get, find, count, stats and logs, over the shelf."""
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._shelf = Shelf()
-        self._logs: dict[str, deque[LogLine]] = {}
-
-    def now(self) -> int:
-        """The clock that was passed in."""
-        return self._clock()
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See the port."""

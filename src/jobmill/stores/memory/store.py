@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -18,43 +18,30 @@ from msgspec import UNSET, Raw, structs
 
 from jobmill.core import facts
 from jobmill.core.changes import (
-    CHANGES_FROM,
     Broken,
-    Cancel,
-    Change,
-    Changed,
     Claim,
     Claimed,
     Exchanged,
-    Filter,
     Lease,
     LogLine,
     NewJob,
-    Purged,
     QueueChange,
     QueueSettings,
     Receipt,
-    Remove,
     Report,
-    Reprioritise,
-    Requeue,
-    Reschedule,
     Settled,
     Settlement,
 )
 from jobmill.core.cursors import read_position
 from jobmill.core.facts import Event
-from jobmill.core.job import LOG_LINES_KEPT, NULL, Job, Keep
-from jobmill.core.summary import matches
+from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.stores.ids import new_id
-from jobmill.stores.memory.look import Looks
+from jobmill.stores.memory.change import Changes
 from jobmill.stores.memory.queue import QueueRecord
 from jobmill.stores.memory.shelf import Entry
 
-KEEP_CANCELLED = Keep(age_ms=30 * 24 * 60 * 60 * 1000)
 
-
-class MemoryStore(Looks):
+class MemoryStore(Changes):
     """Jobs in dictionaries."""
 
     name: ClassVar[str] = "memory"
@@ -62,9 +49,6 @@ class MemoryStore(Looks):
 
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
         super().__init__(clock or (lambda: time.time_ns() // 1_000_000))
-        self._event_id = 0
-        self._queues: dict[str, QueueRecord] = {}
-        self._sleepers: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -90,17 +74,9 @@ class MemoryStore(Looks):
     def _enqueue_one(self, new: NewJob, now_ms: int) -> Receipt:
         if new.id in self._shelf.entries:
             return Receipt(new.id, "exists")
-        if new.unique_key is not None:
-            owner = self._shelf.owners.get((new.queue, new.name, new.unique_key))
-            if (
-                owner is not None
-                and new.recurrence is not None
-                and self._shelf.entries[owner].job.recurrence is not None
-            ):
-                self._update_recurrence(self._shelf.entries[owner], new, now_ms)
-                return Receipt(owner, "updated")
-            if owner is not None:
-                return Receipt(owner, "duplicate")
+        owner = None if new.unique_key is None else self._shelf.owners.get((new.queue, new.name, new.unique_key))
+        if owner is not None:
+            return self._owned(self._shelf.entries[owner], new, now_ms)
         due_ms = new.due.resolve(now_ms)
         job = Job(
             id=new.id,
@@ -122,15 +98,17 @@ class MemoryStore(Looks):
         self._tell(job.queue, [facts.about(job, "enqueued", now_ms)])
         return Receipt(job.id, "created")
 
-    def _update_recurrence(self, entry: Entry, new: NewJob, now_ms: int) -> None:
+    def _owned(self, entry: Entry, new: NewJob, now_ms: int) -> Receipt:
+        """A live job has the unique key: a recurring one is updated by a recurring one."""
         old = entry.job.recurrence
-        assert new.recurrence is not None
-        assert old is not None
+        if new.recurrence is None or old is None:
+            return Receipt(entry.job.id, "duplicate")
         self._shelf.write(entry, payload_json=Raw(new.payload_json), updated_ms=now_ms)
         if not (new.keeps_due and new.recurrence.same_rule(old)):
             due_ms = new.due.resolve(now_ms)
             recurrence = structs.replace(new.recurrence, revision=old.revision + 1)
             self._shelf.write(entry, recurrence=recurrence, due_ms=due_ms, slot_ms=due_ms)
+        return Receipt(entry.job.id, "updated")
 
     # ------------------------------------------------------------------------------------------------ exchange
 
@@ -276,102 +254,6 @@ class MemoryStore(Looks):
             with self._lock:
                 self._sleepers.remove(sleeper)
 
-    # ------------------------------------------------------------------------------------------------ change
-
-    async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """See the port."""
-        with self._step(wakes=True) as now_ms:
-            refused: dict[str, str] = {}
-            more = False
-            if isinstance(which, Filter):
-                allowed = CHANGES_FROM[type(change)]
-                found = [e for e in self._shelf.entries.values() if e.job.state in allowed and matches(e.job, which)]
-                more = len(found) > limit
-                entries = found[:limit]
-            else:
-                ids = list(dict.fromkeys(which))
-                more = len(ids) > limit
-                refused = {id: "there is no such job" for id in ids[:limit] if id not in self._shelf.entries}
-                entries = [self._shelf.entries[id] for id in ids[:limit] if id in self._shelf.entries]
-            changed: list[str] = []
-            for entry in entries:
-                why = self._change_one(entry, change, len(changed), now_ms)
-                if why is None:
-                    changed.append(entry.job.id)
-                else:
-                    refused[entry.job.id] = why
-            return Changed(changed=changed, refused=refused, more=more)
-
-    def _change_one(self, entry: Entry, change: Change, index: int, now_ms: int) -> str | None:
-        """Do it, or say why not."""
-        job = entry.job
-        if job.state not in CHANGES_FROM[type(change)]:
-            return f"the job is {job.state}"
-        match change:
-            case Cancel():
-                entry.token = None
-                job = self._shelf.write(entry, state="cancelled", finished_ms=now_ms, updated_ms=now_ms)
-                self._tell(job.queue, [facts.about(job, "cancelled", now_ms)])
-                self._retain(entry, job.options.keep_failed or KEEP_CANCELLED, now_ms)
-            case Requeue():
-                return self._requeue(entry, change, index, now_ms)
-            case Reschedule():
-                self._shelf.write(entry, due_ms=change.due.resolve(now_ms), updated_ms=now_ms)
-            case Reprioritise():
-                self._shelf.write(entry, priority=change.priority, updated_ms=now_ms)
-            case Remove():
-                self._remove(entry, now_ms)
-        return None
-
-    def _requeue(self, entry: Entry, change: Requeue, index: int, now_ms: int) -> str | None:
-        job = entry.job
-        owner = self._shelf.owner(job)
-        if owner is not None:
-            return f"the live job {owner} has its unique key"
-        job = self._shelf.write(
-            entry,
-            state="waiting",
-            due_ms=change.due.resolve(now_ms) + round(index * change.step_ms),
-            updated_ms=now_ms,
-            finished_ms=None,
-            errors=0,
-            crashes=0,
-            error=None,
-            result_json=NULL,
-            progress=None,
-            doomed=None,
-        )
-        self._tell(job.queue, [facts.about(job, "enqueued", now_ms)])
-        return None
-
-    def _remove(self, entry: Entry, now_ms: int) -> None:
-        self._shelf.remove(entry)
-        self._logs.pop(entry.job.id, None)
-        self._tell(entry.job.queue, [facts.about(entry.job, "removed", now_ms)])
-
-    # ------------------------------------------------------------------------------------------------ retention
-
-    def _retain(self, entry: Entry, keep: Keep, now_ms: int) -> None:
-        entry.keep = keep
-        if keep.at_once:
-            self._remove(entry, now_ms)
-
-    async def purge(self, limit: int = 1_000) -> Purged:
-        """See the port."""
-        with self._step() as now_ms:
-            gone = []
-            newer: dict[tuple[str, str], int] = {}
-            finals = [entry for entry in self._shelf.entries.values() if entry.job.finished_ms is not None]
-            for entry in sorted(finals, key=lambda entry: (-(entry.job.finished_ms or 0), -entry.seq)):
-                job, keep = entry.job, entry.keep
-                place = newer[job.queue, job.state] = newer.get((job.queue, job.state), 0) + 1
-                too_old = keep.age_ms is not None and (job.finished_ms or 0) + keep.age_ms <= now_ms
-                if too_old or (keep.last is not None and place > keep.last):
-                    gone.append(entry)
-            for entry in gone[:limit]:
-                self._remove(entry, now_ms)
-            return Purged(min(len(gone), limit), more=len(gone) > limit)
-
     # ------------------------------------------------------------------------------------------------ queues
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
@@ -402,22 +284,6 @@ class MemoryStore(Looks):
             feed = self._queues[queue].feed if queue in self._queues else ()
             seen = 0 if after is None else read_position(after, "after", after)
             return [event for event in feed if int(event.id or 0) > seen][:limit]
-
-    # ------------------------------------------------------------------------------------------------ inside
-
-    @contextlib.contextmanager
-    def _step(self, *, wakes: bool = False) -> Iterator[int]:
-        """One atomic step at one instant; where it may have made work, sleeping workers look again."""
-        with self._lock:
-            yield self.now()
-            for loop, event in self._sleepers if wakes else ():
-                with contextlib.suppress(RuntimeError):  # its loop has ended
-                    loop.call_soon_threadsafe(event.set)
-
-    def _tell(self, queue: str, events: Sequence[Event]) -> None:
-        if (known := self._queues.get(queue)) is not None:
-            known.tell(events, self._event_id + 1)
-            self._event_id += len(events)
 
 
 def _settled(done: Settlement, now_ms: int) -> dict[str, object]:
