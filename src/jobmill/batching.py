@@ -6,6 +6,7 @@ Batches grow by themselves under load and add no delay when idle.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -47,7 +48,8 @@ class _Line(Generic[T, R]):
         future: asyncio.Future[list[R]] = loop.create_future()
         self._asked.append((items, future))
         if self._serving is None:
-            self._serving = loop.create_task(self._serve())
+            # In no caller's context: what one of them has noted for itself is not true of the others.
+            self._serving = loop.create_task(self._serve(), context=contextvars.Context())
         return await future
 
     async def _serve(self) -> None:

@@ -91,6 +91,7 @@ class Client(Acts):
         self.handlers: dict[str, HandlerBase[Any]] = {}
         self.hooks = Hooks()
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
+        self._transactional = store if isinstance(store, EnqueuesWithin) else None
         self._sync: Sync | None = None
 
     # ------------------------------------------------------------------------------------------------ life
@@ -178,9 +179,11 @@ class Client(Acts):
             await self.open()
         new_jobs = [self._new_job(draft) for draft in drafts]
         if within is None:
+            if self._transactional is not None:
+                self._transactional.check_unlocked()
             receipts = await self._enqueue(new_jobs)
-        elif isinstance(self.store, EnqueuesWithin):
-            receipts = await self.store.enqueue_within(within, new_jobs)
+        elif self._transactional is not None:
+            receipts = await self._transactional.enqueue_within(within, new_jobs)
         else:
             raise Invalid("within", f"nothing: the {self.store.name} store has no transactions", within)
         if self.hooks.wants_events:

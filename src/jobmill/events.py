@@ -5,6 +5,7 @@ A hook never harms a job: what it raises is logged and goes no further.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -54,5 +55,13 @@ async def _call(hook: Callable[..., Any], *args: Any) -> None:
         answer = hook(*args)
         if inspect.isawaitable(answer):
             await answer
-    except Exception:
+    except (Exception, asyncio.CancelledError) as error:
+        if being_cancelled(error):
+            raise
         log.exception("the hook %r raised; its job is not affected", hook)
+
+
+def being_cancelled(error: BaseException) -> bool:
+    """Whether this task itself is to end; else what was cancelled is something that it awaited: an error like any."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -76,7 +76,8 @@ class Store(Protocol):
 
         Claim order: smaller priority first; within one, undelayed jobs as enqueued and delayed ones by due time. Claims
         stay within `claim.n`, the room per name, pause, rate limit and running limit of each queue. With settlements of
-        leases that are lost nothing is written for them, the others stand.
+        leases that are lost nothing is written for them, the others stand; whether the same call may claim such a job is
+        left to the store.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
@@ -93,7 +94,7 @@ class Store(Protocol):
 
         An id that is not there, or whose state does not allow the change (`CHANGES_FROM`), is refused with the reason,
         for that job alone; so is a requeue that would make a second live owner of a unique key. A filter only takes
-        jobs in a state that allows the change.
+        jobs in a state that allows the change. A cancelled job is kept as its `keep_failed` says, else for 30 days.
         """
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -133,3 +134,6 @@ class EnqueuesWithin(Protocol):
 
     async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """Like `enqueue`, in the transaction of the caller's own connection or session."""
+
+    def check_unlocked(self) -> None:
+        """Raise StoreBusy where the next write would wait for a lock that this very caller's transaction holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import inspect
 import threading
@@ -36,6 +37,8 @@ class Sync:
         future = asyncio.run_coroutine_threadsafe(_awaited(call), loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise JobmillError("jobs.sync was closed by another thread before this call had ended") from None
         except BaseException:
             # Ctrl-C ends the wait, and then the call as well.
             future.cancel()
@@ -50,7 +53,6 @@ class Sync:
             loop, thread = running
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
-            loop.close()
 
     def __getattr__(self, name: str) -> Any:
         """A method of the client, run to its end; what it iterates over, iterated."""
@@ -81,7 +83,7 @@ class Sync:
             # A process that was forked has the loop, but not the thread that ran it.
             if self._running is None or not self._running[1].is_alive():
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=loop.run_forever, name="jobmill-sync", daemon=True)
+                thread = threading.Thread(target=_run, args=(loop,), name="jobmill-sync", daemon=True)
                 thread.start()
                 self._running = loop, thread
             return self._running
@@ -111,6 +113,23 @@ class _Door:
             return self._sync(answer) if kwargs.get("within") is None else self._sync.here(answer)
 
         return run
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_the_rest())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """Other threads may still wait for their calls, and would wait for ever."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
 
 
 async def _awaited(call: Awaitable[T]) -> T:

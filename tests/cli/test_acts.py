@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import datetime
 
+import click
 import pytest
 
+from jobmill.cli import acts
 from tests.cli.conftest import Shell
 
 
@@ -92,3 +95,17 @@ def test_a_terminal_is_asked_before_several_are_changed(three: Shell, answer: by
     assert process.wait(20) == code
     os.close(ours)
     assert set(states(three).values()) == {state}
+
+
+def test_ctrl_c_ends_the_question(three: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked while no event loop runs: in one, the first Ctrl-C only cancels the task that is held up by it."""
+
+    def interrupted(*_: object, **__: object) -> bool:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        raise click.Abort
+
+    monkeypatch.setattr(click, "confirm", interrupted)
+    monkeypatch.setattr(acts, "_is_asked", lambda: True)
+    three("jobs", "cancel", "--all", code=130)
+    assert set(states(three).values()) == {"waiting"}

@@ -90,7 +90,8 @@ def test_waiting_ends_with_its_timeout(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["good", "{n"], "expected JSON as payload"),
+        (["good", "{n"], "Invalid value for PAYLOAD: expected JSON in quotes, such as"),
+        (["good", ""], "got nothing"),
         (["good", "--priority", "-1"], "priority: expected a whole number"),
         (["good", "--priority", "high"], "'high' is not a valid integer"),
         (["good", "--delay", "soon"], "delay: expected a duration"),

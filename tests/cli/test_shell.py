@@ -119,6 +119,13 @@ def test_a_store_that_is_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, err
     assert shell.refused("enqueue", "good", code=3) == "jobmill: " + " ".join(str(error).split())
 
 
+@pytest.mark.parametrize("group", ["", "jobs"])
+def test_a_group_without_a_command_shows_its_help(shell: Shell, group: str) -> None:
+    result = shell(*group.split(), code=2)
+    assert "\n\nCommands:\n  " in result.output
+    assert "jobmill: " not in result.output
+
+
 def test_an_error_of_our_own_is_told_in_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("oops")

@@ -44,9 +44,11 @@ def test_an_attribute_may_be_deep(here: Shell) -> None:
     ("target", "said"),
     [
         ("nothing:jobs", "there is no module 'nothing', looked for in"),
+        ("", "expected module:client or file.py:client, such as app.py:jobs, got ''"),
+        (".app:jobs", "expected module:client or file.py:client"),
         ("nothing.py:jobs", "there is no file nothing.py"),
         ("app:jobz", "app has no 'jobz'; clients there: jobs"),
-        ("app:number", "app:number is a int, expected a client"),
+        ("app:number", "app:number is of type int, expected a client"),
         ("empty", "there is no client in empty"),
         ("empty:x", "empty has no 'x'; clients there: none"),
         ("several", "there are several clients in several: say several:a or several:b"),
@@ -55,7 +57,7 @@ def test_an_attribute_may_be_deep(here: Shell) -> None:
         ("typo:jobs", "typo does not import: SyntaxError:"),
         ("needy:jobs", "needy does not import: ModuleNotFoundError: No module named 'not_installed' (needy.py:1)"),
         ("json.py:jobs", "json.py cannot be imported: the name 'json' is taken by"),
-        (":jobs", "does not import: ValueError: Empty module name"),
+        (":jobs", "expected module:client or file.py:client"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_line(here: Shell, target: str, said: str) -> None:

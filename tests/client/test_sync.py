@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Event
+from jobmill import Client, Event, JobmillError
 from jobmill.handlers import Handler
 from jobmill.store import Store
 
@@ -140,6 +140,29 @@ def test_closing_ends_the_thread_and_the_next_call_starts_another(jobs: Client, 
     assert jobs.sync.get(enqueued.id).id == enqueued.id
     jobs.sync.close()
     jobs.sync.close()
+
+
+def test_closing_ends_the_calls_of_other_threads(jobs: Client, add: Handler[..., Any]) -> None:
+    enqueued = jobs.sync(add.enqueue(1))
+    waiting = threading.Event()
+    raised: list[BaseException] = []
+
+    async def waits() -> None:
+        waiting.set()
+        await enqueued.result()
+
+    def call() -> None:
+        try:
+            jobs.sync(waits())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    assert waiting.wait(5)
+    jobs.sync.close()
+    thread.join(5)
+    assert [type(error) for error in raised] == [JobmillError]
 
 
 def test_a_door_whose_thread_is_gone_as_after_a_fork_is_opened_anew(jobs: Client, add: Handler[..., Any]) -> None:

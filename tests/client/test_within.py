@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -58,6 +59,31 @@ def test_a_write_that_would_wait_for_its_own_callers_lock_is_refused_at_once(job
         connection.commit()
         jobs.sync.enqueue("send", {})
     assert counted(jobs) == 2
+
+
+async def test_only_the_caller_that_holds_the_lock_is_refused(path: Path) -> None:
+    async with jobmill.connect(f"sqlite:///{path}") as jobs:
+        holds = asyncio.Event()
+        refused = asyncio.Event()
+
+        async def holder() -> None:
+            with closing(sqlite3.connect(path)) as connection:
+                await jobs.enqueue("send", {}, within=connection)
+                holds.set()
+                with pytest.raises(StoreBusy, match="commit or roll it back first"):
+                    await jobs.enqueue("send", {})
+                refused.set()
+                connection.commit()
+
+        async def other() -> jobmill.Enqueued:
+            await holds.wait()
+            # In one batch with the holder's, and none the worse for it: it waits until the lock is free.
+            return await jobs.enqueue("send", {})
+
+        _, enqueued = await asyncio.gather(holder(), other())
+        assert refused.is_set()
+        assert enqueued.created
+        assert sum(one.count for one in await jobs.count()) == 2
 
 
 def test_a_connection_of_another_thread_is_refused_with_the_way_to_do_it(jobs: Client, path: Path) -> None:

@@ -235,6 +235,24 @@ async def test_cancelling_a_second_time_kills_at_once(fifo: str, monkeypatch: py
     await all_dead(reader)
 
 
+async def test_an_answer_counts_also_when_nobody_waits_for_the_end_of_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = asyncio.Event()
+    waited = isolate._waited
+
+    async def watched(future: asyncio.Future[None], timeout: float | None = None) -> bool:
+        answered.set()
+        return await waited(future, timeout)
+
+    monkeypatch.setattr(isolate, "GRACE_S", 600)
+    monkeypatch.setattr(isolate, "_waited", watched)
+    running = asyncio.create_task(run(handlers.leaves_a_thread))
+    await asyncio.wait_for(answered.wait(), 10)
+    running.cancel()
+    assert result(await asyncio.wait_for(running, 10)) == "done"
+
+
 async def test_cancelling_while_it_starts() -> None:
     for _ in range(3):
         running = asyncio.create_task(run(handlers.pid))

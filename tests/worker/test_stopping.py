@@ -140,6 +140,68 @@ async def test_cancelling_the_task_that_runs_a_worker_stops_it(jobs: Client) -> 
     assert await enqueued.result(timeout=1) == "done"
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_runs_when_everything_is_cancelled_at_once_is_released_without_counting(sync: bool) -> None:
+    jobs = jobmill.connect("memory://")
+    running, go = threading.Event(), threading.Event()
+
+    @jobs.handler()
+    async def in_loop() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    @jobs.handler()
+    def in_thread() -> None:
+        running.set()
+        go.wait(30)
+
+    async def main() -> str:
+        worker = asyncio.create_task(jobs.run_worker())
+        enqueued = await (in_thread if sync else in_loop).enqueue()
+        await until(running.is_set)
+        assert not worker.done()
+        return enqueued.id  # and asyncio.run cancels every task that is left
+
+    id = asyncio.run(main())
+    go.set()
+    job = jobs.sync.get(id)
+    jobs.sync.close()
+    assert (job.state, job.errors, job.crashes) == ("waiting", 0, 0)
+
+
+async def test_stopping_a_worker_ends_the_task_that_runs_it(jobs: Client) -> None:
+    started = asyncio.Event()
+    jobs.on("start")(lambda worker: started.set())
+    worker = Worker(jobs)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(started.wait(), 5)
+    await until(lambda: worker.beats._last.get("exchanger 1"))
+    await worker.stop()
+    await asyncio.wait_for(running, 5)
+
+
+@pytest.mark.parametrize("what", ["idle", "stop"])
+async def test_a_hook_may_stop_its_worker(jobs: Client, what: str) -> None:
+    finished: list[str] = []
+
+    async def stop(worker: Worker) -> None:
+        await worker.stop()
+        finished.append(what)
+
+    @jobs.handler()
+    async def work() -> None: ...
+
+    jobs.on(what)(stop)
+    worker = Worker(jobs)
+    running = asyncio.create_task(worker.run())
+    if what == "stop":
+        await until(lambda: worker.beats._last.get("exchanger 1"))
+        await asyncio.wait_for(worker.stop(), 3)
+    # Not only when nobody waits for the hook any more.
+    await asyncio.wait_for(running, 3)
+    assert finished == [what]
+
+
 async def test_the_moments_of_a_worker_are_told(jobs: Client) -> None:
     told: list[str] = []
     for what in ("start", "idle", "stop"):

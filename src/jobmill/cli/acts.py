@@ -84,11 +84,10 @@ def remove(**given: Any) -> None:
 def _act(verb: str, given: dict[str, Any], **options: Any) -> None:
     ids, filters = _ids(given["ids"]), given_filters(given)
     _check_which(ids, filters, given["everything"])
-    ask = ids is None and not given["yes"] and sys.stdin.isatty()
+    if ids is None and not given["yes"] and _is_asked():
+        _confirm(given["url"], verb, filters)
 
     async def work(client: Client) -> Changed:
-        if ask:
-            await _confirm(client, verb, filters)
         which: dict[str, Any] = {"which": ids} if ids is not None else {"all": given["everything"], **filters}
         change: Awaitable[Changed] = getattr(client, verb)(**which, **options)
         return await patiently(change, f"{WORDS[verb][0]} jobs")
@@ -112,11 +111,17 @@ def _check_which(ids: list[str] | None, filters: dict[str, Any], everything: boo
     raise click.UsageError(wrong, click.get_current_context())
 
 
-async def _confirm(client: Client, verb: str, filters: dict[str, Any]) -> None:
+def _is_asked() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty()
+
+
+def _confirm(url: str | None, verb: str, filters: dict[str, Any]) -> None:
+    """Ask, while no event loop runs: inside one, the first Ctrl-C would not end the question."""
     from jobmill.core import changes
 
     allowed = changes.CHANGES_FROM[getattr(changes, verb.capitalize())]
-    counts = await patiently(client.count(**filters), "counting jobs")
+    counts = run(url, lambda client: patiently(client.count(**filters), "counting jobs"))
     several = sum(one.count for one in counts if one.state in allowed)
     if several > 1 and not click.confirm(f"{verb} {plural(several)}?", err=True):
         raise Failure(f"nothing {WORDS[verb][1]}")

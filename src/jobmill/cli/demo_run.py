@@ -39,8 +39,9 @@ LONGEST_PINGS_S = 1.5
 LONGEST_BURST_S = 3.0
 
 NEXT = """\
-Next, in a file app.py: jobs = jobmill.connect() and @jobs.handler() on a function; then
-`jobmill worker app.py:jobs` and, in another terminal, `jobmill enqueue NAME '{...}' --wait`."""
+Next, in a file app.py: jobs = jobmill.connect() and @jobs.handler
+on a function; then `jobmill worker app.py:jobs` and, in another terminal,
+`jobmill enqueue NAME '{...}' --wait`."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def _picture(console: Console, story: Story, client: Client) -> Iterator[Callabl
         yield lambda final: None
         return
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda final: live.update(view(story, client.store.now(), final=final), refresh=True)
+        yield lambda final: live.update(view(story, client.store.now(), console.height, final=final), refresh=True)
 
 
 async def _watch(client: Client, story: Story, draw: Callable[[bool], None]) -> None:
@@ -233,4 +234,4 @@ def _pickup(speed: Speed) -> str:
 def _burst(speed: Speed) -> str:
     rate = speed.done / speed.run_s
     enqueue, run = lasting(1000 * speed.enqueue_s), lasting(1000 * speed.run_s)
-    return f"{plural(speed.done)} enqueued in {enqueue}, run in {run}: {rate:,.0f} jobs/s, every commit on disk"
+    return f"{plural(speed.done)} enqueued in {enqueue}, run in {run}: {rate:,.0f} jobs/s, all on disk"

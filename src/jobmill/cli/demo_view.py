@@ -17,12 +17,15 @@ from jobmill.core.job import STATES, Job
 
 STYLES = {**COLOURS, "errored": "magenta", "retrying": "magenta"}
 LINES = 7
+#: Of the view without jobs and last lines: header, head of the table, frame, foot.
+FRAME = 8
 
 
-def view(story: Story, now_ms: int, *, final: bool = False) -> RenderableType:
-    """The whole of it, for a terminal of 100 by 30; the final one leaves room for the summary."""
+def view(story: Story, now_ms: int, height: int, *, final: bool = False) -> RenderableType:
+    """The whole of it; a low terminal gets fewer last lines, and the final view leaves them to the summary."""
     above = (_header(story), _table(story, now_ms))
-    return Group(*above) if final else Group(*above, _last_lines(story))
+    room = max(1, min(LINES, height - FRAME - len(story.rows)))
+    return Group(*above) if final else Group(*above, _last_lines(story, room))
 
 
 def _header(story: Story) -> RenderableType:
@@ -97,15 +100,15 @@ def _progress(value: float, message: str) -> RenderableType:
     return grid
 
 
-def _last_lines(story: Story) -> RenderableType:
-    lines = [line for line in story.lines if not line.text.startswith("progress")][-LINES:]
+def _last_lines(story: Story, room: int) -> RenderableType:
+    lines = [line for line in story.lines if not line.text.startswith("progress")][-room:]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=7)
     grid.add_column(width=14)
     grid.add_column()
     for line in lines:
         grid.add_row(Text(f"{line.at_s:5.1f} s", "dim"), Text(line.name, "bold"), cell(line.text))
-    for _ in range(LINES - len(lines)):
+    for _ in range(room - len(lines)):
         grid.add_row("", "", "")
     foot: RenderableType = Text("  ".join(f"{SIGNS[one]} {one}" for one in SIGNS), "dim")
     if story.burst is not None:

@@ -28,7 +28,7 @@ def events(queue: str, follow: bool, after: str | None, url: str | None, as_json
 
     async def work(client: Client) -> None:
         if not (await client.queue(queue).settings()).feed:
-            raise Failure(f"the feed of queue {queue!r} is off; jobmill queues feed {queue} on")
+            raise Failure(f"the feed of queue {queue!r} is off; switch it on with `jobmill queues feed {queue} on`")
         async for event in client.events(queue, after=after, follow=follow):
             click.echo(_json(event) if as_json else _line(event))
 

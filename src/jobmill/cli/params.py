@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Written out, so that help and completion know them without importing the core; a test holds them to it.
 STATES = ("waiting", "running", "succeeded", "failed", "cancelled")
 
+_JSON = """expected JSON in quotes, such as '{"to": "ada@example.com"}'"""
 _RELATIVE = re.compile(r"(?:in\s+(?P<ahead>\S+))|(?:(?P<back>\S+)\s+ago)")
 
 
@@ -66,9 +67,12 @@ def read_payload(text: str | None) -> Any:
     import msgspec
 
     try:
-        return msgspec.json.decode(sys.stdin.read() if text == "-" else text)
+        said = sys.stdin.read() if text == "-" else text
+        if not said.strip():
+            raise click.BadParameter(f"{_JSON}, got nothing", param_hint="PAYLOAD")
+        return msgspec.json.decode(said)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise click.BadParameter(f"expected JSON as payload: {error}") from None
+        raise click.BadParameter(f"{_JSON}: {error}", param_hint="PAYLOAD") from None
 
 
 _FILTERS = (

@@ -23,6 +23,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED, WRONG, AWAY, INTERRUPTED = 1, 2, 3, 130
 
+#: What a group without a command raises since click 8.2, with its whole help as the message.
+NO_COMMAND: tuple[type[click.UsageError], ...] = tuple(
+    kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind
+)
+
 #: Below this nobody misses a sign of life.
 PATIENCE_S = 0.5
 
@@ -50,6 +55,9 @@ class Shell(click.Group):
             code = answer if isinstance(answer, int) else 0
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
+        except NO_COMMAND as error:
+            click.echo(error.format_message(), err=True)
+            code = WRONG
         except Exception as error:
             code = _tell(error)
         sys.exit(code)

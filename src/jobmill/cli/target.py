@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def load_client(target: str) -> Client:
     """Import the module, with the working directory on the path, and take the client out of it."""
     where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
+    if not where or (where.startswith(".") and not where.endswith(".py")):
+        raise Unusable(f"expected module:client or file.py:client, such as app.py:jobs, got {target!r}")
     module = _import(where)
     client = _attribute(module, where, attribute) if attribute else _only_client(module, where)
     if not client.handlers:
@@ -102,7 +104,7 @@ def _attribute(module: ModuleType, where: str, attribute: str) -> Client:
             raise Unusable(f"{where} has no {attribute!r}; clients there: {known}")
         found = getattr(found, part)
     if not isinstance(found, Client):
-        raise Unusable(f"{where}:{attribute} is a {type(found).__name__}, expected a client (jobmill.connect(...))")
+        raise Unusable(f"{where}:{attribute} is of type {type(found).__name__}, expected a client: jobmill.connect()")
     return found
 
 

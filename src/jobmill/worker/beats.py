@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from jobmill.events import Hooks
+from jobmill.events import being_cancelled
 
 log = logging.getLogger("jobmill")
 
@@ -41,20 +41,25 @@ async def loop_for_ever(
     name: str,
     turn: Callable[[], Awaitable[float]],
     beats: Beats,
-    hooks: Hooks,
+    tell: Callable[[BaseException], None],
     random: Random,
 ) -> None:
-    """Turn, then sleep for the seconds that the turn answered; an exception is logged, told, and backed off from."""
+    """Turn, then sleep for the seconds that the turn answered; an exception is logged, told, and backed off from.
+
+    `tell` must not wait: a slow hook would hold the heartbeat up until all leases have ended.
+    """
     pause = Backing(random)
     while True:
         beats.beat(name)
         try:
             wait = await turn()
             pause.reset()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if being_cancelled(error):
+                raise
             wait = pause.next()
             log.exception("the %s loop raised; it goes on in %.1f s", name, wait)
-            await hooks.moment("error", error, None)
+            tell(error)
         await asyncio.sleep(wait)
 
 

@@ -8,6 +8,9 @@ import itertools
 
 from jobmill.worker.run import Run
 
+#: Below this many, deadlines of runs that are over may as well stay.
+FEW = 1_000
+
 
 class Deadlines:
     """Stops runs at their timeout."""
@@ -16,6 +19,7 @@ class Deadlines:
         self._heap: list[tuple[float, int, Run]] = []
         self._number = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._sweep_at = FEW
 
     def add(self, run: Run, timeout_ms: int) -> None:
         """Stop this run `timeout_ms` from now, unless it is over by then."""
@@ -24,6 +28,8 @@ class Deadlines:
         heapq.heappush(self._heap, (when, next(self._number), run))
         if self._timer is None or when < self._timer.when():
             self._arm(loop)
+        if len(self._heap) > self._sweep_at:
+            self._sweep()
 
     def clear(self) -> None:
         """Forget all."""
@@ -31,6 +37,12 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _sweep(self) -> None:
+        """Forget runs that are over: with a timeout of an hour, an hour's jobs would stay in memory."""
+        self._heap = [entry for entry in self._heap if not entry[2].over]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(FEW, 2 * len(self._heap))
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:

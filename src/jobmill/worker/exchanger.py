@@ -17,8 +17,9 @@ from typing import Any
 
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Refused, Settlement
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
 from jobmill.errors import StoreAway
+from jobmill.events import being_cancelled
 from jobmill.handlers import HandlerBase
 from jobmill.store import Store
 from jobmill.worker.beats import Backing, Beats
@@ -72,6 +73,8 @@ class Exchanger:
         self._all_names = {name: slots for name, handler in handlers.items() if handler.concurrency is None}
         self._limited = {name: h.concurrency for name, h in handlers.items() if h.concurrency is not None}
         self._occupied = 0
+        #: How many of these are threads that run on after their job was settled.
+        self._left = 0
         self._finished: list[tuple[Run | None, Settlement]] = []
         self._woken = asyncio.Event()
         self._watching: asyncio.Future[None] | None = None
@@ -88,13 +91,13 @@ class Exchanger:
     async def run(self) -> None:
         """Until stopping, nothing runs and everything is settled."""
         backing = Backing(self._random)
-        while not (self.stopping and not self._occupied and not self._finished):
+        while not (self.stopping and not self._finished and not self._awaited()):
             self._beats.beat(self.name)
             try:
                 await self._turn()
                 backing.reset()
-            except Exception as error:
-                if self.once and not self.stopping:
+            except (Exception, asyncio.CancelledError) as error:
+                if being_cancelled(error) or (self.once and not self.stopping):
                     raise
                 await self._survive(error, backing.next())
         self._watch_no_more()
@@ -105,12 +108,16 @@ class Exchanger:
         """Whether something finished is not yet written, or a claim is in flight."""
         return bool(self._finished) or self._in_flight
 
+    def _awaited(self) -> int:
+        """How many runs the end waits for; a tick has a summary to give, and leaves threads that timed out behind."""
+        return self._occupied - (self._left if self.once else 0)
+
     async def _turn(self) -> None:
         claim = self._claim()
         if claim is None and not self._finished:
             # A tick that has nothing to claim is over; otherwise only what finishes is of interest.
             self.stopping = self.stopping or self.once
-            if self._occupied or not self.once:
+            if self._awaited() or not self.once:
                 await self._sleep_until_woken()
             return
         if self._reporter.has_something and self._finished:
@@ -145,7 +152,7 @@ class Exchanger:
         self._reserve(claim, 1)
         try:
             return await self._store.exchange([settlement for _, settlement in batch], claim), sent
-        except StoreAway:
+        except (StoreAway, asyncio.CancelledError):
             self._finished = batch + self._finished
             raise
         except Exception:
@@ -154,7 +161,7 @@ class Exchanger:
         finally:
             self._reserve(claim, -1)
 
-    async def _survive(self, error: Exception, wait: float) -> None:
+    async def _survive(self, error: BaseException, wait: float) -> None:
         self._beats.store_away = f"{type(error).__name__}: {error}"
         if isinstance(error, StoreAway):
             log.warning("the %s store is away (%s); trying again in %.1f s", self._store.name, error, wait)
@@ -223,15 +230,27 @@ class Exchanger:
             if self._teller.wants_events:
                 self._teller.facts(facts.of_claim(claimed.job, now_ms, lease_lost=False))
         decided = begin(claimed, rules, now_ms)
+        if decided is None and not isinstance(claimed, Broken) and self._monotonic() >= expires:
+            # The answer took longer than the lease (this process was stopped, say): another worker may run it by now.
+            decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)
         if decided is not None:
             self._finished.append((None, decided))
         elif not isinstance(claimed, Broken) and handler is not None and rules is not None:
             run = Run(claimed, handler, rules, expires, self._reporter.teller_of)
-            self._board.add(run)
+            older = self._board.add(run)
+            if older is not None:
+                self._overtaken(older, now_ms)
             self._occupied += 1
             if self._limited:
                 self._board.take_room(handler.name)
             self._runner.start(run, self._over, self._freed)
+
+    def _overtaken(self, older: Run, now_ms: int) -> None:
+        """We have claimed what we still run: that lease had ended, and we did not know it yet."""
+        if not older.over and older.why != "lost":
+            older.stop("lost")
+            if self._teller.wants_events:
+                self._teller.facts([facts.about(older.claimed.job, "lease_lost", now_ms)])
 
     # ------------------------------------------------------------------------------------------------ settling
 
@@ -241,10 +260,12 @@ class Exchanger:
         else:
             decided = settle(run.claimed, outcome, run.rules, self._store.now(), self._random.random())
             self._finished.append((run, decided))
+        self._left += run.in_thread
         self._woken.set()
 
     def _freed(self, run: Run) -> None:
         self._occupied -= 1
+        self._left -= run.in_thread
         if self._limited:
             self._board.take_room(run.handler.name, -1)
         self._woken.set()
@@ -302,7 +323,8 @@ class Exchanger:
         wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
         pause = FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)]
         self._fruitless += 1
-        await self._sleep_until_woken(max(wait_ms / 1000, pause))
+        if not self._watching.done():
+            await self._sleep_until_woken(max(wait_ms / 1000, pause))
         if self._watching.done():
             watched, self._watching = self._watching, None
             watched.result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -50,11 +51,12 @@ class Heartbeat:
         started = self._monotonic()
         self.latest_delay = max(0.0, started - self._due)
         self._stop_expired(started)
-        runs = list(self._board.runs)
+        # What is lost is not ours to extend, however long it takes to end.
+        runs = [run for run in self._board.runs.values() if run.why != "lost"]
         wait = third
         if runs:
             try:
-                async with asyncio.timeout(third):
+                async with asyncio.timeout(min(third, self._first_end() - started)):
                     lost = await self._store.extend([run.claimed.lease for run in runs], self._lease_ms)
             except Exception as error:
                 away = self._beats.store_away = f"{type(error).__name__}: {error}"
@@ -64,8 +66,10 @@ class Heartbeat:
                 self._beats.store_away = None
                 await self._apply(runs, set(lost), started)
         self._stop_expired(self._monotonic())
-        wait = max(0.0, wait - (self._monotonic() - started))
-        self._due = self._monotonic() + wait
+        # Not a moment longer than the first lease that could not be extended: another worker may run its job then.
+        now = self._monotonic()
+        wait = max(0.0, min(wait - (now - started), self._first_end() - now))
+        self._due = now + wait
         return wait
 
     async def _apply(self, runs: list[Run], lost: set[str], asked: float) -> None:
@@ -78,7 +82,8 @@ class Heartbeat:
         # Stopped first; why it was lost is only for those who are told.
         for run in gone:
             run.stop("lost")
-        jobs = await self._store.get([run.claimed.lease.id for run in gone])
+        async with asyncio.timeout(min(self._lease_ms / 3000, MOST_S)):
+            jobs = await self._store.get([run.claimed.lease.id for run in gone])
         for run, job in zip(gone, jobs, strict=True):
             if job is None or job.state == "cancelled":
                 fact: facts.Fact = "removed" if job is None else "cancelled"
@@ -87,9 +92,17 @@ class Heartbeat:
                 self._tell(run, "lease_lost", "its lease had ended, and it may run elsewhere")
 
     def _stop_expired(self, now: float) -> None:
-        for run in [run for run in self._board.runs if run.expires <= now and not run.over and run.why != "lost"]:
-            run.stop("lost")
-            self._tell(run, "lease_lost", "its lease could not be extended in time")
+        for run in self._ours():
+            if run.expires <= now:
+                run.stop("lost")
+                self._tell(run, "lease_lost", "its lease could not be extended in time")
+
+    def _first_end(self) -> float:
+        """When the first of our own leases ends, if it is not extended."""
+        return min((run.expires for run in self._ours()), default=math.inf)
+
+    def _ours(self) -> list[Run]:
+        return [run for run in self._board.runs.values() if not run.over and run.why != "lost"]
 
     def _tell(self, run: Run, fact: facts.Fact, why: str) -> None:
         log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)

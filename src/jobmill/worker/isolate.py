@@ -71,22 +71,30 @@ class Isolated:
         process = _Process(Request(where=where, job=self._job), self._tell)
         process.start()
         try:
-            return await process.outcome
+            outcome = await process.outcome
         except asyncio.CancelledError:
             process.signal(signal.SIGTERM)
             raise
         finally:
-            await _gone(process)
+            insisted = await _gone(process)
+            # An answer that is here counts, also where somebody does not want to wait for the end of the process.
+            if insisted and not _answered(process):
+                raise asyncio.CancelledError
+        return outcome
 
 
-async def _gone(process: _Process) -> None:
-    """Wait until the process has ended; kill it when that takes too long, or when somebody insists."""
+def _answered(process: _Process) -> bool:
+    future = process.outcome
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _gone(process: _Process) -> bool:
+    """Wait until the process has ended; kill it when that takes too long, or when somebody insists, which is told."""
     insisted = not await _waited(process.ended, GRACE_S)
     while not process.ended.done():
         process.signal(signal.SIGKILL)
         insisted = not await _waited(process.ended) or insisted
-    if insisted:
-        raise asyncio.CancelledError
+    return insisted
 
 
 async def _waited(future: asyncio.Future[None], timeout: float | None = None) -> bool:

@@ -38,7 +38,7 @@ def raised(error: BaseException, handler: HandlerBase[Any], attempt: int) -> Out
     if isinstance(error, Snooze):
         try:
             return Snoozed(to_ms(error.delay, "delay"))
-        except JobmillError as wrong:
+        except Exception as wrong:
             error = wrong
     return Errored(
         error=described(error),
@@ -82,7 +82,7 @@ def own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> 
         return None
     try:
         return to_ms(handler.own_backoff(attempt, error), "backoff")
-    except Exception:
+    except BaseException:  # also SystemExit: no function of a user's takes the worker down
         return None
 
 

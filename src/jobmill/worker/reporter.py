@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 
 from jobmill.context import Tell
 from jobmill.core import facts
 from jobmill.core.changes import Claimed, Report
 from jobmill.core.job import LOG_LINES_KEPT, Progress
+from jobmill.errors import StoreAway
 from jobmill.store import Store
 from jobmill.worker.teller import Teller
+
+log = logging.getLogger("jobmill")
 
 COLLECT_S = 0.05
 
@@ -23,6 +27,8 @@ class Reporter:
         self._teller = teller
         self._told: deque[tuple[Claimed, Progress | str]] = deque()
         self._something = asyncio.Event()
+        # Who settles waits for what is being written: a settlement must not overtake it.
+        self._writing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def teller_of(self, claimed: Claimed) -> Tell:
@@ -38,7 +44,7 @@ class Reporter:
     @property
     def has_something(self) -> bool:
         """Whether anything waits to be written."""
-        return bool(self._told)
+        return bool(self._told) or self._writing.locked()
 
     async def turn(self) -> float:
         """Wait for something, collect for a moment, write."""
@@ -52,13 +58,16 @@ class Reporter:
 
     async def flush(self) -> None:
         """Write what was told so far; what is refused because a lease is lost is dropped."""
+        async with self._writing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         self._something.clear()
         told = [self._told.popleft() for _ in range(len(self._told))]
         if not told:
             return
-        reports = _reports(told)
         try:
-            lost = set(await self._store.report(list(reports.values())))
+            lost = await self._written(_reports(told))
         except BaseException:
             self._told.extendleft(reversed(told[-10 * LOG_LINES_KEPT :]))
             self._something.set()
@@ -69,18 +78,37 @@ class Reporter:
                 if isinstance(what, Progress) and claimed.job.id not in lost:
                     self._teller.facts([facts.of_progress(claimed.job, what, now_ms)])
 
+    async def _written(self, reports: list[Report]) -> set[str]:
+        """The ids of those not written. One that the store chokes on holds nobody up, and does not come back."""
+        try:
+            return set(await self._store.report(reports))
+        except StoreAway:
+            raise
+        except Exception as error:
+            if len(reports) > 1:
+                return {id for report in reports for id in await self._written([report])}
+            log.exception("what job %s told cannot be kept", reports[0].lease.id)
+            self._teller.error(error, None)
+            return {reports[0].lease.id}
 
-def _reports(told: list[tuple[Claimed, Progress | str]]) -> dict[str, Report]:
-    """One report a lease: the last progress, all lines."""
+
+def _reports(told: list[tuple[Claimed, Progress | str]]) -> list[Report]:
+    """One report a lease: the last progress, all lines. What a run told whose job was claimed again is too late."""
     progress: dict[str, Progress] = {}
     lines: dict[str, list[str]] = {}
-    leases = {claimed.job.id: claimed.lease for claimed, _ in told}
+    latest: dict[str, Claimed] = {}
+    for claimed, _ in told:
+        known = latest.get(claimed.job.id)
+        if known is None or known.job.claims < claimed.job.claims:
+            latest[claimed.job.id] = claimed
     for claimed, what in told:
+        if latest[claimed.job.id].lease.token != claimed.lease.token:
+            continue
         if isinstance(what, Progress):
             progress[claimed.job.id] = what
         else:
             lines.setdefault(claimed.job.id, []).append(what)
-    return {
-        id: Report(lease=lease, progress=progress.get(id), lines=tuple(lines.get(id, ())[-LOG_LINES_KEPT:]))
-        for id, lease in leases.items()
-    }
+    return [
+        Report(lease=claimed.lease, progress=progress.get(id), lines=tuple(lines.get(id, ())[-LOG_LINES_KEPT:]))
+        for id, claimed in latest.items()
+    ]

@@ -61,7 +61,9 @@ class Run:
         return self._context
 
     def stop(self, why: Why) -> None:
-        """Stop it from outside, once; the first reason counts."""
+        """Stop it from outside, once; the first reason counts, but what is lost after that is not settled either."""
+        if self.why is not None and why == "lost" and not self.over:
+            self.why = why
         if self.why is None and not self.over:
             self.why = why
             if self._context is not None:
@@ -81,17 +83,20 @@ class Board:
     """All runs whose lease this worker holds, until their settlement is written."""
 
     def __init__(self) -> None:
-        self.runs: set[Run] = set()
+        self.runs: dict[str, Run] = {}
         #: How many of each name run, for the handlers that limit it.
         self.of_name: dict[str, int] = {}
 
-    def add(self, run: Run) -> None:
-        """A run begins."""
-        self.runs.add(run)
+    def add(self, run: Run) -> Run | None:
+        """A run begins; an older one of the same job, whose lease must have ended, makes place for it."""
+        older = self.runs.get(run.claimed.job.id)
+        self.runs[run.claimed.job.id] = run
+        return older
 
     def drop(self, run: Run) -> None:
         """Its lease is not ours any more: settled, or lost."""
-        self.runs.discard(run)
+        if self.runs.get(run.claimed.job.id) is run:
+            del self.runs[run.claimed.job.id]
 
     def take_room(self, name: str, count: int = 1) -> None:
         """Use (or give back, with a negative count) room of a name."""

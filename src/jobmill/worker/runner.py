@@ -25,10 +25,13 @@ OnFree = Callable[[Run], None]
 class Runner:
     """Starts runs; what they come to goes to the callbacks."""
 
-    def __init__(self, threads: Threads, deadlines: Deadlines, teller: Teller) -> None:
+    def __init__(
+        self, threads: Threads, deadlines: Deadlines, teller: Teller, cut_off: Callable[[], bool] = lambda: False
+    ) -> None:
         self._threads = threads
         self._deadlines = deadlines
         self._teller = teller
+        self._cut_off = cut_off
 
     def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
         """Begin; never raises."""
@@ -80,15 +83,17 @@ class Runner:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.done():
-                # The thread runs on: its slot is free when it ends, and whatever it comes to then is nobody's.
-                run.in_thread = True
+            if future.done():
+                # It ended in the same moment: what it came to counts.
+                return future.result()
+            # The thread runs on: its slot is free when it ends, and whatever it comes to then is nobody's.
+            run.in_thread = True
 
-                def ended(done: asyncio.Future[Any]) -> None:
-                    done.exception()  # looked at, so that asyncio does not complain about it
-                    on_free(run)
+            def ended(done: asyncio.Future[Any]) -> None:
+                done.exception()  # looked at, so that asyncio does not complain about it
+                on_free(run)
 
-                future.add_done_callback(ended)
+            future.add_done_callback(ended)
             raise
 
     async def _in_process(self, run: Run) -> Outcome:
@@ -97,12 +102,12 @@ class Runner:
         return await Isolated(run.handler, run.claimed.job, run.context.tell).run()
 
     def _stopped(self, run: Run) -> Outcome | None:
-        if run.why == "shutdown":
+        if run.why == "shutdown" or (run.why is None and self._cut_off()):
             return Released()
         return Errored(error="the handler cancelled itself") if run.why is None else None
 
     def _raised(self, run: Run, error: BaseException) -> Outcome:
-        if run.why == "shutdown":
+        if run.why == "shutdown" or (run.why is None and self._cut_off()):
             # What a handler raises on being stopped is no error of its job.
             return Released()
         return outcomes.raised(error, run.handler, run.claimed.job.attempt)

@@ -17,7 +17,8 @@ class Teller:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._line: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
+        #: In which the hooks are called.
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def wants_events(self) -> bool:
@@ -26,7 +27,7 @@ class Teller:
 
     def start(self) -> None:
         """Begin to tell."""
-        self._task = asyncio.create_task(self._run(), name="jobmill teller")
+        self.task = asyncio.create_task(self._run(), name="jobmill teller")
 
     def facts(self, events: Iterable[Event]) -> None:
         """Put facts in line."""
@@ -43,13 +44,15 @@ class Teller:
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Tell what is in line, within reason."""
-        if self._task is None:
+        if self.task is None:
             return
-        done, _ = await asyncio.wait([asyncio.ensure_future(self._line.join())], timeout=timeout)
-        del done
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._task = None
+        told = asyncio.ensure_future(self._line.join())
+        # When everything is cancelled at once, the line is not told any more.
+        await asyncio.wait([told, self.task], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        self.task.cancel()
+        await asyncio.wait([told, self.task])
+        self.task = None
 
     async def _run(self) -> None:
         while True:

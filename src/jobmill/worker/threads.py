@@ -24,15 +24,15 @@ class Threads:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
-        self._usual_interval: float | None = None
+        self._hurries = False
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run the call in a thread; cancelling the future does not stop it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if self._usual_interval is None:
-            self._usual_interval = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._usual_interval, SWITCH_INTERVAL_S))
+        if not self._hurries:
+            self._hurries = True
+            _hurry(1)
         self._busy += 1
         future.add_done_callback(self._one_less)
         if self._busy > self._threads:
@@ -47,9 +47,9 @@ class Threads:
         for _ in range(self._threads):
             self._calls.put(None)
         self._threads = 0
-        if self._usual_interval is not None:
-            sys.setswitchinterval(self._usual_interval)
-            self._usual_interval = None
+        if self._hurries:
+            self._hurries = False
+            _hurry(-1)
 
     def _one_less(self, _: asyncio.Future[Any]) -> None:
         self._busy -= 1
@@ -67,6 +67,21 @@ class Threads:
                 loop.call_soon_threadsafe(_answer, future, result, error)
             except RuntimeError:
                 return  # the loop has ended, and nobody waits
+
+
+# How many workers of this process want short switch intervals, and what it was before the first of them.
+_hurried = 0
+_usual_interval = 0.0
+
+
+def _hurry(sign: int) -> None:
+    global _hurried, _usual_interval  # noqa: PLW0603 - the interval is the whole process's
+    if sign > 0 and _hurried == 0:
+        _usual_interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(_usual_interval, SWITCH_INTERVAL_S))
+    _hurried += sign
+    if _hurried == 0:
+        sys.setswitchinterval(_usual_interval)
 
 
 def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

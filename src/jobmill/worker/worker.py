@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import to_ms
+from jobmill.errors import JobmillError
 from jobmill.options import Duration
 from jobmill.worker.beats import Beats, loop_for_ever
 from jobmill.worker.deadlines import Deadlines
@@ -43,6 +44,7 @@ class Worker:
         self.settings = worker_settings(options, client.handlers.values())
         self.beats = Beats()
         self.random = chance.Random()
+        self._begun = False
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
@@ -61,29 +63,45 @@ class Worker:
 
     async def start(self, *, once: bool = False) -> None:
         """Open the store and start every loop; with `once`, each exchanger claims a single time."""
+        if self._begun:
+            raise JobmillError(f"worker {self.name} runs already; stop it first, or make another")
         _check_handlers(self.client)
         await self.client.open()
+        self._begun = True
+        self._stopping = None
+        try:
+            await self._start(once)
+        except BaseException:
+            # A hook, a port that is taken: what has begun by now must not go on alone.
+            await self._end_loops()
+            raise
+
+    async def _start(self, once: bool) -> None:
         store = self.client.store
         self._hurry = asyncio.Event()
+        self._end = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._exchanging: list[asyncio.Task[None]] = []
+        self._health: Health | None = None
         self._board = Board()
         self._threads = Threads()
         self._deadlines = Deadlines()
         self.teller = Teller(self.client.hooks)
         self.reporter = Reporter(store, self.teller)
         self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller)
-        runner = Runner(self._threads, self._deadlines, self.teller)
+        runner = Runner(self._threads, self._deadlines, self.teller, self._cut_off)
         self._exchangers = [self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(), 1)]
         for exchanger in self._exchangers:
             exchanger.once = once
         self.teller.start()
         self._health = await self._start_health()
-        self._loops = [
+        self._loops += [
             self._loop("heartbeat", self.heartbeat.turn),
             self._loop("reporter", self.reporter.turn),
             self._loop("janitor", Janitor(store, self.random).turn, alive=False),
         ]
         await self.client.hooks.moment("start", self)
-        self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
+        self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
         log.log(
             logging.DEBUG if once else logging.INFO,
@@ -120,7 +138,10 @@ class Worker:
     def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, alive: bool = True) -> asyncio.Task[None]:
         # The janitor sleeps longer than the watchdog's patience, and nobody dies of it: it is not watched.
         beats = self.beats if alive else Beats()
-        return _task(name, loop_for_ever(name, turn, beats, self.client.hooks, self.random))
+        return _task(name, loop_for_ever(name, turn, beats, self._on_error, self.random))
+
+    def _on_error(self, error: BaseException) -> None:
+        self.teller.error(error, None)
 
     async def _start_health(self) -> Health | None:
         if self.settings.health is None:
@@ -142,19 +163,24 @@ class Worker:
         """Claim nothing more, wait for what runs, then cancel and release it without counting an attempt.
 
         `timeout` is how long jobs get (default: `shutdown_timeout`). Stopping twice waits for the same end, and a
-        timeout of 0 the second time releases at once.
+        timeout of 0 the second time releases at once. A hook only asks for it: its own end is part of that end.
         """
         if not self._started:
             return
+        self._end.set()
         patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
         if self._stopping is None:
             self._stopping = _task("stop", self._stop(patience))
         elif timeout is not None and patience == 0 and self._hurry is not None:
             self._hurry.set()
-        await asyncio.shield(self._stopping)
+        if asyncio.current_task() not in (self._stopping, self.teller.task):
+            await asyncio.shield(self._stopping)
 
     async def _stop(self, patience: float) -> None:
         assert self._hurry is not None
+        if self._cut_off():
+            patience = 0  # whatever ran was cancelled, and threads cannot be waited for
+            await self._revive()
         log.info("worker %s: stopping; %d jobs run, and have %g s", self.name, self.running, patience)
         for exchanger in self._exchangers:
             exchanger.stopping = True
@@ -170,14 +196,27 @@ class Worker:
         await self._end_loops()
         log.info("worker %s: stopped", self.name)
 
+    def _cut_off(self) -> bool:
+        """Whether everything was cancelled at once, handlers and exchangers alike, as asyncio.run does at its end."""
+        return any(task.cancelling() for task in self._exchanging)
+
+    async def _revive(self) -> None:
+        """Have what was cut off handed in after all: otherwise its leases would end, and count crashes."""
+        for task in self._exchanging:
+            task.cancel()
+        await asyncio.wait(self._exchanging)
+        for run in self._board.runs.values():
+            run.why = run.why or "shutdown"
+        self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
+
     async def _release(self) -> None:
         """Time is over: what still runs is cancelled and given back; threads are left to themselves."""
-        still = [run for run in self._board.runs if not run.over]
+        still = [run for run in self._board.runs.values() if not run.over]
         log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
         deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
         while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._board.runs:
             # Each time: a claim that was in flight may have brought more.
-            for run in list(self._board.runs):
+            for run in list(self._board.runs.values()):
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
                 unreleased = len(self._board.runs)
@@ -198,7 +237,7 @@ class Worker:
             await self._health.stop()
         self._deadlines.clear()
         self._threads.close()
-        self._started = False
+        self._started = self._begun = False
 
     # ------------------------------------------------------------------------------------------------ run
 
@@ -206,22 +245,25 @@ class Worker:
         """Claim once, run what was claimed, settle it; how many came to what."""
         await self.start(once=True)
         try:
-            await asyncio.gather(*self._exchanging)
+            # Not gather: cancelling a tick would cancel the exchangers, and nobody would be left to release its jobs.
+            await asyncio.wait(self._exchanging)
         finally:
             await self.stop(timeout=0)
+        for ended in self._exchanging:
+            ended.result()
         return sum((exchanger.tally for exchanger in self._exchangers), Counter())
 
     async def run(self) -> None:
-        """Start, work until SIGTERM or SIGINT or until this task is cancelled, stop."""
+        """Start, work until SIGTERM or SIGINT, until somebody stops it or until this task is cancelled, stop."""
         await self.start()
-        ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals: list[signal.Signals] = []
 
         def on_signal() -> None:
             # The second one means: now.
-            _keep(self._hurry_up() if ended.is_set() else _noop())
-            ended.set()
+            if self._end.is_set():
+                _keep(self._hurry_up())
+            self._end.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             # Not in a thread other than the main one, and not on Windows: then only cancelling ends it.
@@ -229,7 +271,7 @@ class Worker:
                 loop.add_signal_handler(number, on_signal)
                 signals.append(number)
         try:
-            await ended.wait()
+            await self._end.wait()
         finally:
             try:
                 await self.stop()
@@ -287,10 +329,6 @@ def _keep(coroutine: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.ensure_future(coroutine)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
-
-
-async def _noop() -> None:
-    return None
 
 
 def _task(name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -27,7 +27,6 @@ def claim(step: Step, wish: Claim, not_these: set[int]) -> tuple[list[Claimed | 
     """Lease up to `wish.n` due jobs, none of `not_these`; and when the next claim may bring something."""
     claimed: list[Claimed | Broken] = []
     rooms = dict(wish.names)
-    names = _encode(list(rooms)).decode()
     more_due_ms: int | None = None
     for queue in wish.queues:
         most = wish.n - len(claimed)
@@ -36,6 +35,8 @@ def claim(step: Step, wish: Claim, not_these: set[int]) -> tuple[list[Claimed | 
             most = min(most, _room(step, queue, known))
         if most <= 0:
             continue
+        # Without the names whose room is used up: their ended leases would fill the row and hide others.
+        names = _encode([name for name, room in rooms.items() if room > 0]).decode()
         found, lost, left_due_ms = _candidates(step, queue, names, rooms, not_these, most)
         if found:
             claimed += _lease(step, wish, queue, found, lost)
@@ -45,7 +46,7 @@ def claim(step: Step, wish: Claim, not_these: set[int]) -> tuple[list[Claimed | 
             more_due_ms = left_due_ms
     if more_due_ms is not None:
         return claimed, more_due_ms
-    return claimed, _next_due(step, wish, names)
+    return claimed, _next_due(step, wish, _encode(list(wish.names)).decode())
 
 
 def _room(step: Step, queue: str, known: Queue) -> int:
@@ -64,7 +65,7 @@ def _candidates(
 
     Also those whose lease had ended, and the due time of one that is left over.
     """
-    heads, ended = step.row("heads", (queue, names, step.now_ms, most))
+    heads, ended = step.row("heads", (queue, names, step.now_ms, most + len(not_these)))
     lines = [head for head in _decode_heads(heads) if head[1] <= step.now_ms]
     lost = _decode_candidates(ended) if ended != "[]" else []
     found: list[Candidate] = []

@@ -148,6 +148,10 @@ class SqliteStore:
         with in_our_words(self.path):
             return enqueue_within(connection, self.path, self._clock(), new_jobs)
 
+    def check_unlocked(self) -> None:
+        """See the port. Every write asks by itself; this is for callers whose writes another task hands in."""
+        refuse_deadlock(self.path)
+
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """See the port."""
         exchanged, seen = await self._write(lambda step: exchange(step, settlements, claim))

@@ -49,31 +49,12 @@ test gets an empty store.
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
 # Before the modules are imported: their asserts then say what they compared, in a user's test run as in ours.
-pytest.register_assert_rewrite(
-    *[
-        f"jobmill.testing.contract.{module}"
-        for module in (
-            *("change", "clock", "enqueue", "events", "exchange_claim", "exchange_next_due", "exchange_settle"),
-            *(
-                "extend",
-                "look",
-                "model",
-                "model_parts",
-                "queues",
-                "races",
-                "racing",
-                "recurrence",
-                "report",
-                "retention",
-                "support",
-            ),
-            *("wait", "within"),
-        )
-    ]
-)
+pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)])
 
 from jobmill.testing.contract.change import ChangeContract  # noqa: E402
 from jobmill.testing.contract.clock import ClockContract, OpenContract  # noqa: E402
@@ -103,7 +84,38 @@ from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
 from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
-__all__ = ["Harness", "ProcessContract", "ProcessHarness", "StoreContract", "WithinContract", "WithinHarness"]
+__all__ = [
+    "ChangeContract",
+    "ClaimBoundsContract",
+    "ClaimOrderContract",
+    "ClaimedContract",
+    "ClockContract",
+    "CountContract",
+    "EnqueueContract",
+    "EventsContract",
+    "ExtendContract",
+    "FindContract",
+    "GetContract",
+    "LostContract",
+    "ModelContract",
+    "NextDueContract",
+    "OpenContract",
+    "PauseContract",
+    "ProcessContract",
+    "ProcessHarness",
+    "RateLimitContract",
+    "RecurrenceContract",
+    "ReportContract",
+    "RetentionContract",
+    "RunningLimitContract",
+    "SettingsContract",
+    "SettleContract",
+    "StoreContract",
+    "ThreadRacesContract",
+    "WaitContract",
+    "WithinContract",
+    "WithinHarness",
+]
 
 
 # pytest runs the last base first: the quick tests of single verbs before those that run long.

@@ -196,6 +196,12 @@ class ClaimBoundsContract:
         *_, other = await put(harness.store, *[new(name="full") for _ in range(50)], new(name="free", priority=9))
         assert await claim_ids(harness.store, 1, names={"full": 0, "free": 1}) == [other]
 
+    async def test_ended_leases_without_room_do_not_hide_others(self, harness: Harness) -> None:
+        *_, free = await put(harness.store, *[new(name="full") for _ in range(5)], new(name="free"))
+        assert len(await claim(harness.store, names=("full", "free"))) == 6
+        await harness.advance(3_600)
+        assert await claim_ids(harness.store, 1, names={"full": 0, "free": 1}) == [free]
+
     async def test_room_counts_ended_leases_too(self, harness: Harness) -> None:
         await put(harness.store, new(), new(), new())
         await claim(harness.store, 2)

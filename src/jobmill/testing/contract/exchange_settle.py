@@ -29,6 +29,7 @@ from jobmill.testing.contract.support import (
     started,
     state_of,
     succeed,
+    wish,
 )
 
 
@@ -289,6 +290,13 @@ class LostContract:
         await harness.advance(LEASE_MS / 1_000)
         await settle(harness.store, succeed(claimed))
         assert (await claim_one(harness.store)).job.crashes == 1
+
+    async def test_a_lost_settlement_does_not_hide_other_ended_leases(self, harness: Harness) -> None:
+        await put(harness.store, new(), new())
+        late, _ = await claim(harness.store)
+        await harness.advance(LEASE_MS / 1_000)
+        exchanged = await harness.store.exchange([release(late)], wish(1))
+        assert (exchanged.settled, len(exchanged.claimed)) == (["lost"], 1)
 
     async def _is_lost(self, harness: Harness, claimed: Claimed, settlement: Settlement) -> None:
         """Lost, and nothing was written."""
