@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -19,7 +19,7 @@ from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_slot
 from jobmill.errors import HandlerNotFound, Invalid
-from jobmill.events import Event, Hooks
+from jobmill.events import Event, Fact, Hooks, Moment
 from jobmill.handlers import Arguments, ContextHandler, Draft, Handler, HandlerBase, to_plain
 from jobmill.options import NOTHING_SAID, Duration, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.queues import Queue
@@ -143,7 +143,7 @@ class Client(Acts):
             known = ", ".join(sorted(self.handlers)) or "none"
             raise HandlerNotFound(f"there is no handler named {name!r} here; known: {known}") from None
 
-    def on(self, what: str) -> Callable[[F], F]:
+    def on(self, what: Fact | Moment | Literal["*"]) -> Callable[[F], F]:
         """Hook a function to a fact ("succeeded", "*") or a moment of workers ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
 

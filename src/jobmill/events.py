@@ -9,18 +9,19 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from jobmill.core.facts import FACTS, Event, Fact
 from jobmill.errors import Invalid
 
-__all__ = ["FACTS", "MOMENTS", "Event", "Fact", "Hooks"]
+__all__ = ["FACTS", "MOMENTS", "Event", "Fact", "Hooks", "Moment"]
 
 log = logging.getLogger("jobmill")
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Moments of a worker: they get the worker; on_error gets the error and the job (None outside of jobs).
-MOMENTS = ("start", "stop", "idle", "error")
+Moment: TypeAlias = Literal["start", "stop", "idle", "error"]
+MOMENTS: tuple[str, ...] = get_args(Moment)
 
 
 class Hooks:

@@ -76,8 +76,8 @@ class Store(Protocol):
 
         Claim order: smaller priority first; within one, undelayed jobs as enqueued and delayed ones by due time. Claims
         stay within `claim.n`, the room per name, pause, rate limit and running limit of each queue. With settlements of
-        leases that are lost nothing is written for them, the others stand; whether the same call may claim such a job is
-        left to the store.
+        leases that are lost nothing is written for them, the others stand; whether the same call may claim such a job
+        is left to the store.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:

@@ -232,8 +232,8 @@ def test_a_hook_stays_what_it_was_and_hooks_to_nothing_are_refused() -> None:
     def hook(*_: Any) -> None: ...
 
     for what in (*MOMENTS, *FACTS, "*"):
-        assert jobs.on(what)(hook) is hook
+        assert jobs.hooks.add(what, hook) is hook
     with pytest.raises(
         jobmill.Invalid, match="hook: expected one of start, stop, idle, error, enqueued, .*, got 'done'"
     ):
-        jobs.on("done")(hook)
+        jobs.on("done")(hook)  # type: ignore[arg-type]

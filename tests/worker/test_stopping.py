@@ -191,7 +191,7 @@ async def test_a_hook_may_stop_its_worker(jobs: Client, what: str) -> None:
     @jobs.handler()
     async def work() -> None: ...
 
-    jobs.on(what)(stop)
+    jobs.hooks.add(what, stop)
     worker = Worker(jobs)
     running = asyncio.create_task(worker.run())
     if what == "stop":

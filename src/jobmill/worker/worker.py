@@ -181,7 +181,8 @@ class Worker:
         if self._cut_off():
             patience = 0  # whatever ran was cancelled, and threads cannot be waited for
             await self._revive()
-        log.info("worker %s: stopping; %d jobs run, and have %g s", self.name, self.running, patience)
+        said = f"; {self.running} running jobs have {patience:g} s to end" if self.running else ""
+        log.info("worker %s: stopping%s", self.name, said)
         for exchanger in self._exchangers:
             exchanger.stopping = True
             exchanger.wake()

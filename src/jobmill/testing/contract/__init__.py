@@ -96,6 +96,7 @@ __all__ = [
     "ExtendContract",
     "FindContract",
     "GetContract",
+    "Harness",
     "LostContract",
     "ModelContract",
     "NextDueContract",
