@@ -241,3 +241,15 @@ async def test_facts_are_told_in_their_order(jobs: Client) -> None:
         ("errored", 2),
         ("failed", 2),
     ]
+
+
+async def test_a_stop_hook_that_never_ends_is_left(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmill.worker.worker.LAST_WORDS_S", 0.02)
+
+    @jobs.on("stop")
+    async def never(worker: Worker) -> None:
+        await asyncio.Event().wait()
+
+    worker = Worker(jobs)
+    await worker.start()
+    await asyncio.wait_for(worker.stop(), 5)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobmill")
 
-#: How long the last settlements of a stopping worker may take.
+#: How long the last settlements of a stopping worker may take, and its stop hooks.
 LAST_WORDS_S = 10.0
 
 
@@ -193,7 +193,11 @@ class Worker:
         all_ended.cancel()
         if any(not task.done() for task in self._exchanging):
             await self._release()
-        await self.client.hooks.moment("stop", self)
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.client.hooks.moment("stop", self)
+        except TimeoutError:
+            log.error("worker %s: a stop hook did not end in %g s, and is left", self.name, LAST_WORDS_S)
         await self._end_loops()
         log.info("worker %s: stopped", self.name)
 
