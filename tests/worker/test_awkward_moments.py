@@ -137,7 +137,7 @@ async def test_a_store_that_hangs_does_not_let_a_job_outlive_its_lease() -> None
         store.hangs = True
         await until(lambda: stopped)
         # It would be 0.24 s late if that call got its third of the lease.
-        assert -0.01 < stopped[0] - run.expires < 0.12
+        assert -0.01 < stopped[0] - run.expires < 0.2
         store.faults.clear()
         store.hangs = False
 
@@ -173,7 +173,7 @@ async def test_the_heartbeat_goes_on_when_nobody_says_why_a_job_was_lost() -> No
             if first:
                 stopped.set()
 
-    async with Worker(jobs, lease="150ms") as worker:
+    async with Worker(jobs, lease="600ms") as worker:
         first, second = await long.enqueue(first=True), await long.enqueue(first=False)
         await until(lambda: worker.running == 2)
         real = store.extend
@@ -258,7 +258,7 @@ async def test_an_error_hook_that_takes_for_ever_does_not_hold_the_heartbeat_up(
     async def long(first: bool) -> None:
         await done.wait()
 
-    async with Worker(jobs, lease="150ms") as worker:
+    async with Worker(jobs, lease="600ms") as worker:
         first, second = await long.enqueue(first=True), await long.enqueue(first=False)
         await until(lambda: worker.running == 2)
         real = store.get
@@ -299,7 +299,7 @@ async def test_a_cancellation_inside_the_store_ends_no_loop(verb: str) -> None:
         met.append(verb)
         return asyncio.CancelledError()
 
-    async with Worker(jobs, lease="150ms") as worker:
+    async with Worker(jobs, lease="600ms") as worker:
         store.faults[verb] = once
         enqueued = await work.enqueue()
         await until(lambda: met)

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Refused, Settlement
+from jobmill.core.changes import Broken, Claim, Exchanged, Refused, Settlement
 from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
 from jobmill.errors import StoreAway
 from jobmill.events import being_cancelled
@@ -134,9 +134,7 @@ class Exchanger:
         if self.once:
             self.stopping = True
             self.tally["claimed"] += len(answer.claimed)
-        expires = sent + self._settings.lease_ms / 1000
-        for claimed in answer.claimed:
-            self._begin(claimed, expires, answer.now_ms)
+        self._begin(answer, sent + self._settings.lease_ms / 1000)
         if answer.claimed or self._finished:
             self._fruitless = 0
             self._was_idle = False
@@ -221,29 +219,40 @@ class Exchanger:
         for name in self._limited if claim is not None else ():
             self._board.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
 
-    def _begin(self, claimed: Claimed | Broken, expires: float, now_ms: int) -> None:
-        if isinstance(claimed, Broken):
-            handler = rules = None
-        else:
+    def _begin(self, answer: Exchanged, expires: float) -> None:
+        now_ms = answer.now_ms
+        told = self._teller.wants_events
+        # The answer took longer than the lease (this process was stopped, say): other workers may run these by now.
+        late = self._monotonic() >= expires
+        for claimed in answer.claimed:
+            if isinstance(claimed, Broken):
+                self._decided(begin(claimed, None, now_ms))
+                continue
+            if told:
+                self._teller.facts(facts.of_claim(claimed.job, now_ms, lease_lost=False))
             handler = self._handlers.get(claimed.job.name)
             rules = None if handler is None else policy(claimed.job.options, handler.policy)
-            if self._teller.wants_events:
-                self._teller.facts(facts.of_claim(claimed.job, now_ms, lease_lost=False))
-        decided = begin(claimed, rules, now_ms)
-        if decided is None and not isinstance(claimed, Broken) and self._monotonic() >= expires:
-            # The answer took longer than the lease (this process was stopped, say): another worker may run it by now.
-            decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)
-        if decided is not None:
-            self._finished.append((None, decided))
-        elif not isinstance(claimed, Broken) and handler is not None and rules is not None:
-            run = Run(claimed, handler, rules, expires, self._reporter.teller_of)
-            older = self._board.add(run)
-            if older is not None:
-                self._overtaken(older, now_ms)
-            self._occupied += 1
-            if self._limited:
-                self._board.take_room(handler.name)
-            self._runner.start(run, self._over, self._freed)
+            decided = begin(claimed, rules, now_ms)
+            if decided is None and late:
+                decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)
+            if decided is not None or handler is None or rules is None:
+                self._decided(decided)
+            else:
+                self._run(Run(claimed, handler, rules, expires, self._reporter.teller_of), now_ms)
+
+    def _decided(self, settlement: Settlement | None) -> None:
+        """What is settled without a run."""
+        if settlement is not None:
+            self._finished.append((None, settlement))
+
+    def _run(self, run: Run, now_ms: int) -> None:
+        older = self._board.add(run)
+        if older is not None:
+            self._overtaken(older, now_ms)
+        self._occupied += 1
+        if self._limited:
+            self._board.take_room(run.handler.name)
+        self._runner.start(run, self._over, self._freed)
 
     def _overtaken(self, older: Run, now_ms: int) -> None:
         """We have claimed what we still run: that lease had ended, and we did not know it yet."""
@@ -271,17 +280,19 @@ class Exchanger:
         self._woken.set()
 
     def _settled(self, batch: list[tuple[Run | None, Settlement]], answer: Exchanged) -> None:
+        told = self._teller.wants_events
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
                 instead = fails_instead(settlement, settled.why, run.rules if run else DEFAULT_POLICY)
                 self._finished.append((run, instead))
                 continue
-            self._forget(run)
+            if run is not None:
+                self._board.drop(run)
+            if settled == "lost" or settlement.outcome != "succeeded":
+                _log(settlement, lost=settled == "lost")
             if self.once:
                 self.tally["lost" if settled == "lost" else _word(settlement)] += 1
-            if settled == "lost" or settlement.outcome in ("errored", "crashed"):
-                _log(settlement, lost=settled == "lost")
-            if self._teller.wants_events:
+            if told:
                 self._tell(run, settlement, lost=settled == "lost", now_ms=answer.now_ms)
 
     def _forget(self, run: Run | None) -> None:
@@ -346,7 +357,7 @@ def _log(settlement: Settlement, *, lost: bool) -> None:
     lease = settlement.lease
     if lost:
         log.warning("job %s (%s): the settlement came too late", lease.id, lease.name)
-    else:
+    elif settlement.outcome in ("errored", "crashed"):
         said = " ".join((settlement.error or "").split())[:300]
         log.warning(
             "job %s (%s), attempt %d %s, %s: %s",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from jobmill.core import facts
+from jobmill.core.job import Job
 from jobmill.store import Store
 from jobmill.worker.beats import Beats
 from jobmill.worker.run import Board, Run
@@ -79,17 +80,20 @@ class Heartbeat:
         gone = [run for run in runs if run.claimed.lease.id in lost and not run.over]
         if not gone:
             return
-        # Stopped first; why it was lost is only for those who are told.
         for run in gone:
             run.stop("lost")
-        async with asyncio.timeout(min(self._lease_ms / 3000, MOST_S)):
-            jobs = await self._store.get([run.claimed.lease.id for run in gone])
-        for run, job in zip(gone, jobs, strict=True):
-            if job is None or job.state == "cancelled":
-                fact: facts.Fact = "removed" if job is None else "cancelled"
-                self._tell(run, fact, f"it was {fact}")
-            else:
-                self._tell(run, "lease_lost", "its lease had ended, and it may run elsewhere")
+        for run, why in zip(gone, await self._why_lost(gone), strict=True):
+            self._tell(run, *why)
+
+    async def _why_lost(self, gone: list[Run]) -> list[tuple[facts.Fact, str]]:
+        """Only for those who are told: whatever goes wrong here must not hold the next extension up."""
+        try:
+            async with asyncio.timeout(min(self._lease_ms / 3000, MOST_S)):
+                jobs = await self._store.get([run.claimed.lease.id for run in gone])
+        except Exception as error:
+            self._teller.error(error, None)
+            return [("lease_lost", "the store says that it is not ours any more")] * len(gone)
+        return [_why(job) for job in jobs]
 
     def _stop_expired(self, now: float) -> None:
         for run in self._ours():
@@ -108,3 +112,12 @@ class Heartbeat:
         log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
         if self._teller.wants_events:
             self._teller.facts([facts.about(run.claimed.job, fact, self._store.now(), reason=why)])
+
+
+def _why(job: Job | None) -> tuple[facts.Fact, str]:
+    """Why a job that we ran is not ours any more, by what has become of it."""
+    if job is None:
+        return "removed", "it was removed"
+    if job.state == "cancelled":
+        return "cancelled", "it was cancelled"
+    return "lease_lost", "its lease had ended, and it may run elsewhere"

@@ -28,6 +28,7 @@ class Runner:
     def __init__(
         self, threads: Threads, deadlines: Deadlines, teller: Teller, cut_off: Callable[[], bool] = lambda: False
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._deadlines = deadlines
         self._teller = teller
@@ -37,7 +38,8 @@ class Runner:
         """Begin; never raises."""
         if run.rules.timeout_ms is not None:
             self._deadlines.add(run, run.rules.timeout_ms)
-        run.task = asyncio.get_running_loop().create_task(self._run(run, on_over, on_free))
+        # Named by its job, which helps whoever looks at tasks, and is cheaper than a name that asyncio makes up.
+        run.task = self._loop.create_task(self._run(run, on_over, on_free), name=run.claimed.job.id)
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
         run.started = True

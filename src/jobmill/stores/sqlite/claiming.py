@@ -78,10 +78,12 @@ def _candidates(
                 ready += _line(step, queue, name, priority, room + len(not_these) + 1)
         ready.sort()
         for candidate in ready:
-            if candidate[2] in not_these or rooms[candidate[3]] <= 0:
+            if candidate[2] in not_these:
                 continue
             if len(found) == most:
                 return found, lost, candidate[1]
+            if rooms[candidate[3]] <= 0:
+                continue
             rooms[candidate[3]] -= 1
             found.append(candidate)
         if len(found) == most:

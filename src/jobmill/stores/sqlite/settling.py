@@ -72,16 +72,20 @@ def _write(step: Step, settlements: Iterable[Settlement]) -> int:
     others: list[tuple[object, ...]] = []
     away: list[tuple[object, ...]] = []
     for done in settlements:
-        seq = locate(step, done.lease)
+        lease = done.lease
+        seq = lease.locator if type(lease.locator) is int else locate(step, lease)
         if done.runs is not None and step.row("revision", (seq,)) not in (None, (done.runs.revision,)):
             done = done.overtaken()  # noqa: PLW2901 - the settlement that counts
-        lease, keep = done.lease, done.keep
+        keep = done.keep
         if keep is not None and (keep.last == 0 or keep.age_ms == 0):
             away.append((seq, lease.token))
-        elif _is_plain(done):
+        elif done.state == "succeeded" and _is_plain(done):
             age_ms, last = (None, None) if keep is None else (keep.age_ms, keep.last)
             key = (lease.token, done.errors, done.crashes, _or_null(done.result_json), age_ms, last)
-            alike.setdefault(key, []).append(seq)
+            if key in alike:
+                alike[key].append(seq)
+            else:
+                alike[key] = [seq]
         else:
             others.append(_row(done, seq, step.now_ms))
     met = _write_plain(step, alike)
@@ -93,14 +97,8 @@ def _write(step: Step, settlements: Iterable[Settlement]) -> int:
 
 
 def _is_plain(done: Settlement) -> bool:
-    """A success of which nothing else is to be written."""
-    return (
-        done.state == "succeeded"
-        and done.runs is None
-        and done.error is None
-        and done.tracebacks is None
-        and done.due is None
-    )
+    """Whether nothing else is to be written of a success."""
+    return done.runs is None and done.error is None and done.tracebacks is None and done.due is None
 
 
 def _write_plain(step: Step, alike: dict[tuple[object, ...], list[int]]) -> int:
