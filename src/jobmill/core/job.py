@@ -38,6 +38,12 @@ class Keep(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.last == 0 or self.age_ms == 0
 
 
+DAY_MS = 24 * 60 * 60 * 1000
+#: Where nothing was said: a week for what went well, a month for what somebody may want to look into.
+KEEP_SUCCEEDED = Keep(age_ms=7 * DAY_MS)
+KEEP_FAILED = Keep(age_ms=30 * DAY_MS)
+
+
 class Progress(Struct, frozen=True):
     """How far a running job says it is: 0 to 100, and a word about it."""
 

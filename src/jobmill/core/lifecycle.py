@@ -32,12 +32,11 @@ from typing import Final, TypeAlias
 from msgspec import Struct, structs
 
 from jobmill.core.changes import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
-from jobmill.core.job import NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
+from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.recurrence import next_slot
 from jobmill.core.retry import DEFAULT_BACKOFF, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, Backoff, delay_ms
 from jobmill.errors import Invalid
 
-DAY_MS = 24 * 60 * 60 * 1000
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
 
 # The picture as a table: every way that a state may change, and by what.
@@ -64,8 +63,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     max_crashes: int = DEFAULT_MAX_CRASHES
     backoff: Backoff = DEFAULT_BACKOFF
     timeout_ms: int | None = None
-    keep_succeeded: Keep = Keep(age_ms=7 * DAY_MS)
-    keep_failed: Keep = Keep(age_ms=30 * DAY_MS)
+    keep_succeeded: Keep = KEEP_SUCCEEDED
+    keep_failed: Keep = KEEP_FAILED
 
 
 DEFAULT_POLICY = Policy()

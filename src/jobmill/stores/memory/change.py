@@ -17,12 +17,10 @@ from jobmill.core.changes import (
     Requeue,
     Reschedule,
 )
-from jobmill.core.job import NULL, Keep
+from jobmill.core.job import KEEP_FAILED, NULL
 from jobmill.core.summary import matches
 from jobmill.stores.memory.look import Looks
 from jobmill.stores.memory.shelf import Entry
-
-KEEP_CANCELLED = Keep(age_ms=30 * 24 * 60 * 60 * 1000)
 
 
 class Changes(Looks):
@@ -62,7 +60,7 @@ class Changes(Looks):
                 entry.token = None
                 job = self._shelf.write(entry, state="cancelled", finished_ms=now_ms, updated_ms=now_ms)
                 self._tell(job.queue, [facts.about(job, "cancelled", now_ms)])
-                self._retain(entry, job.options.keep_failed or KEEP_CANCELLED, now_ms)
+                self._retain(entry, job.options.keep_failed or KEEP_FAILED, now_ms)
             case Requeue():
                 return self._requeue(entry, change, index, now_ms)
             case Reschedule():

@@ -21,14 +21,12 @@ from jobmill.core.changes import (
     Reschedule,
 )
 from jobmill.core.facts import Fact
-from jobmill.core.job import JobOptions, Keep, State
+from jobmill.core.job import KEEP_FAILED, JobOptions, Keep, State
 from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.rows import bare_job
 from jobmill.stores.sqlite.statements import sql
 from jobmill.stores.sqlite.step import Step
-
-KEEP_CANCELLED = Keep(age_ms=30 * 24 * 60 * 60 * 1000)
 
 _encode = msgspec.json.Encoder().encode
 _decode_options = msgspec.json.Decoder(JobOptions).decode
@@ -93,7 +91,7 @@ def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
 
 
 def _cancel(step: Step, row: Row) -> None:
-    keep = _keep_failed(row[6]) or KEEP_CANCELLED
+    keep = _keep_failed(row[6]) or KEEP_FAILED
     step.write("cancel", (row[0], step.now_ms, keep.age_ms, keep.last))
     _tell(step, row, "cancelled", "cancelled")
     if keep.at_once:
