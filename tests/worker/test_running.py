@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 import jobmill
 from jobmill import Client, Context
+from jobmill.stores.memory import MemoryStore
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 
@@ -306,6 +309,75 @@ async def test_a_handlers_concurrency_bounds_it_and_not_the_others(jobs: Client)
         for one in enqueued:
             await one.result(timeout=5)
     assert most == 2
+
+
+class TwoInFlight(MemoryStore):
+    """As a store in another process is: a round trip hides behind another."""
+
+    exchanges_in_flight = 2
+
+
+async def test_two_exchanges_in_flight_share_slots_and_room() -> None:
+    jobs = jobmill.connect(store=TwoInFlight())
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @jobs.handler(concurrency=1)
+    async def alone() -> None:
+        await note("alone")
+
+    @jobs.handler
+    async def together() -> None:
+        await note("together")
+
+    async def note(name: str) -> None:
+        now[name] += 1
+        now["all"] += 1
+        most.update({key: max(0, now[key] - most[key]) for key in now})
+        await asyncio.sleep(0.001)
+        now[name] -= 1
+        now["all"] -= 1
+
+    async with Worker(jobs, slots=5) as worker:
+        assert len(worker._exchangers) == 2
+        drafts = [handler.job() for _ in range(50) for handler in (alone, together)]
+        # Room that one exchanger frees is of use to the other at once, not at its next look in 5 s.
+        async with asyncio.timeout(5):
+            for one in await jobs.enqueue_many(drafts):
+                await one.result()
+    assert most["alone"] == 1
+    assert 2 <= most["all"] <= 5
+    assert all(job.claims == 1 for job in [job async for job in jobs.find_all()])
+
+
+class NoHints(TwoInFlight):
+    """Never says that there is work: only looking brings it."""
+
+    async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
+        await asyncio.sleep(max(0, until_ms - self.now()) / 1000)
+
+
+async def test_room_that_one_exchanger_frees_wakes_the_other() -> None:
+    jobs = jobmill.connect(store=NoHints())
+    go = asyncio.Event()
+
+    @jobs.handler(concurrency=1)
+    async def alone(wait: bool) -> None:
+        if wait:
+            await go.wait()
+
+    @jobs.handler
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    await alone.enqueue(wait=True)
+    async with Worker(jobs, slots=2, shutdown_timeout=0) as worker:
+        await until(lambda: worker.running == 1)
+        # Whoever frees the room takes this one, which goes first; the room is then of use to the other alone.
+        await endless.enqueue()
+        second = await alone.options(priority=5).enqueue(wait=False)
+        go.set()
+        await second.result(timeout=3)
 
 
 async def test_several_queues_are_served_in_turn(jobs: Client) -> None:

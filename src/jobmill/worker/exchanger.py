@@ -77,6 +77,7 @@ class Exchanger:
         self._left = 0
         self._finished: list[tuple[Run | None, Settlement]] = []
         self._woken = asyncio.Event()
+        board.wakes.append(self.wake)
         self._watching: asyncio.Future[None] | None = None
         self._fruitless = 0
         self._was_idle = False
@@ -276,7 +277,7 @@ class Exchanger:
         self._occupied -= 1
         self._left -= run.in_thread
         if self._limited:
-            self._board.take_room(run.handler.name, -1)
+            self._board.free_room(run.handler.name)
         self._woken.set()
 
     def _settled(self, batch: list[tuple[Run | None, Settlement]], answer: Exchanged) -> None:

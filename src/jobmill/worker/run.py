@@ -86,6 +86,8 @@ class Board:
         self.runs: dict[str, Run] = {}
         #: How many of each name run, for the handlers that limit it.
         self.of_name: dict[str, int] = {}
+        #: Whom to wake when room of a name becomes free: any exchanger may have use for it.
+        self.wakes: list[Callable[[], None]] = []
 
     def add(self, run: Run) -> Run | None:
         """A run begins; an older one of the same job, whose lease must have ended, makes place for it."""
@@ -101,3 +103,9 @@ class Board:
     def take_room(self, name: str, count: int = 1) -> None:
         """Use (or give back, with a negative count) room of a name."""
         self.of_name[name] = self.of_name.get(name, 0) + count
+
+    def free_room(self, name: str) -> None:
+        """A run of a name that is limited has ended."""
+        self.take_room(name, -1)
+        for wake in self.wakes:
+            wake()
