@@ -234,7 +234,9 @@ async def test_a_backoff_function_of_the_users_own_decides(jobs: Client) -> None
     assert asked == [(1, "x"), (2, "x"), (3, "x")]
 
 
-async def test_a_backoff_function_that_raises_leaves_the_usual_backoff(jobs: Client) -> None:
+async def test_a_backoff_function_that_raises_is_told_and_leaves_the_usual_backoff(
+    jobs: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     @jobs.handler(max_attempts=2, backoff=lambda attempt, error: 1 / 0)
     async def bad() -> None:
         raise ValueError("x")
@@ -243,6 +245,7 @@ async def test_a_backoff_function_that_raises_leaves_the_usual_backoff(jobs: Cli
         enqueued = await bad.enqueue()
         job = await until(lambda: _retrying(enqueued))
     assert 900 <= job.due_ms - job.updated_ms <= 1000
+    assert "the backoff function of handler 'bad' raised" in caplog.text
 
 
 async def _retrying(enqueued: jobmill.Enqueued) -> jobmill.Job | None:

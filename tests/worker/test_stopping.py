@@ -10,7 +10,7 @@ import pytest
 import jobmill
 from jobmill import Client
 from jobmill.worker.worker import Worker
-from tests.helpers import until
+from tests.helpers import FaultyStore, until
 
 
 @pytest.fixture
@@ -253,3 +253,25 @@ async def test_a_stop_hook_that_never_ends_is_left(jobs: Client, monkeypatch: py
     worker = Worker(jobs)
     await worker.start()
     await asyncio.wait_for(worker.stop(), 5)
+
+
+async def test_lines_that_cannot_be_kept_at_the_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore()
+    jobs = jobmill.connect(store=store)
+    store.faults["report"] = jobmill.StoreAway("gone")
+    talking = asyncio.Event()
+
+    @jobs.handler
+    async def talks(context: jobmill.Context) -> None:
+        context.log("x")
+        talking.set()
+        await asyncio.Event().wait()
+
+    worker = Worker(jobs)
+    await worker.start()
+    await talks.enqueue()
+    await asyncio.wait_for(talking.wait(), 5)
+    for task in worker._exchanging:
+        task.cancel()
+    await worker._end_loops()
+    assert "the last progress and log lines were not kept" in caplog.text

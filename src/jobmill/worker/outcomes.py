@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from typing import Any
 
@@ -13,6 +14,8 @@ from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.errors import Fail, JobmillError, Snooze
 from jobmill.handlers import HandlerBase, to_plain
+
+log = logging.getLogger("jobmill")
 
 TRACEBACK_KEPT = 16_000
 ERROR_KEPT = 4_000
@@ -83,6 +86,7 @@ def own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> 
     try:
         return to_ms(handler.own_backoff(attempt, error), "backoff")
     except BaseException:  # also SystemExit: no function of a user's takes the worker down
+        log.exception("the backoff function of handler %r raised; the usual backoff is used", handler.name)
         return None
 
 

@@ -232,8 +232,10 @@ class Worker:
             task.cancel()
 
     async def _end_loops(self) -> None:
-        with contextlib.suppress(Exception):
+        try:
             await asyncio.wait_for(self.reporter.flush(), 5)
+        except Exception as error:
+            log.warning("worker %s: the last progress and log lines were not kept: %r", self.name, error)
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, *self._exchanging, return_exceptions=True)
