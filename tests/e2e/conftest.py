@@ -44,8 +44,9 @@ class Place:
     def notes(self) -> list[tuple[str, str, int, int]]:
         """(word, job id, fence, process id) of everything that handlers noted."""
         notes = self.path / "notes"
-        lines = notes.read_text().splitlines() if notes.exists() else []
-        return [(word, id, int(fence), int(pid)) for word, id, fence, pid in (line.split() for line in lines)]
+        text = notes.read_text() if notes.exists() else ""
+        whole, _, _ = text.rpartition("\n")  # the last line may still be on its way: a read can see half a write
+        return [(word, id, int(fence), int(pid)) for word, id, fence, pid in map(str.split, whole.splitlines())]
 
     def end(self) -> None:
         """End what is left, stopped ones too."""
