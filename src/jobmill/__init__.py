@@ -5,7 +5,7 @@ Layers, high to low; each may import only what is below it:
     cli                                   the commands
     testing                               a clock for tests; the contract that stores must pass
     client, sync, worker, stores          enqueue and look; claim, run and settle; databases behind the port
-    handlers, context, events, options    what users define and are told
+    handlers, context, events, metering   what users define and are told, and its options
     store                                 THE PORT
     core                                  pure decisions: no I/O, no clock, no chance
     errors
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jobmill.core.facts import Event
     from jobmill.core.job import Job, Keep, Progress, State
     from jobmill.core.retry import Backoff, exponential, fixed
+    from jobmill.core.usage import Usage
     from jobmill.errors import (
         Fail,
         Gone,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         PayloadTooLarge,
         ResultTimeout,
         SchemaTooNew,
+        SchemaTooOld,
         Snooze,
         StoreAway,
         StoreBusy,
@@ -73,6 +75,7 @@ __all__ = [
     "QueueSettings",
     "ResultTimeout",
     "SchemaTooNew",
+    "SchemaTooOld",
     "Snooze",
     "State",
     "Stats",
@@ -81,6 +84,7 @@ __all__ = [
     "StoreError",
     "Tick",
     "UnsafeStore",
+    "Usage",
     "Worker",
     "__version__",
     "connect",
@@ -95,6 +99,7 @@ _HOMES = {
     "jobmill.core.facts": ("Event",),
     "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
+    "jobmill.core.usage": ("Usage",),
     "jobmill.errors": (
         "Fail",
         "Gone",
@@ -107,6 +112,7 @@ _HOMES = {
         "PayloadTooLarge",
         "ResultTimeout",
         "SchemaTooNew",
+        "SchemaTooOld",
         "Snooze",
         "StoreAway",
         "StoreBusy",

@@ -18,9 +18,11 @@ from jobmill.core.durations import to_datetime
 from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_slot
+from jobmill.core.uniqueness import dedupe_key, storable_key
 from jobmill.errors import HandlerNotFound, Invalid
 from jobmill.events import Event, Fact, Hooks, Moment
 from jobmill.handlers import Arguments, ContextHandler, Draft, Handler, HandlerBase, to_plain
+from jobmill.metering import M, Meter, check_meter
 from jobmill.options import NOTHING_SAID, Duration, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.queues import Queue
 from jobmill.store import EnqueuesWithin, Store
@@ -90,6 +92,7 @@ class Client(Acts):
         super().__init__(store)
         self.handlers: dict[str, HandlerBase[Any]] = {}
         self.hooks = Hooks()
+        self.meters: list[Meter] = []
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
         self._transactional = store if isinstance(store, EnqueuesWithin) else None
         self._sync: Sync | None = None
@@ -146,6 +149,11 @@ class Client(Acts):
     def on(self, what: Fact | Moment | Literal["*"]) -> Callable[[F], F]:
         """Hook a function to a fact ("succeeded", "*") or a moment of workers ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
+
+    def meter(self, meter: M) -> M:
+        """Hand the usage of every run to a function, or keep it in the table of a store: `jobs.meter(jobs.store)`."""
+        self.meters.append(check_meter(meter))
+        return meter
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
@@ -210,7 +218,7 @@ class Client(Acts):
             payload_json=draft.payload_json,
             due=due,
             priority=said.priority,
-            unique_key=said.unique_key,
+            unique_key=_dedupe(draft) if said.dedupe else said.unique_key,
             tenant=said.tenant,
             options=said.stored,
             recurrence=said.recurrence,
@@ -252,6 +260,11 @@ class Client(Acts):
         from jobmill.worker.worker import run_with_main
 
         asyncio.run(run_with_main(self, main, **options))
+
+
+def _dedupe(draft: Draft) -> str:
+    """The unique key of a job that should not be there twice: of the payload as it is stored."""
+    return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 
 class _Decorator:

@@ -12,6 +12,7 @@
     └── StoreError                  the store did not do what it was asked
         ├── StoreAway               it cannot be reached now: trying again later may work
         │   └── StoreBusy           another connection holds its write lock
+        ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
         ├── SchemaTooNew            written by a newer Jobmill; nothing was touched
         └── UnsafeStore             this place cannot keep a database safe (a network file system)
 
@@ -88,6 +89,10 @@ class StoreAway(StoreError):
 
 class StoreBusy(StoreAway):
     """Another connection holds the store's write lock."""
+
+
+class SchemaTooOld(StoreError):
+    """Migrations are missing: run `jobmill migrate`."""
 
 
 class SchemaTooNew(StoreError):

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 
 from jobmill.context import Context
 from jobmill.core.lifecycle import Policy, policy
-from jobmill.core.limits import check_int, check_name
+from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.core.payload import check_json
 from jobmill.errors import Invalid
 from jobmill.options import BackoffFunction, EnqueueOptions, HandlerOptions, Options, enqueue_options, handler_options
@@ -78,7 +78,7 @@ class HandlerBase(Generic[P]):
         self.policy: Policy = policy(self.options_given.stored)
         own = given.get("backoff")
         self.own_backoff: BackoffFunction | None = own if callable(own) else None
-        self.isolate = _check_bool(given.get("isolate", False), "isolate")
+        self.isolate = check_bool(given.get("isolate", False), "isolate")
         concurrency = given.get("concurrency")
         self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -298,12 +298,6 @@ def _default(value: Any) -> Any:
     if isinstance(value, list | dict | set | bytearray):
         return msgspec.field(default_factory=lambda: copy.deepcopy(value))
     return msgspec.field(default_factory=lambda: value)
-
-
-def _check_bool(value: object, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise Invalid(field, "True or False", value)
-    return value
 
 
 def _mark_as_async(handler: HandlerBase[Any]) -> None:

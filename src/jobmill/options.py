@@ -54,6 +54,7 @@ class EnqueueOptions(CommonOptions, total=False):
     delay: Duration
     due_at: datetime
     unique_key: str
+    dedupe: bool
     tenant: str
     backoff: Backoff | dict[str, Any] | Duration
     cron: str
@@ -71,6 +72,8 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     due: Due = NOW
     unique_key: str | None = None
+    #: The unique key follows from name, tenant and payload.
+    dedupe: bool = False
     tenant: str | None = None
     stored: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
@@ -94,12 +97,15 @@ def enqueue_options(given: dict[str, Any], base: Options = NOTHING_SAID) -> Opti
         "queue": limits.check_queue,
         "priority": limits.check_priority,
         "unique_key": limits.check_unique_key,
+        "dedupe": lambda value: limits.check_bool(value, "dedupe"),
         "tenant": limits.check_tenant,
     }
     for field, check in checks.items():
         if given.get(field) is not None:
             said[field] = check(given[field])
     said["due"] = _due(given)
+    if said.get("dedupe"):
+        _alone(given)
     rule = _recurrence(given)
     if rule is not None:
         if said.get("unique_key") not in (None, rule.key):
@@ -144,6 +150,14 @@ def _due(given: dict[str, Any]) -> Due:
     if due_at is not None:
         return at(instant_ms(due_at, "due_at"))
     return NOW if delay is None else after(to_ms(delay, "delay"))
+
+
+def _alone(given: dict[str, Any]) -> None:
+    """What dedupe=True stands for cannot be said in another way as well."""
+    for field in ("unique_key", "cron", "every"):
+        if given.get(field) is not None:
+            advice = "" if field == "unique_key" else "a recurring job is known by its key"
+            raise Invalid("dedupe", f"either dedupe or {field}, not both", True, advice)
 
 
 def _recurrence(given: dict[str, Any]) -> Recurrence | None:

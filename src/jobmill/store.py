@@ -37,6 +37,7 @@ from jobmill.core.changes import (
 )
 from jobmill.core.facts import Event
 from jobmill.core.job import Job
+from jobmill.core.usage import Usage
 
 
 class Store(Protocol):
@@ -90,11 +91,14 @@ class Store(Protocol):
         """Sleep until something may be claimable, `until_ms` at the latest. A hint: may come early, may be missed."""
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """Cancel, requeue, reschedule, reprioritise or remove without a lease, at most `limit` jobs a call.
+        """Cancel, requeue, reschedule, reprioritise, remove or seize without a lease, at most `limit` jobs a call.
 
         An id that is not there, or whose state does not allow the change (`CHANGES_FROM`), is refused with the reason,
         for that job alone; so is a requeue that would make a second live owner of a unique key. A filter only takes
         jobs in a state that allows the change. A cancelled job is kept as its `keep_failed` says, else for 30 days.
+
+        A seized job runs under the lease that `Seize` describes, until now + `lease_ms`; whoever held it has lost it.
+        The caller makes that lease, without a locator: every verb that takes a lease finds its job by id then.
         """
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -137,3 +141,11 @@ class EnqueuesWithin(Protocol):
 
     def check_unlocked(self) -> None:
         """Raise StoreBusy where the next write would wait for a lock that this very caller's transaction holds."""
+
+
+@runtime_checkable
+class KeepsUsage(Protocol):
+    """A store with a table for usage; or anything else that wants it in batches."""
+
+    async def keep_usage(self, records: Sequence[Usage]) -> None:
+        """Add these records, all or none. What raises StoreAway is handed in again, anything else is given up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ import jobmill
 from jobmill import Client
 from jobmill.store import Store
 from jobmill.testing import ManualClock
+from tests.making import make_store
 
 
 @pytest.fixture
@@ -19,18 +19,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(store_name: str, tmp_path: Path, clock: ManualClock) -> Store:
+def store(store_url: str, clock: ManualClock) -> Store:
     """Not yet opened: the client does that."""
-    match store_name:
-        case "memory":
-            from jobmill.stores.memory import MemoryStore
-
-            return MemoryStore(clock=clock)
-        case "sqlite":
-            from jobmill.stores.sqlite import SqliteStore
-
-            return SqliteStore(tmp_path / "jobs.db", clock=clock, synchronous="OFF")
-    raise ValueError(f"no fixture for the store {store_name}")
+    return make_store(store_url, clock)
 
 
 @pytest.fixture

@@ -94,6 +94,11 @@ OPTIONS: list[tuple[dict[str, Any], str, str, str]] = [
 ONE_JOB: list[tuple[dict[str, Any], str, str, str]] = [
     ({"backoff": len}, "backoff", "a Backoff, a dict or a duration", "<built-in function len>"),
     ({"isolate": True}, "isolate", "one of the options ", "'isolate'"),
+    # dedupe, which is a unique key
+    ({"dedupe": 1}, "dedupe", "True or False", "1"),
+    ({"dedupe": True, "unique_key": "k"}, "dedupe", "either dedupe or unique_key, not both", "True"),
+    (CRON | {"dedupe": True}, "dedupe", "either dedupe or cron, not both", "True"),
+    (EVERY | {"dedupe": True}, "dedupe", "either dedupe or every, not both", "True"),
     # recurrence
     (CRON | EVERY, "cron", "either cron or every, not both", "'0 9 * * mon'"),
     (CRON | {"cron": "nonsense"}, "cron", "five fields", "'nonsense'"),

@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 
 from jobmill.testing.contract import Harness
+from tests import making
 
 
 @pytest.fixture
-async def harness(store_name: str, tmp_path: Path) -> AsyncIterator[Harness]:
+async def harness(
+    store_name: str, postgres_name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Harness]:
     """The store under test, opened and empty."""
-    harness = make(store_name, tmp_path)
+    if store_name == "postgres":
+        from tests.contract.postgres_harness import PostgresHarness
+
+        servers = request.getfixturevalue("postgres_servers")
+        harness: Harness = PostgresHarness(await making.emptied_postgres(servers, postgres_name))
+    else:
+        harness = make(store_name, tmp_path)
     await harness.store.open()
     yield harness
     await harness.store.close()

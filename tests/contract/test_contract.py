@@ -11,11 +11,11 @@ class TestStore(StoreContract):
     """Each store."""
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 class TestProcesses(ProcessContract):
     """Stores whose data several processes share."""
 
 
-@pytest.mark.stores("sqlite")
+@pytest.mark.stores("sqlite", "postgres")
 class TestWithin(WithinContract):
     """Stores with transactions."""

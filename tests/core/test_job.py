@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import Raw
 
-from jobmill.core.changes import Claim
+from jobmill.core.changes import Claim, Seize
 from jobmill.core.job import FINAL, STATES, Job, JobOptions, Keep, Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
@@ -87,8 +87,9 @@ def test_a_payload_that_cannot_be_read_is_shown_as_it_is(garbage: bytes) -> None
 def test_the_token_is_shown_nowhere() -> None:
     one = claimed()
     claim = Claim(queues=("mail",), names={"send": 1}, n=1, lease_ms=1, worker="w", token=TOKEN)
-    assert one.lease.token == claim.token == TOKEN
-    for value in (one, one.lease, one.job, claim):
+    seize = Seize(token=TOKEN, worker="w", lease_ms=1)
+    assert one.lease.token == claim.token == seize.token == TOKEN
+    for value in (one, one.lease, one.job, claim, seize):
         assert TOKEN not in repr(value)
         assert TOKEN not in f"{value}"
     assert "token" not in Job.__struct_fields__

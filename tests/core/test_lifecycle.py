@@ -18,6 +18,7 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
     Settlement,
     after,
 )
@@ -37,7 +38,7 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
-from jobmill.core.retry import exponential, fixed
+from jobmill.core.retry import Backoff, exponential, fixed
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
 
@@ -48,6 +49,7 @@ VERBS: dict[type[Change], str] = {
     Requeue: "requeue",
     Reschedule: "reschedule",
     Reprioritise: "reprioritise",
+    Seize: "seize",
 }
 
 
@@ -280,3 +282,34 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
     both = policy(JobOptions(max_attempts=1, backoff=fixed("1s"), keep_succeeded=Keep(last=0)), handler)
     assert (both.max_attempts, both.max_crashes, both.timeout_ms) == (1, 3, 9)
     assert (both.backoff, both.keep_succeeded, both.keep_failed) == (fixed("1s"), Keep(last=0), Keep())
+
+
+def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:
+    rule = exponential("1s", cap="60s")
+    preset = policy(JobOptions(preset="harmonyk"))
+    assert (preset.max_attempts, preset.backoff) == (6, rule)
+    rest = structs.replace(preset, max_attempts=3, backoff=DEFAULT_POLICY.backoff)
+    assert rest == DEFAULT_POLICY, "the rest is as usual"
+
+
+@pytest.mark.parametrize(
+    ("job", "handler", "expected"),
+    [
+        (JobOptions(), JobOptions(), (6, exponential("1s", cap="60s"))),
+        # A handler that says what is usual has said it.
+        (JobOptions(), JobOptions(max_attempts=3), (3, exponential("1s", cap="60s"))),
+        (JobOptions(), JobOptions(backoff=fixed("5s")), (6, fixed("5s"))),
+        (JobOptions(max_attempts=1), JobOptions(), (1, exponential("1s", cap="60s"))),
+        (JobOptions(backoff=fixed("2s")), JobOptions(), (6, fixed("2s"))),
+        (JobOptions(max_attempts=1), JobOptions(max_attempts=3, timeout_ms=5), (1, exponential("1s", cap="60s"))),
+        (JobOptions(backoff=fixed("2s"), timeout_ms=0), JobOptions(backoff=fixed("5s")), (6, fixed("2s"))),
+    ],
+)
+def test_a_preset_comes_after_both(job: JobOptions, handler: JobOptions, expected: tuple[int, Backoff]) -> None:
+    both = policy(structs.replace(job, preset="harmonyk"), policy(handler))
+    assert (both.max_attempts, both.backoff) == expected
+    assert both.timeout_ms == (handler.timeout_ms if job.timeout_ms is None else None)
+    # And without the preset nothing of it is left.
+    usual = policy(job, policy(handler))
+    assert usual.max_attempts == (job.max_attempts or handler.max_attempts or 3)
+    assert usual.backoff == (job.backoff or handler.backoff or DEFAULT_POLICY.backoff)

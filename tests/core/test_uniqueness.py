@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobmill.core.limits import check_unique_key
 from jobmill.core.payload import MAX_DEPTH
-from jobmill.core.uniqueness import dedupe_key, key_hash, stable_json
+from jobmill.core.uniqueness import dedupe_key, key_hash, stable_json, storable_key
 from jobmill.errors import Invalid
 
 NUMBERS: list[tuple[int | float, str]] = [
@@ -118,7 +119,8 @@ def test_values_are_printed_as_javascript_prints_them(value: Any, printed: str) 
 def test_a_key_is_name_tenant_and_payload() -> None:
     assert dedupe_key("sync", "org-1", {"b": 1, "a": "x"}) == 'sync::org-1::{"a":"x","b":1}'
     assert dedupe_key("sync", None, {}) == "sync::global::{}"
-    assert dedupe_key("sync", "", {}) == "sync::global::{}"
+    # Only a missing tenant is global: the original's `orgId ?? "global"`.
+    assert dedupe_key("sync", "", {}) == "sync::::{}"
 
 
 def test_the_hash_of_a_key() -> None:
@@ -126,6 +128,25 @@ def test_the_hash_of_a_key() -> None:
     assert key_hash("sync::é::{}") == hashlib.sha256("sync::é::{}".encode()).hexdigest()
     # A tenant may hold what UTF-8 cannot.
     assert key_hash(dedupe_key("sync", "\ud800", {})) == hashlib.sha256(b"sync::\xed\xa0\x80::{}").hexdigest()
+
+
+KEYS: list[tuple[str, bool]] = [
+    ("scan::global::{}", True),
+    ('scan::é::{"😀":"\\ud800\\u0000"}', True),
+    ("k" * 1_024, True),
+    ("k" * 1_025, False),
+    # A character outside the first plane is two UTF-16 units.
+    ("😀" * 512, True),
+    ("😀" * 512 + "k", False),
+    ('scan::global::{"a":"\x7f"}', False),
+    ('scan::global::{"a":"\x9f"}', False),
+]
+
+
+@pytest.mark.parametrize(("key", "fits"), KEYS, ids=[ascii(key)[:40] for key, _ in KEYS])
+def test_a_key_that_no_store_could_hold_is_stored_as_its_hash(key: str, fits: bool) -> None:
+    assert storable_key(key) == (key if fits else f"sha256:{key_hash(key)}")
+    assert check_unique_key(storable_key(key))
 
 
 class Level(enum.IntEnum):

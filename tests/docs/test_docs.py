@@ -175,7 +175,8 @@ def definitions(path: Path) -> set[str]:
 
 def test_every_loop_and_every_layer_is_told() -> None:
     loops = {spans(row["loop"])[0] for row in table(ARCHITECTURE, "The loops of a worker", "loop")}
-    assert loops == {f"worker/{name}.py" for name in ("exchanger", "heartbeat", "reporter", "janitor", "teller")}
+    told = ("exchanger", "heartbeat", "reporter", "janitor", "teller", "meters")
+    assert loops == {f"worker/{name}.py" for name in told}
     layers = {name for row in table(ARCHITECTURE, "The layers", "layer") for name in spans(row["modules"])}
     own = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}
     assert layers == own

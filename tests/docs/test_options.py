@@ -60,7 +60,8 @@ def test_handler_options() -> None:
 def handler_with(**given: Any) -> Any:
     """All that follows from a handler's options."""
     handler: Any = jobmill.connect("memory://").handler(**given)(some_handler)
-    return (*effective(handler.options_given), handler.policy, handler.isolate, handler.concurrency)
+    rules = structs.replace(handler.policy, said=NO_OPTIONS)
+    return (*effective(handler.options_given), rules, handler.isolate, handler.concurrency)
 
 
 def some_handler() -> None: ...
@@ -70,7 +71,7 @@ def test_enqueue_options() -> None:
     rows = table(PAGE, "Enqueueing", "option")
     assert sorted(names(rows)) == sorted(known(EnqueueOptions, CommonOptions))
     told = defaults(rows)
-    assert set(told) == {"delay", "zone", *known(CommonOptions), "backoff"}
+    assert set(told) == {"delay", "zone", "dedupe", *known(CommonOptions), "backoff"}
     for name, value in told.items():
         rest = {"cron": "@daily", "key": "k"} if name == "zone" else {}
         assert effective(enqueue_options({name: value, **rest})) == effective(enqueue_options(rest)), name
@@ -78,7 +79,8 @@ def test_enqueue_options() -> None:
 
 def effective(options: Any) -> Any:
     """Where something is said and where nothing is: the rules that the job is run under, and the rest."""
-    return policy(options.stored), structs.replace(options, stored=NO_OPTIONS)
+    rules = structs.replace(policy(options.stored), said=NO_OPTIONS)
+    return rules, structs.replace(options, stored=NO_OPTIONS)
 
 
 def test_filters() -> None:
@@ -130,7 +132,7 @@ def test_the_url() -> None:
 
 
 def test_environment_variables() -> None:
-    used = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"JOBMILL_[A-Z]+", path.read_text())}
+    used = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"JOBMILL_[A-Z_]+", path.read_text())}
     assert set(names(table(PAGE, "Connecting", "environment variable"), "environment variable")) == used
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from jobmill._version import __version__
-from jobmill.cli import demo, enqueue, events, jobs, migrate, queues, worker
+from jobmill.cli import demo, enqueue, events, http, jobs, migrate, queues, worker
 from jobmill.cli.shell import Shell
 
 
@@ -28,6 +28,7 @@ def main() -> None:
 for command in (
     demo.demo,
     worker.worker,
+    http.http,
     enqueue.enqueue,
     jobs.jobs,
     queues.queues,

@@ -251,7 +251,25 @@ class Remove(Struct, frozen=True, tag=True):
     """A job that is not running leaves the store."""
 
 
-Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritise | Remove
+class Seize(Struct, frozen=True, tag=True, kw_only=True):
+    """waiting or running > running under this lease, whoever held it before: that lease is lost.
+
+    It is for a process that settles a job which it did not claim: seize, decide, exchange. It counts as a claim and not
+    as a crash; due time, pause and limits do not hold it up, and no rate limit counts it. The job may be settled with
+    `Lease(id, token, queue, name, until_ms)`.
+    """
+
+    #: Fresh for this call, as that of a Claim.
+    token: str
+    worker: str
+    lease_ms: int
+
+    def __repr__(self) -> str:
+        """Without the token: it must not reach a log."""
+        return f"Seize(worker={self.worker!r}, lease_ms={self.lease_ms})"
+
+
+Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritise | Remove | Seize
 
 # From which states each change is possible; elsewhere it is refused, for that job alone.
 CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
@@ -260,6 +278,7 @@ CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
     Reschedule: ("waiting",),
     Reprioritise: ("waiting",),
     Remove: ("waiting", "succeeded", "failed", "cancelled"),
+    Seize: ("waiting", "running"),
 }
 
 

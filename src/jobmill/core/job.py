@@ -54,7 +54,7 @@ class Progress(Struct, frozen=True):
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was said about one job when it was enqueued; None means: as its handler says, else the default.
 
-    A `timeout_ms` of 0 says: no timeout, whatever the handler says.
+    A `timeout_ms` of 0 says: no timeout, whatever the handler says. A `preset` says whose defaults those are.
     """
 
     max_attempts: int | None = None
@@ -63,6 +63,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: int | None = None
     keep_succeeded: Keep | None = None
     keep_failed: Keep | None = None
+    preset: Literal["harmonyk"] | None = None
 
 
 NO_OPTIONS = JobOptions()

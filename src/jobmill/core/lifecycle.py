@@ -16,6 +16,7 @@
                            └────────────────────────┴─────────────────────────────────┘
                                                   cancel
      remove: from every state but running.
+     seize: waiting or running > running, for whoever settles a job without having claimed it; the old lease is lost.
 
 Budgets are separate: errors raised by the handler count against `max_attempts`, leases that ended count against
 `max_crashes`; snoozing, release at shutdown and rate limits count nothing. A recurring job never rests in succeeded or
@@ -27,14 +28,22 @@ Everything here is pure: (job, outcome, now) in, a decided Settlement out. The c
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, structs
 
 from jobmill.core.changes import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.recurrence import next_slot
-from jobmill.core.retry import DEFAULT_BACKOFF, DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, Backoff, delay_ms
+from jobmill.core.retry import (
+    DEFAULT_BACKOFF,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_CRASHES,
+    HARMONYK_BACKOFF,
+    HARMONYK_RETRIES,
+    Backoff,
+    delay_ms,
+)
 from jobmill.errors import Invalid
 
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
@@ -48,6 +57,8 @@ TRANSITIONS: Final[dict[tuple[State, str], State]] = {
     ("running", "settle waiting"): "waiting",
     ("waiting", "cancel"): "cancelled",
     ("running", "cancel"): "cancelled",
+    ("waiting", "seize"): "running",
+    ("running", "seize"): "running",
     ("succeeded", "requeue"): "waiting",
     ("failed", "requeue"): "waiting",
     ("cancelled", "requeue"): "waiting",
@@ -65,23 +76,33 @@ class Policy(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     keep_succeeded: Keep = KEEP_SUCCEEDED
     keep_failed: Keep = KEEP_FAILED
+    #: What of it somebody said; the rest are defaults, before which a job's preset goes.
+    said: JobOptions = NO_OPTIONS
 
 
 DEFAULT_POLICY = Policy()
 
+# The defaults of jobs that come from another system. Harmonyk's `max_attempts` counts retries, ours counts runs.
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "harmonyk": {"max_attempts": HARMONYK_RETRIES + 1, "backoff": HARMONYK_BACKOFF},
+}
+
 
 def policy(said: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
-    """What was said about the job, else what its handler or the defaults say."""
+    """What was said about the job, else what its handler says, else the defaults: of the job's preset, or ours."""
     return otherwise if said == NO_OPTIONS else _policy(said, otherwise)
 
 
-# Jobs of one handler mostly have the same options: measured, 0.25 us to look them up, 0.76 us to put them together.
+# Jobs of one handler mostly have the same options: measured, 0.27 us to look them up, 1.5 us to put them together.
 @lru_cache(maxsize=1_000)
 def _policy(said: JobOptions, otherwise: Policy) -> Policy:
     given = {field: value for field, value in structs.asdict(said).items() if value is not None}
+    preset = PRESETS[given.pop("preset")] if said.preset else {}
+    usual = {field: value for field, value in preset.items() if getattr(otherwise.said, field) is None}
+    both = structs.replace(otherwise.said, **given)
     if said.timeout_ms == 0:
         given["timeout_ms"] = None
-    return structs.replace(otherwise, **given)
+    return structs.replace(otherwise, **usual | given, said=both)
 
 
 # ---------------------------------------------------------------------------------------------------- outcomes

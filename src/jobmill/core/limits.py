@@ -57,9 +57,9 @@ def check_unique_key(key: object, field: str = "unique_key") -> str:
     return _text(key, field, MAX_KEY, _CONTROL, "control characters")
 
 
-def check_tenant(tenant: object) -> str:
+def check_tenant(tenant: object, field: str = "tenant") -> str:
     """Whose job it is."""
-    return _text(tenant, "tenant", MAX_NAME, _CONTROL, "control characters")
+    return _text(tenant, field, MAX_NAME, _CONTROL, "control characters")
 
 
 def check_priority(priority: object) -> int:
@@ -72,6 +72,13 @@ def check_int(value: object, field: str, least: int, most: int | None = None) ->
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise Invalid(field, f"a whole number {bounds}", value)
+    return value
+
+
+def check_bool(value: object, field: str) -> bool:
+    """Yes or no, and nothing that is only taken for it."""
+    if not isinstance(value, bool):
+        raise Invalid(field, "True or False", value)
     return value
 
 

@@ -106,3 +106,8 @@ def _unknown_type(kind: object) -> Invalid:
 
 
 DEFAULT_BACKOFF = exponential("1s", cap="1h")
+
+# Harmonyk's rule for a run that failed is check, increment, back off: while `attempts` is below 5, it is counted up and
+# the job waits for the delay of the new number. So a job has five retries, after 1, 2, 4, 8 and 16 s: six runs in all.
+HARMONYK_RETRIES = 5
+HARMONYK_BACKOFF = exponential("1s", cap="60s")

@@ -8,6 +8,7 @@ import math
 import re
 from typing import Any
 
+from jobmill.core.limits import check_unique_key
 from jobmill.core.payload import MAX_DEPTH, place
 from jobmill.errors import Invalid
 
@@ -17,8 +18,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dedupe_key(name: str, tenant: str | None, payload: object) -> str:
-    """`name::tenant::payload`, where no tenant is "global"; index `key_hash` of it, for it may be long."""
-    return f"{name}::{tenant or 'global'}::{stable_json(payload)}"
+    """`name::tenant::payload`, where no tenant is "global"; `storable_key` makes a unique key of it."""
+    return f"{name}::{'global' if tenant is None else tenant}::{stable_json(payload)}"
+
+
+def storable_key(key: str) -> str:
+    """A dedupe key as every store can hold it: itself, or its hash where no unique key may be like it."""
+    try:
+        return check_unique_key(key)
+    except Invalid:
+        return f"sha256:{key_hash(key)}"
 
 
 def key_hash(key: str) -> str:

@@ -11,8 +11,6 @@ DEFAULT_URL = "sqlite:///jobmill.db"
 
 #: Schemes whose stores come with an extra of their own.
 EXTRAS = {
-    "postgresql": "postgres",
-    "postgres": "postgres",
     "mongodb": "mongo",
     "mongodb+srv": "mongo",
     "redis": "redis",
@@ -29,14 +27,26 @@ def store_for(url: str) -> Store:
         return MemoryStore()
     if parts.scheme == "sqlite":
         return _sqlite(url)
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     if parts.scheme in EXTRAS:
         extra = EXTRAS[parts.scheme]
         raise MissingExtra(
             f"{parts.scheme}:// needs the {extra} store, which this version of Jobmill does not have yet; "
-            f"once it does: pip install 'jobmill[{extra}]'. Today: sqlite:///path or memory://"
+            f"once it does: pip install 'jobmill[{extra}]'. Today: postgresql://, sqlite:///path or memory://"
         )
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    raise Invalid("url", "sqlite:///path or memory://", url, advice)
+    raise Invalid("url", "postgresql://…, sqlite:///path or memory://", url, advice)
+
+
+def _postgres(url: str) -> Store:
+    try:
+        from jobmill.stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise MissingExtra("postgresql:// needs asyncpg: pip install 'jobmill[postgres]'") from None
+    return PostgresStore(url)
 
 
 def _sqlite(url: str) -> Store:

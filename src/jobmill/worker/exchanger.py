@@ -23,6 +23,7 @@ from jobmill.events import being_cancelled
 from jobmill.handlers import HandlerBase
 from jobmill.store import Store
 from jobmill.worker.beats import Backing, Beats
+from jobmill.worker.bookkeeper import Bookkeeper
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.run import Board, Run
 from jobmill.worker.runner import Runner
@@ -51,6 +52,7 @@ class Exchanger:
         runner: Runner,
         reporter: Reporter,
         teller: Teller,
+        bookkeeper: Bookkeeper | None,
         beats: Beats,
         random: Random,
         on_idle: Callable[[], None],
@@ -65,6 +67,7 @@ class Exchanger:
         self._runner = runner
         self._reporter = reporter
         self._teller = teller
+        self._bookkeeper = bookkeeper
         self._beats = beats
         self._random = random
         self._on_idle = on_idle
@@ -259,6 +262,8 @@ class Exchanger:
         """We have claimed what we still run: that lease had ended, and we did not know it yet."""
         if not older.over and older.why != "lost":
             older.stop("lost")
+            if self._bookkeeper is not None:
+                self._bookkeeper.lost(older, "lease_lost")
             if self._teller.wants_events:
                 self._teller.facts([facts.about(older.claimed.job, "lease_lost", now_ms)])
 
@@ -289,6 +294,8 @@ class Exchanger:
                 continue
             if run is not None:
                 self._board.drop(run)
+                if self._bookkeeper is not None:
+                    self._bookkeeper.settled(run, "lost" if settled == "lost" else settlement.outcome)
             if settled == "lost" or settlement.outcome != "succeeded":
                 _log(settlement, lost=settled == "lost")
             if self.once:
@@ -299,6 +306,8 @@ class Exchanger:
     def _forget(self, run: Run | None) -> None:
         if run is not None:
             self._board.drop(run)
+            if self._bookkeeper is not None:
+                self._bookkeeper.settled(run, "lost")
 
     def _tell(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
         if not lost:

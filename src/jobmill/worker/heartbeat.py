@@ -16,6 +16,7 @@ from jobmill.core import facts
 from jobmill.core.job import Job
 from jobmill.store import Store
 from jobmill.worker.beats import Beats
+from jobmill.worker.bookkeeper import Bookkeeper
 from jobmill.worker.run import Board, Run
 from jobmill.worker.teller import Teller
 
@@ -35,6 +36,7 @@ class Heartbeat:
         lease_ms: int,
         beats: Beats,
         teller: Teller,
+        bookkeeper: Bookkeeper | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -42,6 +44,7 @@ class Heartbeat:
         self._lease_ms = lease_ms
         self._beats = beats
         self._teller = teller
+        self._bookkeeper = bookkeeper
         self._monotonic = monotonic
         self.latest_delay = 0.0
         self._due = monotonic()
@@ -110,6 +113,8 @@ class Heartbeat:
 
     def _tell(self, run: Run, fact: facts.Fact, why: str) -> None:
         log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
+        if self._bookkeeper is not None:
+            self._bookkeeper.lost(run, fact)
         if self._teller.wants_events:
             self._teller.facts([facts.about(run.claimed.job, fact, self._store.now(), reason=why)])
 

@@ -12,6 +12,7 @@ from msgspec import structs
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import Invalid
 from jobmill.worker import outcomes
+from jobmill.worker.bookkeeper import Bookkeeper
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.run import Run
 from jobmill.worker.teller import Teller
@@ -26,12 +27,18 @@ class Runner:
     """Starts runs; what they come to goes to the callbacks."""
 
     def __init__(
-        self, threads: Threads, deadlines: Deadlines, teller: Teller, cut_off: Callable[[], bool] = lambda: False
+        self,
+        threads: Threads,
+        deadlines: Deadlines,
+        teller: Teller,
+        bookkeeper: Bookkeeper | None = None,
+        cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._deadlines = deadlines
         self._teller = teller
+        self._bookkeeper = bookkeeper
         self._cut_off = cut_off
 
     def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
@@ -43,6 +50,8 @@ class Runner:
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
         run.started = True
+        if self._bookkeeper is not None:
+            self._bookkeeper.began(run)
         error: BaseException | None = None
         outcome: Outcome | None
         try:
@@ -60,6 +69,8 @@ class Runner:
         if isinstance(outcome, Errored):
             outcome = self._told(run, outcome, error)
         run.over = True
+        if self._bookkeeper is not None:
+            self._bookkeeper.ended(run)
         on_over(run, outcome)
         if not run.in_thread:
             on_free(run)

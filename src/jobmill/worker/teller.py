@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from jobmill.core.facts import Event
 from jobmill.core.job import Job
 from jobmill.events import Hooks
+from jobmill.worker.line import Line
 
 
 class Teller:
@@ -16,9 +18,12 @@ class Teller:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._line: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
-        #: In which the hooks are called.
-        self.task: asyncio.Task[None] | None = None
+        self._line: Line[tuple[Any, ...]] = Line("teller", self._tell)
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """In which the hooks are called."""
+        return self._line.task
 
     @property
     def wants_events(self) -> bool:
@@ -27,16 +32,16 @@ class Teller:
 
     def start(self) -> None:
         """Begin to tell."""
-        self.task = asyncio.create_task(self._run(), name="jobmill teller")
+        self._line.start()
 
     def facts(self, events: Iterable[Event]) -> None:
         """Put facts in line."""
         for event in events:
-            self._line.put_nowait((event,))
+            self._line.put((event,))
 
     def moment(self, what: str, *args: Any) -> None:
         """Put a moment in line."""
-        self._line.put_nowait((what, *args))
+        self._line.put((what, *args))
 
     def error(self, error: BaseException, job: Job | None) -> None:
         """Put an error in line."""
@@ -44,23 +49,12 @@ class Teller:
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Tell what is in line, within reason."""
-        if self.task is None:
-            return
-        told = asyncio.ensure_future(self._line.join())
-        # When everything is cancelled at once, the line is not told any more.
-        await asyncio.wait([told, self.task], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-        self.task.cancel()
-        await asyncio.wait([told, self.task])
-        self.task = None
+        await self._line.stop(timeout)
 
-    async def _run(self) -> None:
-        while True:
-            told = await self._line.get()
-            try:
-                if isinstance(told[0], Event):
-                    await self._hooks.tell(told[0])
-                else:
-                    await self._hooks.moment(*told)
-            finally:
-                self._line.task_done()
+    async def _tell(self, line: deque[tuple[Any, ...]]) -> None:
+        while line:
+            told = line.popleft()
+            if isinstance(told[0], Event):
+                await self._hooks.tell(told[0])
+            else:
+                await self._hooks.moment(*told)

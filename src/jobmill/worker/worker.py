@@ -15,10 +15,12 @@ from jobmill.core.durations import to_ms
 from jobmill.errors import JobmillError
 from jobmill.options import Duration
 from jobmill.worker.beats import Beats, loop_for_ever
+from jobmill.worker.bookkeeper import Bookkeeper
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.heartbeat import Heartbeat
 from jobmill.worker.janitor import Janitor
+from jobmill.worker.meters import MeterLine
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.run import Board
 from jobmill.worker.runner import Runner
@@ -88,12 +90,15 @@ class Worker:
         self._deadlines = Deadlines()
         self.teller = Teller(self.client.hooks)
         self.reporter = Reporter(store, self.teller)
-        self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller)
-        runner = Runner(self._threads, self._deadlines, self.teller, self._cut_off)
+        books = self._bookkeeper = self._keep_books()
+        self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller, books)
+        runner = Runner(self._threads, self._deadlines, self.teller, books, self._cut_off)
         self._exchangers = [self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(), 1)]
         for exchanger in self._exchangers:
             exchanger.once = once
         self.teller.start()
+        if books is not None:
+            books.start()
         self._health = await self._start_health()
         self._loops += [
             self._loop("heartbeat", self.heartbeat.turn),
@@ -119,6 +124,11 @@ class Worker:
         share, rest = divmod(self.settings.slots, several)
         return [share + (number < rest) for number in range(several)]
 
+    def _keep_books(self) -> Bookkeeper | None:
+        """Where nobody meters, nobody needs to."""
+        lines = [MeterLine(meter, self._threads, self.random) for meter in self.client.meters]
+        return Bookkeeper(self.client.store, self.name, lines) if lines else None
+
     def _exchanger(self, number: int, slots: int, runner: Runner) -> Exchanger:
         return Exchanger(
             f"exchanger {number}",
@@ -130,6 +140,7 @@ class Worker:
             runner=runner,
             reporter=self.reporter,
             teller=self.teller,
+            bookkeeper=self._bookkeeper,
             beats=self.beats,
             random=self.random,
             on_idle=lambda: self.teller.moment("idle", self),
@@ -240,6 +251,8 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._loops, *self._exchanging, return_exceptions=True)
         await self.teller.stop()
+        if self._bookkeeper is not None:
+            await self._bookkeeper.stop()
         if self._health is not None:
             await self._health.stop()
         self._deadlines.clear()

@@ -16,6 +16,7 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
 )
 from jobmill.core.job import KEEP_FAILED, NULL
 from jobmill.core.summary import matches
@@ -69,7 +70,22 @@ class Changes(Looks):
                 self._shelf.write(entry, priority=change.priority, updated_ms=now_ms)
             case Remove():
                 self._remove(entry, now_ms)
+            case Seize():
+                self._seize(entry, change, now_ms)
         return None
+
+    def _seize(self, entry: Entry, change: Seize, now_ms: int) -> None:
+        entry.token = change.token
+        entry.lease_until_ms = now_ms + change.lease_ms
+        job = self._shelf.write(
+            entry,
+            state="running",
+            claims=entry.job.claims + 1,
+            worker=change.worker,
+            started_ms=now_ms,
+            updated_ms=now_ms,
+        )
+        self._tell(job.queue, facts.of_claim(job, now_ms, lease_lost=False))
 
     def _requeue(self, entry: Entry, change: Requeue, index: int, now_ms: int) -> str | None:
         job = entry.job

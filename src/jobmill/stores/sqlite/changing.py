@@ -1,4 +1,4 @@
-"""The verb change: cancel, requeue, reschedule, reprioritise and remove without a lease."""
+"""The verb change: cancel, requeue, reschedule, reprioritise, remove and seize without a lease."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
 )
 from jobmill.core.facts import Fact
 from jobmill.core.job import KEEP_FAILED, JobOptions, Keep, State
@@ -87,6 +88,8 @@ def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
             step.write("reprioritise", (seq, step.now_ms, wanted.priority))
         case Remove():
             remove(step, [row])
+        case Seize():
+            _seize(step, row, wanted)
     return None
 
 
@@ -96,6 +99,13 @@ def _cancel(step: Step, row: Row) -> None:
     _tell(step, row, "cancelled", "cancelled")
     if keep.at_once:
         remove(step, [(*row[:4], "cancelled", row[5], row[6])])
+
+
+def _seize(step: Step, row: Row, wanted: Seize) -> None:
+    seq, id, name, queue, _, errors, _ = row
+    step.write("seize", (seq, step.now_ms, wanted.token, step.now_ms + wanted.lease_ms, wanted.worker))
+    job = bare_job(id, name, queue, "running", errors, wanted.worker)
+    tell(step, queue, lambda: facts.of_claim(job, step.now_ms, lease_lost=False))
 
 
 def _keep_failed(options: str | None) -> Keep | None:

@@ -32,6 +32,7 @@ from jobmill.core.changes import (
 )
 from jobmill.core.facts import Event
 from jobmill.core.job import Job
+from jobmill.core.usage import Usage
 from jobmill.errors import Invalid, StoreError
 from jobmill.stores.ids import new_id
 from jobmill.stores.sqlite import queues as queue_verbs
@@ -46,6 +47,7 @@ from jobmill.stores.sqlite.reporting import extend, report
 from jobmill.stores.sqlite.retaining import purge
 from jobmill.stores.sqlite.step import Step
 from jobmill.stores.sqlite.threads import Desk
+from jobmill.stores.sqlite.usage import keep_usage
 from jobmill.stores.sqlite.wake import Bell, Watcher
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
 from jobmill.stores.sqlite.writer import Reader, Writer
@@ -182,6 +184,11 @@ class SqliteStore:
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port."""
         return await self._write(lambda step: purge(step, limit))
+
+    async def keep_usage(self, records: Sequence[Usage]) -> None:
+        """See the port."""
+        if records:
+            await self._write(lambda step: keep_usage(step, records))
 
     # ------------------------------------------------------------------------------------------------ look
 

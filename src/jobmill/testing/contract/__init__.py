@@ -81,6 +81,7 @@ from jobmill.testing.contract.races import ProcessContract, ThreadRacesContract 
 from jobmill.testing.contract.recurrence import RecurrenceContract  # noqa: E402
 from jobmill.testing.contract.report import ReportContract  # noqa: E402
 from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
+from jobmill.testing.contract.seize import SeizeContract  # noqa: E402
 from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
@@ -109,6 +110,7 @@ __all__ = [
     "ReportContract",
     "RetentionContract",
     "RunningLimitContract",
+    "SeizeContract",
     "SettingsContract",
     "SettleContract",
     "StoreContract",
@@ -134,6 +136,7 @@ class StoreContract(
     CountContract,
     FindContract,
     GetContract,
+    SeizeContract,
     ChangeContract,
     WaitContract,
     ReportContract,

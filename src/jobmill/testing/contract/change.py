@@ -1,4 +1,4 @@
-"""`change`: cancel, requeue, reschedule, reprioritise and remove, without a lease."""
+"""`change`: cancel, requeue, reschedule, reprioritise, remove and seize, without a lease (see also seize.py)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
     after,
     at,
 )
@@ -41,7 +42,8 @@ from jobmill.testing.contract.support import (
     succeed,
 )
 
-CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(after(60_000)), Reprioritise(7), Remove()]
+SEIZE = Seize(token="t0ken", worker="by hand", lease_ms=15_000)
+CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(after(60_000)), Reprioritise(7), Remove(), SEIZE]
 
 
 def kind(value: object) -> str:
@@ -100,7 +102,7 @@ class ChangeContract:
 
     async def test_a_change_tells_when_it_was(self, harness: Harness) -> None:
         id = await put_one(harness.store)
-        for change in (Reprioritise(3), Reschedule(after(0)), Cancel(), Requeue()):
+        for change in (Reprioritise(3), Reschedule(after(0)), Cancel(), Requeue(), SEIZE):
             await harness.advance(1)
             await harness.store.change([id], change)
             assert (await look(harness.store, id)).updated_ms == harness.store.now()

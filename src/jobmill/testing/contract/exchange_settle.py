@@ -58,9 +58,9 @@ class SettleContract:
     async def test_a_failed_job_is_final_with_its_error(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.advance(3)
-        assert await settle(harness.store, fail(claimed, "boom 'quoted' \u0000 🦫")) == ["done"]
+        assert await settle(harness.store, fail(claimed, "boom 'quoted' \u0001 🦫")) == ["done"]
         job = await look(harness.store, claimed.job.id)
-        assert (job.state, job.error, job.errors, job.attempt) == ("failed", "boom 'quoted' \u0000 🦫", 1, 1)
+        assert (job.state, job.error, job.errors, job.attempt) == ("failed", "boom 'quoted' \u0001 🦫", 1, 1)
         assert job.finished_ms == job.updated_ms == harness.store.now()
 
     async def test_a_retried_job_waits_for_its_delay(self, harness: Harness) -> None:

@@ -23,11 +23,13 @@ from jobmill.core.changes import (
     Claim,
     Claimed,
     Exchanged,
+    Lease,
     QueueChange,
     Remove,
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
     after,
 )
 from jobmill.core.job import FINAL, LIVE, Job
@@ -260,6 +262,19 @@ class StoreMachine(RuleBasedStateMachine):
                 known.priority, known.line = change.priority, "none"
             case Remove():
                 del self.jobs[known.id]
+            case Seize():
+                self.seize(known, change)
+
+    def seize(self, known: Known, change: Seize) -> None:
+        """A claim that nobody had to wait for, and no crash; its lease is made by hand, without a locator."""
+        known.state, known.token = "running", change.token
+        known.claims += 1
+        known.until_ms = self.now + change.lease_ms
+        (job,) = self.call(self.store.get([known.id]))
+        assert job is not None
+        assert _seen(job) == _known(known)
+        lease = Lease(known.id, change.token, known.queue, known.name, known.until_ms)
+        self.leases.append(Claimed(job, lease))
 
     def put_back(self, known: Known, due_ms: int) -> None:
         known.due_ms = due_ms

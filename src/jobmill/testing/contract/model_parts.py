@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from jobmill.core.changes import (
     Reprioritise,
     Requeue,
     Reschedule,
+    Seize,
     Settlement,
     after,
 )
@@ -71,6 +73,10 @@ changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(Reschedule, st.builds(after, delays)),
     st.builds(Reprioritise, st.integers(0, 2)),
     st.just(Remove()),
+    st.builds(
+        lambda lease_ms: Seize(token=secrets.token_hex(16), worker="by hand", lease_ms=lease_ms),
+        st.sampled_from([1_000, 6_000]),
+    ),
 )
 
 

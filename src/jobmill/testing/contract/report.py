@@ -58,12 +58,12 @@ class ReportContract:
     async def test_log_lines_are_kept_in_order_with_their_time(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         first = harness.store.now()
-        await harness.store.report([Report(lease=claimed.lease, lines=("one", "two 'q' \u0000 🦫", ""))])
+        await harness.store.report([Report(lease=claimed.lease, lines=("one", "two 'q' \u0001 🦫", ""))])
         await harness.advance(1)
         await harness.store.report([Report(lease=claimed.lease, lines=("three\nlines",))])
         assert await harness.store.logs(claimed.job.id) == [
             LogLine(first, "one"),
-            LogLine(first, "two 'q' \u0000 🦫"),
+            LogLine(first, "two 'q' \u0001 🦫"),
             LogLine(first, ""),
             LogLine(first + 1_000, "three\nlines"),
         ]

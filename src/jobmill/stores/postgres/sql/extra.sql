@@ -1,0 +1,22 @@
+-- What most jobs do not have, as the rest of a JSON object: an expression over a row `jobs`, put in place of {extra}.
+-- NULL when there is nothing. Columns that hold JSON are spliced in as they are.
+CASE
+    WHEN (
+        jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,
+        jobs.recurrence, jobs.last_finished_ms
+    ) IS NULL THEN NULL
+    ELSE coalesce('"options":' || jobs.options || ',', '')
+        || coalesce('"result_json":' || jobs.result || ',', '')
+        || coalesce('"progress":' || jobs.progress || ',', '')
+        || coalesce('"tracebacks":' || jobs.tracebacks || ',', '')
+        || coalesce('"recurrence":' || jobs.recurrence || ',', '')
+        || substr(
+            json_build_object(
+                'unique_key', jobs.unique_key, 'tenant', jobs.tenant, 'error', jobs.error, 'doomed', jobs.doomed,
+                'slot_ms', jobs.slot_ms, 'runs', coalesce(jobs.runs, 0), 'failed_runs', coalesce(jobs.failed_runs, 0),
+                'last_error', jobs.last_error, 'last_finished_ms', jobs.last_finished_ms,
+                'revision', coalesce(jobs.revision, 0)
+            )::text,
+            2
+        )
+END

@@ -1,0 +1,58 @@
+-- Settle what became final, under the guard: it moves to the history, or leaves where it is not kept.
+-- An array that nothing uses may be empty. Returns the ids that were settled.
+CREATE OR REPLACE FUNCTION {schema}.settle_final(
+    now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
+    error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
+    last_errors text[], revisions integer[]
+) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    done text[];
+BEGIN
+    WITH ended AS (
+        SELECT *
+        FROM unnest(
+            ids, tokens, states, errorses, crasheses, results, error_texts, tracebackses, ages, lasts, runses,
+            failed_runses, last_errors, revisions
+        ) AS one (
+            id, token, final_state, final_errors, final_crashes, final_result, final_error, final_tracebacks, age_ms,
+            keep_last, final_runs, final_failed_runs, final_last_error, decided_from
+        )
+    ),
+
+    gone AS (
+        DELETE FROM {schema}.jobs USING ended
+        WHERE
+            jobs.id = ended.id AND jobs.token = ended.token AND jobs.lease_until_ms > now_ms
+            AND (ended.decided_from IS NULL OR ended.decided_from = coalesce(jobs.revision, 0))
+        RETURNING jobs.*, ended.final_state, ended.final_errors, ended.final_crashes, ended.final_result,
+            ended.final_error, ended.final_tracebacks, ended.age_ms, ended.keep_last, ended.final_runs,
+            ended.final_failed_runs, ended.final_last_error
+    ),
+
+    kept AS (
+        INSERT INTO {schema}.history (
+            due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms, finished_ms, expires_ms,
+            keep_last, state, worker, id, queue, name, payload, unique_key, tenant, options, log_lines, error, result,
+            progress, tracebacks, doomed, recurrence, revision, slot_ms, runs, failed_runs, last_error,
+            last_finished_ms
+        )
+        SELECT
+            due_ms, created_ms, priority, final_errors, final_crashes, claims, now_ms, started_ms, now_ms,
+            now_ms + age_ms, keep_last, final_state, worker, id, queue, name, payload, unique_key, tenant, options,
+            log_lines, final_error, nullif(final_result, 'null'), progress, coalesce(final_tracebacks, tracebacks),
+            doomed, recurrence, revision, slot_ms, coalesce(final_runs, runs),
+            coalesce(final_failed_runs, failed_runs),
+            CASE WHEN final_runs IS NULL THEN last_error ELSE final_last_error END,
+            CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END
+        FROM gone WHERE coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0
+    ),
+
+    silenced AS (
+        DELETE FROM {schema}.logs
+        WHERE logs.id IN (SELECT gone.id FROM gone WHERE log_lines IS NOT NULL AND (age_ms <= 0 OR keep_last <= 0))
+    )
+
+    SELECT coalesce(array_agg(gone.id), '{}') INTO done FROM gone;
+    RETURN done;
+END $$;

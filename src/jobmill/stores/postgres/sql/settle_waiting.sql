@@ -1,0 +1,42 @@
+-- Settle what waits again, under the guard. NULL leaves tracebacks, due time, slot and runs as they are.
+-- others: a JSON array, a settlement each. Returns the ids that were settled.
+CREATE OR REPLACE FUNCTION {schema}.settle_waiting(now_ms bigint, others json) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    done text[];
+    back boolean;
+BEGIN
+    WITH ended AS MATERIALIZED (
+        SELECT one.*, coalesce(one.due_ms, now_ms + one.delay_ms) AS due
+        FROM json_to_recordset(others) AS one (
+            id text, token text, errors integer, crashes integer, error text, result text, tracebacks text,
+            due_ms bigint, delay_ms bigint, slot_ms bigint, runs integer, failed_runs integer, last_error text,
+            revision integer
+        )
+    ),
+
+    settled AS (
+        UPDATE {schema}.jobs SET
+            lease_until_ms = 0, token = '', updated_ms = now_ms, errors = ended.errors, crashes = ended.crashes,
+            error = ended.error, result = nullif(ended.result, 'null'), progress = NULL,
+            tracebacks = coalesce(ended.tracebacks, jobs.tracebacks),
+            due_ms = coalesce(ended.due, jobs.due_ms),
+            slot_ms = coalesce(ended.slot_ms, jobs.slot_ms),
+            runs = coalesce(ended.runs, jobs.runs),
+            failed_runs = coalesce(ended.failed_runs, jobs.failed_runs),
+            last_error = CASE WHEN ended.runs IS NULL THEN jobs.last_error ELSE ended.last_error END,
+            last_finished_ms = CASE WHEN ended.runs IS NULL THEN jobs.last_finished_ms ELSE now_ms END
+        FROM ended
+        WHERE
+            jobs.id = ended.id AND jobs.token = ended.token AND jobs.lease_until_ms > now_ms
+            AND (ended.revision IS NULL OR ended.revision = coalesce(jobs.revision, 0))
+        RETURNING jobs.id, ended.due
+    )
+
+    SELECT coalesce(array_agg(settled.id), '{}'), bool_or(settled.due IS NULL OR settled.due < now_ms)
+    INTO done, back FROM settled;
+    IF back THEN
+        PERFORM nextval('{schema}.rewinds');
+    END IF;
+    RETURN done;
+END $$;
