@@ -4,7 +4,7 @@
     ├── Invalid (ValueError)        a value was refused before any write: field, expected, given
     │   └── PayloadTooLarge
     ├── HandlerNotFound             no handler of that name is registered here
-    ├── MissingExtra                the store's driver is not installed
+    ├── MissingExtra                a store's driver or a web server is not installed
     ├── Gone                        the job is not in the store (any more)
     ├── JobFailed                   somebody awaited the result of a job that failed
     │   └── JobCancelled
@@ -60,7 +60,7 @@ class HandlerNotFound(JobmillError):
 
 
 class MissingExtra(JobmillError):
-    """A store needs a package that is not installed."""
+    """A package that this needs (a store's driver, a web server) is not installed."""
 
 
 class Gone(JobmillError):

@@ -48,6 +48,10 @@ class Store(Protocol):
     #: How many exchanges a worker keeps in flight: 1 in this process, 2 where a round trip can hide behind another.
     exchanges_in_flight: ClassVar[int]
 
+    @property
+    def place(self) -> str:
+        """Where the jobs are, in words without secrets: two stores of one name and place hold the same jobs."""
+
     async def open(self) -> None:
         """Connect, check the schema, measure the clock. Opening twice is harmless."""
 

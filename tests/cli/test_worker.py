@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobmill.cli.worker import _loop_factory
+from jobmill.cli.worker import loop_factory
 from tests.cli.conftest import Shell
 
 
@@ -115,7 +115,7 @@ def test_a_store_that_cannot_be_opened(app: Shell) -> None:
 def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(new_event_loop=object())
     monkeypatch.setitem(sys.modules, "uvloop", fake)
-    assert _loop_factory() is fake.new_event_loop
+    assert loop_factory() is fake.new_event_loop
     # None in sys.modules is how Python knows that there is no such module.
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert _loop_factory() is None
+    assert loop_factory() is None

@@ -6,6 +6,8 @@ The convention, by what stands behind the three backticks:
                             level, and functions named test_* are called when their block has run
     python no-run           is only compiled
     python file=NAME.py     is written to that file, from which later blocks may import
+    sql                     runs on a PostgreSQL database of the page's own, whose URL is in DATABASE_URL from its start
+    sql no-run              is only shown
     console                 lines that begin with "$ jobmill" are parsed as the command line would parse them
 
 A page runs in an empty working directory without JOBMILL_URL, so that `jobmill.connect()` makes its file there.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -143,10 +146,13 @@ class Example:
             (self._folder / block.file).write_text(block.code)
             self._files.append(block.file.removesuffix(".py"))
             return
-        code = compiled(block)
+        code = compiled(block) if block.language == "python" else None
         if block.how == "no-run":
             return
         assert block.how == "", f"{block}: what is `{block.how}`?"
+        if block.language == "sql":
+            await _executed(block)
+            return
         known = set(self.namespace)
         await self.evaluate(code)
         for name in [name for name in self.namespace if name not in known and name.startswith("test_")]:
@@ -168,6 +174,18 @@ class Example:
     def _clients(self) -> Iterator[Client]:
         for module in (self._module, *(sys.modules.get(name) for name in self._files)):
             yield from (value for value in vars(module or object).values() if isinstance(value, Client))
+
+
+def needs_database(page: Path) -> bool:
+    """Whether a page has SQL to run."""
+    return any(block.language == "sql" and block.how == "" for block in blocks(page))
+
+
+async def _executed(block: Block) -> None:
+    from tests.servers.postgres import connected
+
+    async with connected(os.environ["DATABASE_URL"]) as connection:
+        await connection.execute(block.code)
 
 
 def compiled(block: Block) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from tests.docs.pages import (
     Example,
     blocks,
     headings,
+    needs_database,
     prose,
     section,
     spans,
@@ -44,19 +46,23 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 @each_page
-async def test_the_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = Example(page, tmp_path, monkeypatch)
-    try:
+async def test_the_examples_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        if needs_database(page):
+            server = request.getfixturevalue("postgres_server")
+            monkeypatch.setenv("DATABASE_URL", await stack.enter_async_context(server.database()))
+        example = Example(page, tmp_path, monkeypatch)
+        stack.push_async_callback(example.close)
         for block in blocks(page):
-            if block.language == "python":
+            if block.language in ("python", "sql"):
                 await example.run(block)
-    finally:
-        await example.close()
 
 
 @each_page
 def test_every_block_has_a_language_that_we_know(page: Path) -> None:
-    known = ("python", "console", "toml")
+    known = ("python", "console", "sql", "toml")
     assert [str(block) for block in blocks(page) if block.language not in known] == []
 
 

@@ -11,7 +11,7 @@ import click
 
 from jobmill.cli.params import duration
 from jobmill.cli.shell import Unusable, url_option
-from jobmill.cli.worker import _check_url, _log_to_stderr, _loop_factory
+from jobmill.cli.worker import check_url, log_to_stderr, loop_factory
 
 if TYPE_CHECKING:
     import socket
@@ -63,16 +63,16 @@ def http(
     from jobmill.cli.target import load_client
     from jobmill.http import TickEndpoint
 
-    _log_to_stderr(verbose=False, quiet=quiet)
+    log_to_stderr(verbose=False, quiet=quiet)
     if url is not None:
         # Where the module says connect() without a URL, this is the URL.
         os.environ["JOBMILL_URL"] = url
     token = _token(token_file)
     addresses = _addresses(host, port, loopback_only=token is None)
     client = load_client(target)
-    _check_url(client, target)
+    check_url(client, target)
     endpoint = TickEndpoint(client, token=token, **given)
-    with ExitStack() as held, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with ExitStack() as held, asyncio.Runner(loop_factory=loop_factory()) as runner:
         sockets = [held.enter_context(_listen(*address)) for address in addresses]
         runner.run(_serve(endpoint, sockets, guarded=token is not None))
 

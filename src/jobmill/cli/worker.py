@@ -44,7 +44,7 @@ def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | N
     a second one gives them back at once.
     """
     options = {name: given[name] for name in PASSED if given[name] not in (None, ())}
-    _log_to_stderr(verbose, quiet)
+    log_to_stderr(verbose, quiet)
     if url is not None:
         # Where the module says connect() without a URL, this is the URL.
         os.environ["JOBMILL_URL"] = url
@@ -63,7 +63,7 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
     from jobmill.cli.target import load_client
 
     client = load_client(target)
-    _check_url(client, target)
+    check_url(client, target)
     if verbose:
         client.on("*")(_narrate)
 
@@ -73,11 +73,11 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
         finally:
             await client.close()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(work())
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where the extra of that name is installed."""
     try:
         import uvloop
@@ -93,7 +93,7 @@ def _said_url() -> str | None:
     return context.params["url"] if on_line else None
 
 
-def _check_url(client: Client, target: str) -> None:
+def check_url(client: Client, target: str) -> None:
     """A --url that the module did not take must not go unnoticed: jobs would be looked for in another place."""
     url = _said_url()
     if url is None:
@@ -101,7 +101,7 @@ def _check_url(client: Client, target: str) -> None:
     from jobmill.stores import store_for
 
     asked = store_for(url)
-    if (asked.name, getattr(asked, "path", None)) != (client.store.name, getattr(client.store, "path", None)):
+    if (asked.name, asked.place) != (client.store.name, client.store.place):
         raise Unusable(f"{target} names a store of its own, so that --url has no effect; use connect() without a URL")
 
 
@@ -138,7 +138,7 @@ def _written_out(options: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- lines
 
 
-def _log_to_stderr(verbose: bool, quiet: bool) -> None:
+def log_to_stderr(verbose: bool, quiet: bool) -> None:
     """Lines for people, of handlers as well; a module that sets logging up by itself adds to it."""
     import logging
 

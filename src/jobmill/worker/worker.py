@@ -80,6 +80,8 @@ class Worker:
 
     async def _start(self, once: bool) -> None:
         store = self.client.store
+        # A tick comes and goes every few seconds.
+        self._loud = logging.DEBUG if once else logging.INFO
         self._hurry = asyncio.Event()
         self._end = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -109,7 +111,7 @@ class Worker:
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
         log.log(
-            logging.DEBUG if once else logging.INFO,
+            self._loud,
             "worker %s: %d slots, queues %s, handlers %s, %s store",
             self.name,
             self.settings.slots,
@@ -193,7 +195,7 @@ class Worker:
             patience = 0  # whatever ran was cancelled, and threads cannot be waited for
             await self._revive()
         said = f"; {self.running} running jobs have {patience:g} s to end" if self.running else ""
-        log.info("worker %s: stopping%s", self.name, said)
+        log.log(self._loud, "worker %s: stopping%s", self.name, said)
         for exchanger in self._exchangers:
             exchanger.stopping = True
             exchanger.wake()
@@ -210,7 +212,7 @@ class Worker:
         except TimeoutError:
             log.error("worker %s: a stop hook did not end in %g s, and is left", self.name, LAST_WORDS_S)
         await self._end_loops()
-        log.info("worker %s: stopped", self.name)
+        log.log(self._loud, "worker %s: stopped", self.name)
 
     def _cut_off(self) -> bool:
         """Whether everything was cancelled at once, handlers and exchangers alike, as asyncio.run does at its end."""

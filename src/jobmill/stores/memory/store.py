@@ -50,6 +50,11 @@ class MemoryStore(Changes):
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
         super().__init__(clock or (lambda: time.time_ns() // 1_000_000))
 
+    @property
+    def place(self) -> str:
+        """This process."""
+        return "this process"
+
     async def open(self) -> None:
         """Nothing to open."""
 

@@ -37,6 +37,10 @@ class Place(Struct, frozen=True, kw_only=True):
         left = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
         return Place(url=left, schema=schema or SCHEMA, pool=check_int(pool or POOL, "pool", 2, 1_000))
 
+    def words(self) -> str:
+        """Where it is, for people."""
+        return f"{_without_password(self.url)}, schema {self.schema}"
+
 
 def _without_password(url: str) -> str:
     scheme, separator, rest = url.partition("://")

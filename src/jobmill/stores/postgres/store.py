@@ -65,6 +65,11 @@ class PostgresStore:
         self._offset_ms = 0.0
         self._offices = Offices(self._place, self._statements)
 
+    @property
+    def place(self) -> str:
+        """The URL without its password, and the schema."""
+        return self._place.words()
+
     # ------------------------------------------------------------------------------------------------ open and close
 
     async def open(self) -> None:

@@ -91,6 +91,11 @@ class SqliteStore:
         self._seen: dict[frozenset[str], int] = {}
         self._at_work: _AtWork | None = None
 
+    @property
+    def place(self) -> str:
+        """The path of the file."""
+        return str(self.path)
+
     # ------------------------------------------------------------------------------------------------ open and close
 
     async def open(self) -> None:

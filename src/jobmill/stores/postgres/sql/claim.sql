@@ -30,6 +30,7 @@ DECLARE
     its_dues bigint[];
     its_seqs bigint[];
     takes integer[];
+    is_new boolean;
     due bigint;
     next_ms bigint;
 BEGIN
@@ -57,47 +58,69 @@ BEGIN
             END IF;
         END IF;
 
-        WITH RECURSIVE
-        gap AS (
-            SELECT one.name, one.above, one.below
-            FROM unnest(gap_queues, gap_names, gap_aboves, gap_belows) AS one (queue, name, above, below)
-            WHERE one.queue = this_queue
-        ),
-
-        fresh (name, priority, below) AS (
-            SELECT gap.name, head.priority, gap.below
-            FROM gap CROSS JOIN LATERAL (
-                SELECT jobs.priority FROM {schema}.jobs
+        is_new := EXISTS (
+            SELECT FROM unnest(gap_queues, gap_names, gap_aboves, gap_belows) AS gap (queue, name, above, below)
+            CROSS JOIN LATERAL (
+                SELECT FROM {schema}.jobs
                 WHERE
-                    jobs.queue = this_queue AND jobs.name = gap.name
+                    jobs.queue = gap.queue AND jobs.name = gap.name
                     AND jobs.priority > gap.above AND jobs.priority < gap.below
-                ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
+                LIMIT 1
             ) AS head
-            UNION ALL
-            SELECT fresh.name, head.priority, fresh.below
-            FROM fresh CROSS JOIN LATERAL (
-                SELECT jobs.priority FROM {schema}.jobs
-                WHERE
-                    jobs.queue = this_queue AND jobs.name = fresh.name
-                    AND jobs.priority > fresh.priority AND jobs.priority < fresh.below
-                ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
-            ) AS head
-        ),
+            WHERE gap.queue = this_queue
+        );
+        IF is_new OR cardinality(queues) > 1 OR cardinality(line_queues) > 1 THEN
+            WITH RECURSIVE
+            gap AS (
+                SELECT one.name, one.above, one.below
+                FROM unnest(gap_queues, gap_names, gap_aboves, gap_belows) AS one (queue, name, above, below)
+                WHERE one.queue = this_queue
+            ),
 
-        line (name, priority, due_ms, seq) AS (
-            SELECT fresh.name, fresh.priority, -9223372036854775808, 0 FROM fresh
-            UNION ALL
-            SELECT one.name, one.priority, one.due_ms, one.seq
-            FROM unnest(line_queues, line_names, line_priorities, line_dues, line_seqs)
-                AS one (queue, name, priority, due_ms, seq)
-            WHERE one.queue = this_queue
-        )
+            fresh (name, priority, below) AS (
+                SELECT gap.name, head.priority, gap.below
+                FROM gap CROSS JOIN LATERAL (
+                    SELECT jobs.priority FROM {schema}.jobs
+                    WHERE
+                        jobs.queue = this_queue AND jobs.name = gap.name
+                        AND jobs.priority > gap.above AND jobs.priority < gap.below
+                    ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
+                ) AS head
+                UNION ALL
+                SELECT fresh.name, head.priority, fresh.below
+                FROM fresh CROSS JOIN LATERAL (
+                    SELECT jobs.priority FROM {schema}.jobs
+                    WHERE
+                        jobs.queue = this_queue AND jobs.name = fresh.name
+                        AND jobs.priority > fresh.priority AND jobs.priority < fresh.below
+                    ORDER BY jobs.queue, jobs.name, jobs.priority LIMIT 1
+                ) AS head
+            ),
 
-        SELECT
-            array_agg(line.name), array_agg(line.priority), array_agg(lane.room), array_agg(line.due_ms),
-            array_agg(line.seq)
-        INTO its_names, its_priorities, its_rooms, its_dues, its_seqs
-        FROM line JOIN unnest(names, rooms) AS lane (name, room) ON lane.name = line.name;
+            line (name, priority, due_ms, seq) AS (
+                SELECT fresh.name, fresh.priority, -9223372036854775808, 0 FROM fresh
+                UNION ALL
+                SELECT one.name, one.priority, one.due_ms, one.seq
+                FROM unnest(line_queues, line_names, line_priorities, line_dues, line_seqs)
+                    AS one (queue, name, priority, due_ms, seq)
+                WHERE one.queue = this_queue
+            )
+
+            SELECT
+                array_agg(line.name), array_agg(line.priority), array_agg(lane.room), array_agg(line.due_ms),
+                array_agg(line.seq)
+            INTO its_names, its_priorities, its_rooms, its_dues, its_seqs
+            FROM line JOIN unnest(names, rooms) AS lane (name, room) ON lane.name = line.name;
+        ELSIF line_queues[1] = this_queue AND line_names[1] = ANY (names) THEN
+            -- The same without the query, which takes longer to begin than to run: one line, which is known.
+            its_names := line_names;
+            its_priorities := line_priorities;
+            its_rooms := ARRAY[rooms[array_position(names, line_names[1])]];
+            its_dues := line_dues;
+            its_seqs := line_seqs;
+        ELSE
+            its_names := NULL;
+        END IF;
         CONTINUE WHEN its_names IS NULL;
 
         IF cardinality(its_names) = 1 AND cardinality(queues) = 1 THEN
