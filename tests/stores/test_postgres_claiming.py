@@ -1,0 +1,251 @@
+"""Claims on PostgreSQL: where they begin, what they touch, and that they find what was put behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from jobmill.core.changes import Claim, Reprioritise, Settlement, at
+from jobmill.core.job import KEEP_SUCCEEDED
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres.hints import Hints
+from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
+from tests.helpers import until
+from tests.servers.postgres import connected
+
+pytestmark = pytest.mark.stores("postgres")
+
+
+class Clock:
+    """Seconds that pass when we say so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def clock(direct: PostgresStore) -> Clock:
+    """What decides when claims return to the start."""
+    clock = Clock()
+    direct._offices.here().hints = Hints(clock)
+    return clock
+
+
+@pytest.fixture
+async def other(migrated_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    async with connected(migrated_url) as connection:
+        yield connection
+
+
+async def work_off(store: PostgresStore, jobs: int, at_once: int = 50) -> None:
+    """Claim and settle so many."""
+    settlements: list[Settlement] = []
+    for _ in range(jobs // at_once):
+        answer = await store.exchange(settlements, wish(at_once))
+        settlements = [
+            Settlement(
+                lease=one.lease,
+                outcome="succeeded",
+                state="succeeded",
+                attempt=1,
+                errors=0,
+                crashes=0,
+                keep=KEEP_SUCCEEDED,
+            )
+            for one in answer.claimed
+        ]
+        assert len(settlements) == at_once
+    await store.exchange(settlements, None)
+
+
+async def counted(store: PostgresStore, statement: str) -> int:
+    """A counter of the server's, after what this store has done."""
+    await store._use(lambda c: c.execute("SELECT pg_stat_force_next_flush()"))
+    number: int = await store._use(lambda c: c.fetchval(statement))
+    return number
+
+
+READ = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = 'jobmill' AND indexrelname = 'jobs_line'"
+
+
+# ---------------------------------------------------------------------------------------------------- what it costs
+
+
+async def test_a_held_snapshot_does_not_make_claims_read_what_is_done(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put(direct, *[new() for _ in range(1_100)])
+    async with other.transaction(isolation="repeatable_read"):
+        await other.fetchval("SELECT count(*) FROM jobmill.jobs")
+        await work_off(direct, 1_000)
+        before = await counted(direct, READ)
+        await work_off(direct, 50)
+        assert await counted(direct, READ) - before < 500
+        # And that is what the hints are for.
+        clock.now += 60
+        before = await counted(direct, READ)
+        await work_off(direct, 50)
+        assert await counted(direct, READ) - before > 1_000
+
+
+async def test_claims_touch_no_index_and_read_no_whole_table(direct: PostgresStore) -> None:
+    table = "FROM pg_stat_user_tables WHERE schemaname = 'jobmill' AND relname = 'jobs'"
+    # Making the indexes was some.
+    scans = await counted(direct, f"SELECT seq_scan {table}")
+    await put(direct, *[new() for _ in range(1_000)])
+    await work_off(direct, 1_000)
+    assert await counted(direct, f"SELECT n_tup_upd {table}") == 1_000
+    # A page may be full for other reasons; a claim that never is a HOT update would be none of them.
+    assert await counted(direct, f"SELECT n_tup_hot_upd {table}") > 950
+    assert await counted(direct, f"SELECT seq_scan {table}") == scans
+
+
+# ---------------------------------------------------------------------------------------------------- what they find
+
+
+async def test_a_smaller_priority_that_comes_later_goes_first(direct: PostgresStore) -> None:
+    await put(direct, *[new(priority=5) for _ in range(4)])
+    await claim_ids(direct, 1)
+    first, second = await put_one(direct, new(priority=3)), await put_one(direct, new(priority=7))
+    assert await claim_ids(direct, 1) == [first]
+    await claim_ids(direct, 3)
+    assert await claim_ids(direct, 1) == [second]
+
+
+async def test_a_job_that_was_due_before_is_found_at_once(direct: PostgresStore) -> None:
+    await put(direct, *[new() for _ in range(4)])
+    await claim_ids(direct, 2)
+    early = await put_one(direct, new(due=at(direct.now() - 60_000)))
+    assert await claim_ids(direct, 1) == [early]
+
+
+async def test_a_job_whose_priority_changes_is_found_at_once(direct: PostgresStore) -> None:
+    await put(direct, *[new() for _ in range(4)])
+    later = await put_one(direct, new(priority=9))
+    await claim_ids(direct, 2)
+    await direct.change([later], Reprioritise(0))
+    assert later in await claim_ids(direct, 3)
+
+
+async def test_what_is_released_is_found_at_once(direct: PostgresStore) -> None:
+    ids = await put(direct, *[new() for _ in range(4)])
+    answer = await direct.exchange([], wish(2))
+    released = [
+        Settlement(lease=one.lease, outcome="released", state="waiting", attempt=1, errors=0, crashes=0)
+        for one in answer.claimed
+    ]
+    # The exchange that releases them claims what comes after them, and must not take that for the place to go on from.
+    assert [one.lease.id for one in (await direct.exchange(released, wish(1))).claimed] == [ids[2]]
+    assert await claim_ids(direct, 3) == [ids[0], ids[1], ids[3]]
+
+
+async def test_a_job_that_was_committed_late_is_found_after_a_return(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    async with other.transaction():
+        (late,) = await direct.enqueue_within(other, [new()])
+        await put(direct, *[new() for _ in range(4)])
+        await claim_ids(direct, 2)
+    assert late.id not in await claim_ids(direct, 1)
+    clock.now += 5
+    assert await claim_ids(direct, 1) == [late.id]
+
+
+async def test_a_lease_that_ended_behind_is_found_after_a_return(direct: PostgresStore, clock: Clock) -> None:
+    ids = await put(direct, *[new() for _ in range(4)])
+    until_ms = direct.now() + 500
+    assert await claim_ids(direct, 1, lease_ms=400) == ids[:1]
+    assert await claim_ids(direct, 1) == ids[1:2]
+    await until(lambda: direct.now() > until_ms)
+    assert ids[0] not in await claim_ids(direct, 1)
+    clock.now += 5
+    assert await claim_ids(direct, 1) == ids[:1]
+
+
+async def test_many_names_share_one_claim_in_order(direct: PostgresStore) -> None:
+    made = [new(name=f"name-{number % 7}") for number in range(40)]
+    ids = await put(direct, *made)
+    assert await claim_ids(direct, 25, names=[f"name-{number}" for number in range(7)]) == ids[:25]
+
+
+async def test_claims_at_once_share_what_waits(direct: PostgresStore) -> None:
+    await put(direct, *[new(name=f"name-{number % 3}") for number in range(300)])
+    names = [f"name-{number}" for number in range(3)]
+    answers = await asyncio.gather(*(claim_ids(direct, 10, names=names) for _ in range(20)))
+    ids = [id for answer in answers for id in answer]
+    assert len(ids) == len(set(ids))
+    # Whoever meets a locked row takes the next one.
+    assert len(ids) > 150
+
+
+# ---------------------------------------------------------------------------------------------------- hints alone
+
+
+def ask(hints: Hints, *names: str) -> tuple[list[object], list[object], int]:
+    """The lines and gaps that an exchange would be sent with, and the number of rewinds."""
+    claim = Claim(queues=("q",), names=dict.fromkeys(names or ("a",), 1), n=1, lease_ms=1, worker="w", token="t")
+    rewound, *columns = hints.ask(claim).parameters
+    lists = [list(column) for column in columns]  # type: ignore[call-overload]
+    return list(zip(*lists[:5], strict=True)), list(zip(*lists[5:], strict=True)), rewound  # type: ignore[return-value]
+
+
+def learnt(clock: Clock, *claimed: tuple[str, str, int, int, int], rewinds: int = 1) -> Hints:
+    hints = Hints(clock)
+    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
+    hints.learn(hints.ask(claim), claimed, rewinds, passed=False)
+    return hints
+
+
+def test_gaps_lie_around_the_lines_that_are_known() -> None:
+    hints = learnt(Clock(), ("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3), ("q", "a", 0, 9, 9))
+    lines, gaps, rewound = ask(hints, "a", "b")
+    assert lines == [("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3)]
+    assert gaps == [("q", "a", 0, 4), ("q", "a", 5, 2**31 - 1), ("q", "b", -1, 2**31 - 1)]
+    assert rewound == 1
+
+
+def test_claims_return_to_the_start_every_second() -> None:
+    clock = Clock()
+    hints = learnt(clock, ("q", "a", 0, 10, 1))
+    clock.now += 0.9
+    assert ask(hints)[0] != []
+    clock.now += 0.2
+    assert ask(hints)[0] == []
+
+
+def test_a_return_that_was_dear_comes_less_often_but_every_five_seconds() -> None:
+    clock = Clock()
+    hints = Hints(clock)
+    clock.now += 1
+    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
+    asked = hints.ask(claim)
+    clock.now += 2
+    hints.learn(asked, [("q", "a", 0, 10, 1)], 1, passed=False)
+    clock.now += 2.9
+    assert ask(hints)[0] != []
+    clock.now += 0.2
+    assert ask(hints)[0] == []
+
+
+def test_a_rewind_forgets_all_lines_but_those_of_its_own_answer() -> None:
+    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
+    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
+    before, late = hints.ask(claim), hints.ask(claim)
+    hints.learn(before, [("q", "b", 0, 5, 5)], 2, passed=False)
+    assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
+    # Sent before the rewind was known, and so from places that may be too far ahead.
+    hints.learn(late, [("q", "a", 0, 99, 9)], 2, passed=False)
+    assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
+
+
+def test_nothing_is_known_after_jobs_were_passed() -> None:
+    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
+    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
+    hints.learn(hints.ask(claim), [("q", "a", 0, 11, 2)], 1, passed=True)
+    assert ask(hints)[0] == []
