@@ -20,16 +20,21 @@ from bench import machine
 from bench.child import Broken
 from bench.figures import Results
 from bench.lab import Lab
-from bench.measures import MEASURES
-from bench.ours.about import ABOUT
-from bench.peers import bare_sqlite, huey_sqlite
+from bench.measures import KINDS, MEASURES, chosen
+from bench.ours import about
+from bench.peers import bare_sqlite, graphile_postgres, huey_sqlite, node, pgqueuer_postgres, procrastinate_postgres
+from bench.postgres.server import Later
 from bench.report import Report, show, write
 from bench.scale import FULL, QUICK, Scale
 from bench.watch import Watch
 
 RESULTS = Path(__file__).parent / "results"
-STORES = ("sqlite", "memory")
-CONTENDERS = (ABOUT, bare_sqlite.ABOUT, huey_sqlite.ABOUT)
+STORES = ("sqlite", "memory", "postgres")
+CONTENDERS = {
+    "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
+    "memory": (),
+    "postgres": (about.ON_POSTGRES, pgqueuer_postgres.ABOUT, procrastinate_postgres.ABOUT, graphile_postgres.ABOUT),
+}
 INTERRUPTED = 130
 #: Where stdout is no terminal.
 WIDTH = 150
@@ -40,15 +45,15 @@ Folder = click.Path(file_okay=False, path_type=Path)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Less of everything, within three minutes; for a first look.")
 @click.option("--store", "stores", multiple=True, type=click.Choice(STORES), help="Only this store; repeatable.")
-@click.option("--measure", "names", multiple=True, type=click.Choice(list(MEASURES)), help="Only this; repeatable.")
+@click.option("--measure", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), help=f"How often each has its turn ({FULL.rounds}; {QUICK.rounds}).")
 @click.option("--seed", default=1, show_default=True, help="For the gaps between single enqueues.")
 @click.option("--dir", "place", type=Folder, help="Where the databases lie meanwhile: a disk that counts.")
-@click.option("--out", type=Folder, help="Keep the results here; those of a whole full run go to bench/results.")
+@click.option("--out", type=Folder, help="Keep the results here; those of all measures in full go to bench/results.")
 def main(
     quick: bool,
     stores: tuple[str, ...],
-    names: tuple[str, ...],
+    kinds: tuple[str, ...],
     rounds: int | None,
     seed: int,
     place: Path | None,
@@ -62,9 +67,9 @@ def main(
     scale = QUICK if quick else FULL
     if rounds is not None:
         scale = structs.replace(scale, rounds=rounds)
-    if out is None and not (quick or stores or names):
+    if out is None and not (quick or kinds):
         out = RESULTS
-    sys.exit(_bench(scale, stores or STORES, names or tuple(MEASURES), seed, place, out))
+    sys.exit(_bench(scale, stores or STORES, chosen(kinds or KINDS, stores or STORES), seed, place, out))
 
 
 def _bench(
@@ -75,34 +80,50 @@ def _bench(
     results = Results()
     with (
         tempfile.TemporaryDirectory(prefix="jobmill-bench-", dir=place) as folder,
+        Later(place) as server,
         Watch(Console(stderr=True)) as watch,
     ):
         described = machine.describe(Path(folder))
-        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch) for name in names}
+        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, server) for name in names}
         interrupted = _measure(labs, results, watch)
+        described |= server.describe() | _on_node(stores, results)
     described["load average"] += f" before, {machine.load()} after"
     _judge(names, results)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     show(console, results)
     if out is not None:
-        broken = ", ".join(f"{name} broke" for name in results.faults)
         report = Report(
             date=datetime.now(UTC).astimezone().date().isoformat(),
+            stores=tuple(stores),
             minutes=(time.monotonic() - began) / 60,
-            incomplete="it was interrupted" if interrupted else broken or None,
+            incomplete=_incomplete(interrupted, results),
             seed=seed,
             machine=described,
             scale=scale,
-            contenders=CONTENDERS,
+            contenders=tuple(one for store in stores for one in CONTENDERS[store]),
             measures={name: MEASURES[name].about for name in names},
             verdicts=results.verdicts,
             figures=results.figures,
             faults=results.faults,
         )
-        console.print("", *write(report, out), sep="\n")
+        name = report.date if set(stores) == set(STORES) else "-".join([report.date, *stores])
+        console.print("", *write(report, out, name), sep="\n")
     if interrupted:
         return INTERRUPTED
     return 1 if results.faults else 0
+
+
+def _on_node(stores: Sequence[str], results: Results) -> dict[str, str]:
+    is_there = "postgres" in stores and graphile_postgres.ABOUT.name not in results.missing
+    return {"node": node.versions()} if is_there else {}
+
+
+def _incomplete(interrupted: bool, results: Results) -> str | None:
+    """Why there is less than was asked for."""
+    if interrupted:
+        return "it was interrupted"
+    missing = [f"{who} was not measured: {why}" for who, why in results.missing.items()]
+    return "; ".join([*missing, *(f"{name} broke" for name in results.faults)]) or None
 
 
 def _measure(labs: dict[str, Lab], results: Results, watch: Watch) -> bool:
@@ -113,9 +134,9 @@ def _measure(labs: dict[str, Lab], results: Results, watch: Watch) -> bool:
             try:
                 MEASURES[name].run(lab)
             except Broken as error:
-                results.faults[name] = str(error)
+                results.fault(name, str(error))
             except Exception:
-                results.faults[name] = traceback.format_exc()
+                results.fault(name, traceback.format_exc())
     except KeyboardInterrupt:
         return True
     return False

@@ -1,4 +1,4 @@
-"""A function in a fresh process: `with Child(drain, url=..., jobs=...) as child: child.result()`.
+"""A function in a fresh process: `with start(drain, url=..., jobs=...) as child: child.result()`.
 
 Arguments and the answer cross as JSON, the answer back into the type that the function is annotated with. A child that
 hangs tells where and ends by itself, even when its parent is gone.
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: No run takes so long; most of it is for loading a million jobs on a busy machine.
 LIMIT_S = 300.0
-READY = b"ready\n"
+#: What a child says on its way, for a parent who waits for it.
+READY, BEGUN, SETTLED = "ready", "begun", "settled"
 
 
 class Broken(Exception):
@@ -33,30 +34,35 @@ class Broken(Exception):
 
 
 class Child(Generic[R]):
-    """One function call in a process of its own; leaving the block ends it."""
+    """A command in a process of its own, whose last line is its answer; leaving the block ends it."""
 
-    def __init__(self, function: Callable[..., R], arguments: dict[str, object]) -> None:
-        self._name = f"{function.__module__}:{function.__qualname__}"
-        self._type: type[R] = typing.get_type_hints(function)["return"]
+    def __init__(self, name: str, command: Sequence[str], type: type[R]) -> None:
+        self._name = name
+        self._type = type
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe could fill up; closed with the block
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.child", self._name, msgspec.json.encode(arguments).decode()],
+            command,
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             bufsize=0,
         )
 
-    def wait_ready(self) -> None:
-        """Until the function calls `ready`."""
+    def wait_for(self, word: str) -> None:
+        """Until it calls `say` or `halt` with this word."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if line != READY:
+        if line != word.encode() + b"\n":
             raise self._broken(line)
 
+    def go_on(self) -> None:
+        """Let a child go on that has halted."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+
     def result(self) -> R:
-        """What the function returned."""
+        """What the function returned. Nothing makes it halt any more."""
         try:
             output, _ = self._process.communicate(timeout=LIMIT_S + 10)
         except subprocess.TimeoutExpired:
@@ -80,15 +86,18 @@ class Child(Generic[R]):
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
         self._errors.close()
 
 
 def start(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Child[R]:
     """Start a function in a fresh process; arguments by keyword."""
     assert not args
-    return Child(function, dict(kwargs))
+    name = f"{function.__module__}:{function.__qualname__}"
+    command = [sys.executable, "-m", "bench.child", name, msgspec.json.encode(kwargs).decode()]
+    return Child(name, command, typing.get_type_hints(function)["return"])
 
 
 def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -97,10 +106,21 @@ def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return child.result()
 
 
+def say(word: str) -> None:
+    """Called in the child: a moment that its parent waits for."""
+    sys.stdout.buffer.write(word.encode() + b"\n")
+    sys.stdout.flush()
+
+
+def halt(word: str) -> None:
+    """Called in the child: a moment at which its parent, if it waits for it, looks at something else first."""
+    say(word)
+    sys.stdin.buffer.readline()
+
+
 def ready() -> None:
     """Called in the child: from now on it does what it is there for."""
-    sys.stdout.buffer.write(READY)
-    sys.stdout.flush()
+    say(READY)
 
 
 def _main(name: str, arguments: str) -> None:

@@ -62,8 +62,14 @@ class Results:
     def __init__(self) -> None:
         self.figures: list[Figure] = []
         self.verdicts: list[Verdict] = []
-        #: Which measures broke, and how.
+        #: Which measures broke, or turns of them, and how.
         self.faults: dict[str, str] = {}
+        #: Which contenders are not here, and why.
+        self.missing: dict[str, str] = {}
+
+    def fault(self, measure: str, text: str) -> None:
+        """Something of a measure broke; what else broke of it stays told."""
+        self.faults[measure] = f"{self.faults[measure]}\n\n{text}" if measure in self.faults else text
 
     def add(self, measure: str, what: str, who: str, unit: str, value: float) -> None:
         """One more round of a figure."""

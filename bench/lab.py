@@ -11,6 +11,7 @@ from typing import Protocol
 
 from bench.child import Broken
 from bench.figures import CPU, RATE, Ran, Results
+from bench.postgres.server import Server
 from bench.scale import Scale
 
 #: What one contender does in one round, in a directory of its own, which is removed afterwards.
@@ -45,6 +46,7 @@ class Lab:
         place: Path,
         results: Results,
         watch: Progress,
+        server: Callable[[], Server],
     ) -> None:
         self.measure = measure
         self.scale = scale
@@ -54,36 +56,61 @@ class Lab:
         self._place = place / measure
         self._place.mkdir()
         self._watch = watch
+        self._server = server
+
+    @property
+    def postgres(self) -> Server:
+        """The server of all measures, started when it is first asked for."""
+        return self._server()
 
     def prepared(self, name: str, make: Callable[[Path], None]) -> Path:
         """The file of this name, made when it is first asked for."""
         path = self._place / name
         if not path.exists():
-            self._watch.prepare(f"making {name}")
+            self.prepare(f"making {name}")
             make(path)
         return path
 
+    def template(self, name: str, fill: Callable[[str], None]) -> str:
+        """The database of this name on the server, filled when it is first asked for."""
+        if not self.postgres.is_made(name):
+            self.prepare(f"making {name}")
+        return self.postgres.template(name, fill)
+
+    def prepare(self, text: str) -> None:
+        """Tell who watches that something is made ready."""
+        self._watch.prepare(text)
+
     def alternate(self, turns: dict[str, Turn]) -> None:
-        """Let all have their turn, round after round, each round beginning with another one."""
+        """Let all have their turn, round after round, each round beginning with another one.
+
+        One that breaks has no further turn, and the report says how; the others go on.
+        """
         names = list(turns)
         self._watch.begin(self.measure, self.scale.rounds * len(names))
         began = time.monotonic()
+        broken: set[str] = set()
         for number in range(self.scale.rounds):
             if number and time.monotonic() - began > self.scale.budget_s:
                 break
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 self._watch.step(f"round {number + 1} of {self.scale.rounds}: {name}")
-                self._turn(turns[name])
+                if name not in broken and not self._turn(name, turns[name]):
+                    broken.add(name)
         self._watch.end()
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, name: str, turn: Turn) -> bool:
         place = self._place / "turn"
         place.mkdir()
         try:
             turn(place)
+        except Broken as error:
+            self.results.fault(self.measure, f"{name}: {error}")
+            return False
         finally:
             shutil.rmtree(place)
+        return True
 
     def record(self, what: str, who: str, unit: str, value: float) -> None:
         """One value of a figure."""

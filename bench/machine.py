@@ -11,7 +11,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("jobmill", "huey", "msgspec")
+PACKAGES = ("jobmill", "huey", "msgspec", "asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg")
 SYNCS = 50
 
 
@@ -21,7 +21,8 @@ def describe(place: Path) -> dict[str, str]:
         "processor": f"{_processor()}, {len(_cores())} of {os.cpu_count()} cores",
         "system": platform.platform(),
         "load average": load(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}, asyncio's own event loop",
+        "python": f"{platform.python_implementation()} {platform.python_version()}, asyncio's own event loop where "
+        "nothing else is said",
         "sqlite": sqlite3.sqlite_version,
         "file system": f"{_file_system(place)} at {place.parent}",
         "fdatasync of 4 KB": f"{_sync_ms(place):.2f} ms (median of {SYNCS})",

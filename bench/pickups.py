@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 
 from msgspec import Struct, field
@@ -25,6 +29,38 @@ class Pickups(Struct):
         return [(start - instant) / 1e6 for start, instant in zip(self.started, since, strict=True)]
 
 
+class Starts:
+    """When each job of a worker started, by its number."""
+
+    def __init__(self, jobs: int) -> None:
+        self.at = [0] * jobs
+        self._left = jobs
+        self._all = asyncio.Event()
+
+    def start(self, number: int) -> None:
+        """This one starts now."""
+        self.at[number] = time.time_ns()
+        self._left -= 1
+        if not self._left:
+            self._all.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until all have started, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all.wait(), seconds)
+
+
 def gaps(random: Random, count: int) -> Iterator[float]:
     """How long to wait before each enqueue."""
     return (random.uniform(SHORTEST_GAP, LONGEST_GAP) for _ in range(count))
+
+
+async def one_after_the_other(enqueue: Callable[[int], Awaitable[object]], jobs: int, seed: int) -> Pickups:
+    """Enqueue jobs by number, with gaps; says when each enqueue was called, and when it returned."""
+    told = Pickups()
+    for number, gap in enumerate(gaps(random.Random(seed), jobs)):
+        await asyncio.sleep(gap)
+        told.called.append(time.time_ns())
+        await enqueue(number)
+        told.returned.append(time.time_ns())
+    return told

@@ -22,6 +22,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """All that is told about one run."""
 
     date: str
+    stores: tuple[str, ...]
     minutes: float
     #: None, or why there is less than was asked for.
     incomplete: str | None
@@ -48,15 +49,17 @@ def show(console: Console, results: Results) -> None:
     for one in results.verdicts:
         table.add_row(one.what, one.target, one.measured, f"[{COLOURS[one.word]}]{one.word}")
     console.print(table)
+    for who, why in results.missing.items():
+        console.print(f"\n{who} was not measured: {why}", markup=False)
     for measure, why in results.faults.items():
         console.print(f"\n[red]{measure} broke:[/red]", markup=True)
         console.print(why, markup=False)
 
 
-def write(report: Report, folder: Path) -> list[Path]:
-    """Both files; of the same day the later run stays."""
+def write(report: Report, folder: Path, name: str) -> list[Path]:
+    """Both files; of the same name the later run stays."""
     folder.mkdir(parents=True, exist_ok=True)
-    page, data = folder / f"{report.date}.md", folder / f"{report.date}.json"
+    page, data = folder / f"{name}.md", folder / f"{name}.json"
     page.write_text(_page(report), "utf-8")
     data.write_bytes(msgspec.json.format(msgspec.json.encode(_plain(report)), indent=1) + b"\n")
     return [page, data]
@@ -91,10 +94,11 @@ def _head(report: Report) -> str:
     kind = "A quick run" if report.scale.quick else "A full run"
     note = f" **Incomplete: {report.incomplete}.**" if report.incomplete else ""
     return (
-        f"{kind} of {report.minutes:.0f} minutes, seed {report.seed}, made by `python3 dev.py bench`.{note} "
+        f"{kind} of {report.minutes:.0f} minutes on {', '.join(report.stores)}, seed {report.seed}, made by "
+        f"`python3 dev.py bench`.{note} "
         "Contenders alternate within each round, and every run is a fresh process. Ratios are taken round by round; "
         "what stands in a table is the median of the rounds, with the least and the most in brackets. CPU is that of "
-        "the process that does the work, all threads.\n"
+        "the process that does the work, all threads; the server's is that of all its processes.\n"
     )
 
 

@@ -23,6 +23,13 @@ class Scale(Struct, frozen=True, kw_only=True):
     depth_jobs: int
     busy_s: float
     beside_jobs: int
+    #: On a server, where a run is not cut short: jobs for many slots, and for one.
+    server_jobs: int
+    single_jobs: int
+    #: So many others wait in the deepest queue, and as many are delayed.
+    deep: int
+    #: Of which the last quarter counts.
+    snapshot_jobs: int
 
 
 FULL = Scale(
@@ -38,6 +45,10 @@ FULL = Scale(
     depth_jobs=5_000,
     busy_s=3,
     beside_jobs=100_000,
+    server_jobs=20_000,
+    single_jobs=3_000,
+    deep=1_000_000,
+    snapshot_jobs=80_000,
 )
 
 QUICK = Scale(
@@ -53,4 +64,8 @@ QUICK = Scale(
     depth_jobs=5_000,
     busy_s=1.5,
     beside_jobs=40_000,
+    server_jobs=5_000,
+    single_jobs=1_000,
+    deep=100_000,
+    snapshot_jobs=20_000,
 )

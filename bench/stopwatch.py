@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from bench.child import BEGUN, SETTLED, halt
 from bench.figures import Ran
 
 
@@ -23,3 +26,11 @@ class Stopwatch:
         """What so many jobs took until now."""
         seconds = self.seconds
         return Ran(jobs=jobs, seconds=seconds, cpu_seconds=time.process_time() - self._cpu)
+
+
+@contextmanager
+def metering() -> Iterator[Stopwatch]:
+    """A stopwatch for a block whose beginning and end the parent may wait for, to look at a server."""
+    halt(BEGUN)
+    yield Stopwatch()
+    halt(SETTLED)

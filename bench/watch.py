@@ -12,7 +12,7 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = Progress(
-            TextColumn("{task.fields[measure]:<8}"),
+            TextColumn("{task.fields[measure]:<17}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

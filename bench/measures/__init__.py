@@ -8,21 +8,82 @@ from msgspec import Struct
 
 from bench.figures import Results, Verdict
 from bench.lab import Lab
-from bench.measures import beside, depth, drain, enqueue, pickup
+from bench.measures import (
+    beside,
+    depth,
+    drain,
+    enqueue,
+    pickup,
+    postgres_depth,
+    postgres_drain,
+    postgres_enqueue,
+    postgres_pickup,
+    postgres_snapshot,
+)
 
 
 class Measure(Struct, frozen=True):
-    """What is done, and what is said about it."""
+    """What is done on which stores, and what is said about it."""
 
+    kind: str
+    stores: tuple[str, ...]
     about: str
     run: Callable[[Lab], None]
     verdicts: Callable[[Results], list[Verdict]]
 
 
+FILES = ("sqlite", "memory")
+SERVER = ("postgres",)
+
 MEASURES = {
-    "drain": Measure("one worker process runs no-op jobs that wait in a file", drain.run, drain.verdicts),
-    "enqueue": Measure("one by one, from concurrent callers, in bulk", enqueue.run, enqueue.verdicts),
-    "pickup": Measure("from an enqueue to the start of its job in an idle worker", pickup.run, pickup.verdicts),
-    "depth": Measure("cost per job while many others wait, or are delayed", depth.run, depth.verdicts),
-    "beside": Measure("a worker beside one CPU-bound sync handler", beside.run, beside.verdicts),
+    "drain": Measure(
+        "drain", FILES, "one worker process runs no-op jobs that wait in a file", drain.run, drain.verdicts
+    ),
+    "enqueue": Measure("enqueue", FILES, "one by one, from concurrent callers, in bulk", enqueue.run, enqueue.verdicts),
+    "pickup": Measure(
+        "pickup", FILES, "from an enqueue to the start of its job in an idle worker", pickup.run, pickup.verdicts
+    ),
+    "depth": Measure("depth", FILES, "cost per job while many others wait, or are delayed", depth.run, depth.verdicts),
+    "beside": Measure("beside", FILES, "a worker beside one CPU-bound sync handler", beside.run, beside.verdicts),
+    postgres_drain.NAME: Measure(
+        "drain",
+        SERVER,
+        "one worker process runs no-op jobs that wait; from the first run until the last is settled in the database",
+        postgres_drain.run,
+        postgres_drain.verdicts,
+    ),
+    postgres_enqueue.NAME: Measure(
+        "enqueue",
+        SERVER,
+        "one by one, from concurrent callers, in bulk",
+        postgres_enqueue.run,
+        postgres_enqueue.verdicts,
+    ),
+    postgres_pickup.NAME: Measure(
+        "pickup",
+        SERVER,
+        "from an enqueue in another process to the start of its job in an idle worker",
+        postgres_pickup.run,
+        postgres_pickup.verdicts,
+    ),
+    postgres_depth.NAME: Measure(
+        "depth",
+        SERVER,
+        "the rate while many others wait, and as many are delayed by a day",
+        postgres_depth.run,
+        postgres_depth.verdicts,
+    ),
+    postgres_snapshot.NAME: Measure(
+        "snapshot",
+        SERVER,
+        "the rate while another transaction holds a snapshot, so that nothing can be cleaned up",
+        postgres_snapshot.run,
+        postgres_snapshot.verdicts,
+    ),
 }
+KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))
+
+
+def chosen(kinds: tuple[str, ...], stores: tuple[str, ...]) -> list[str]:
+    """The names of the measures of these kinds that are for one of these stores."""
+    return [name for name, one in MEASURES.items() if one.kind in kinds and set(one.stores) & set(stores)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from bench.child import READY, start
 from bench.child import run as in_child
-from bench.child import start
 from bench.figures import Results, Verdict, judge, percentile, told, values_of
 from bench.lab import Lab, Turn, sqlite_url
 from bench.ours import pickup as ours
@@ -45,7 +45,7 @@ def _seconds(lab: Lab) -> float:
 def _ours_apart(lab: Lab, place: Path) -> None:
     url = sqlite_url(place / "jobmill.db")
     with start(ours.work, url=url, jobs=lab.scale.pickups, seconds=_seconds(lab)) as worker:
-        worker.wait_ready()
+        worker.wait_for(READY)
         pickups = in_child(ours.enqueue, url=url, jobs=lab.scale.pickups, seed=lab.seed)
         pickups.started = worker.result()
     _record(lab, ANOTHER, OURS, pickups)
@@ -60,7 +60,7 @@ def _ours_here(lab: Lab, place: Path) -> None:
 def _huey_apart(lab: Lab, place: Path) -> None:
     path, jobs = str(place / "huey.db"), lab.scale.pickups
     with start(huey_sqlite.pickup_work, path=path, workers=HUEY_WORKERS, jobs=jobs, seconds=_seconds(lab)) as worker:
-        worker.wait_ready()
+        worker.wait_for(READY)
         pickups = in_child(huey_sqlite.pickup_enqueue, path=path, jobs=jobs, seed=lab.seed)
         pickups.started = worker.result()
     _record(lab, ANOTHER, HUEY, pickups)

@@ -2,10 +2,20 @@
 
 from bench.peers.about import About
 
-ABOUT = About(
+GUARANTEE = "kept: another worker claims them when their lease has ended"
+
+ON_SQLITE = About(
     name="jobmill",
     package="jobmill",
     settings="synchronous=FULL (the default), one worker process, async no-op handlers, other defaults: every job "
     "is kept for 7 days after it succeeded",
-    guarantee="kept: another worker claims them when their lease has ended",
+    guarantee=GUARANTEE,
+)
+
+ON_POSTGRES = About(
+    name="jobmill on PostgreSQL",
+    package="jobmill",
+    settings="one worker process, async no-op handlers, uvloop (as `jobmill worker`) unless it says asyncio, other "
+    "defaults: every job is kept for 7 days after it succeeded, in a history table",
+    guarantee=GUARANTEE,
 )

@@ -7,7 +7,7 @@ import secrets
 
 from bench.figures import Ran
 from bench.ours.noop import Noops, noops
-from bench.stopwatch import Stopwatch
+from bench.stopwatch import Stopwatch, metering
 from jobmill.core.changes import Broken, Claim, Exchanged, Settlement
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.store import Store
@@ -39,20 +39,21 @@ async def _work(ours: Noops, slots: int, seconds: float) -> Ran:
 
 def exchange(url: str, batch: int, jobs: int, seconds: float) -> Ran:
     """The port's hot verb without a worker: settle what the last call claimed, and claim as many."""
-    return asyncio.run(_exchange(url, batch, jobs, seconds))
+    return asyncio.run(exchanging(url, batch, jobs, seconds))
 
 
-async def _exchange(url: str, batch: int, jobs: int, seconds: float) -> Ran:
+async def exchanging(url: str, batch: int, jobs: int, seconds: float) -> Ran:
+    """The same, on a loop that runs."""
     async with noops(url) as ours:
         store = ours.client.store
         answer = await store.exchange([], _claim(batch))
-        watch = Stopwatch()
         done = 0
-        while answer.claimed and done < jobs and watch.seconds < seconds:
-            settlements = _settlements(store, answer)
-            answer = await store.exchange(settlements, _claim(batch))
-            done += len(settlements)
-        ran = watch.ran(done)
+        with metering() as watch:
+            while answer.claimed and done < jobs and watch.seconds < seconds:
+                settlements = _settlements(store, answer)
+                answer = await store.exchange(settlements, _claim(batch))
+                done += len(settlements)
+            ran = watch.ran(done)
         await store.exchange(_settlements(store, answer), None)
         return ran
 

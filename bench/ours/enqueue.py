@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import asyncio
 
+from bench import callers as drivers
 from bench.figures import Ran
 from bench.ours.noop import noops
-from bench.stopwatch import Stopwatch
 
 
 def one_by_one(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     """Each caller enqueues one job, awaits the answer, and enqueues the next."""
-    return asyncio.run(_one_by_one(url, callers, jobs, seconds))
+    return asyncio.run(singly(url, callers, jobs, seconds))
 
 
-async def _one_by_one(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+async def singly(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+    """The same, on a loop that runs."""
     async with noops(url) as ours:
-        begun = 0
-        watch = Stopwatch()
-
-        async def call() -> None:
-            nonlocal begun
-            while begun < jobs and watch.seconds < seconds:
-                begun += 1
-                await ours.noop.enqueue()
-
-        await asyncio.gather(*(call() for _ in range(callers)))
-        return watch.ran(begun)
+        return await drivers.one_by_one(ours.noop.enqueue, callers, jobs, seconds)
 
 
 def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     """One caller hands so many jobs in with each call."""
-    return asyncio.run(_bulk(url, size, jobs, seconds))
+    return asyncio.run(in_bulk(url, size, jobs, seconds))
 
 
-async def _bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+async def in_bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+    """The same, on a loop that runs."""
     async with noops(url) as ours:
-        done = 0
-        watch = Stopwatch()
-        while done < jobs and watch.seconds < seconds:
-            done += len(await ours.client.enqueue_many([ours.noop.job() for _ in range(size)]))
-        return watch.ran(done)
+        return await drivers.bulk(
+            lambda: ours.client.enqueue_many([ours.noop.job() for _ in range(size)]), size, jobs, seconds
+        )

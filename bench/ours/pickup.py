@@ -3,71 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from bench.child import ready
-from bench.pickups import Pickups, gaps
-from jobmill.client import connect
+from bench.pickups import Pickups, Starts, one_after_the_other
+from jobmill.client import Client, connect
 from jobmill.handlers import Handler
 from jobmill.worker.worker import Worker
 
 SLOTS = 50
 
 
-class _Starts:
-    """A client whose handler writes down when it started, by the number of the job."""
+def _handled(client: Client, starts: Starts) -> Handler[[int], object]:
+    """A handler that writes down when it started, by the number of the job."""
 
-    def __init__(self, url: str, jobs: int) -> None:
-        self.client = connect(url)
-        self.at: list[int] = [0] * jobs
-        self.all = asyncio.Event()
-        left = jobs
+    async def pick(number: int) -> None:
+        starts.start(number)
 
-        async def pick(number: int) -> None:
-            nonlocal left
-            self.at[number] = time.time_ns()
-            left -= 1
-            if not left:
-                self.all.set()
-
-        self.pick: Handler[[int], object] = self.client.handler()(pick)
+    return client.handler()(pick)
 
 
 def work(url: str, jobs: int, seconds: float) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return asyncio.run(_work(url, jobs, seconds))
+    return asyncio.run(working(url, jobs, seconds))
 
 
-async def _work(url: str, jobs: int, seconds: float) -> list[int]:
-    starts = _Starts(url, jobs)
-    async with starts.client, Worker(starts.client, slots=SLOTS):
+async def working(url: str, jobs: int, seconds: float) -> list[int]:
+    """The same, on a loop that runs."""
+    async with _client(url, jobs) as (client, starts, _), Worker(client, slots=SLOTS):
         ready()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(starts.all.wait(), seconds)
+        await starts.wait(seconds)
     return starts.at
+
+
+@asynccontextmanager
+async def _client(url: str, jobs: int) -> AsyncIterator[tuple[Client, Starts, Handler[[int], object]]]:
+    client, starts = connect(url), Starts(jobs)
+    pick = _handled(client, starts)
+    async with client:
+        yield client, starts, pick
 
 
 def enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
-    return asyncio.run(_enqueue(url, jobs, seed))
+    return asyncio.run(enqueueing(url, jobs, seed))
 
 
-async def _enqueue(url: str, jobs: int, seed: int) -> Pickups:
-    starts = _Starts(url, jobs)
-    async with starts.client:
-        return await _one_after_the_other(starts, jobs, seed)
-
-
-async def _one_after_the_other(starts: _Starts, jobs: int, seed: int) -> Pickups:
-    told = Pickups()
-    for number, gap in enumerate(gaps(random.Random(seed), jobs)):
-        await asyncio.sleep(gap)
-        told.called.append(time.time_ns())
-        await starts.pick.enqueue(number)
-        told.returned.append(time.time_ns())
-    return told
+async def enqueueing(url: str, jobs: int, seed: int) -> Pickups:
+    """The same, on a loop that runs."""
+    async with _client(url, jobs) as (_, _, pick):
+        return await one_after_the_other(pick.enqueue, jobs, seed)
 
 
 def here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
@@ -76,10 +62,8 @@ def here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
 
 
 async def _here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
-    starts = _Starts(url, jobs)
-    async with starts.client, Worker(starts.client, slots=SLOTS):
-        told = await _one_after_the_other(starts, jobs, seed)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(starts.all.wait(), seconds)
+    async with _client(url, jobs) as (client, starts, pick), Worker(client, slots=SLOTS):
+        told = await one_after_the_other(pick.enqueue, jobs, seed)
+        await starts.wait(seconds)
     told.started.extend(starts.at)
     return told

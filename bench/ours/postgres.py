@@ -1,0 +1,102 @@
+"""Jobmill's side of the measures on PostgreSQL, on the loop that `jobmill worker` takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bench.figures import Ran
+from bench.loop import run
+from bench.ours import drain as draining_port
+from bench.ours import enqueue as enqueueing
+from bench.ours import pickup
+from bench.ours.noop import noops
+from bench.pickups import Pickups
+from bench.postgres.draining import draining
+from bench.postgres.server import Session
+from jobmill.client import connect
+from jobmill.worker.worker import Worker
+
+LEFT = "select exists (select from jobmill.jobs)"
+
+#: Straight into the table, as `enqueue_many` would fill it: a million jobs in seconds. Ids sort as uuid7s do.
+FILL = """
+    insert into jobmill.jobs (id, queue, name, priority, due_ms, created_ms, updated_ms, payload)
+    select
+        lpad(to_hex(jobmill.now_ms()), 12, '0') || lpad(to_hex(n), 20, '0'), 'default', 'noop', 0,
+        jobmill.now_ms() + {delay_ms}, jobmill.now_ms(), jobmill.now_ms(), '{{}}'
+    from generate_series(1, {jobs}) as n
+"""
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def fill(url: str, jobs: int) -> None:
+    """Its schema and so many waiting jobs."""
+    run(_fill(url, jobs))
+
+
+async def _fill(url: str, jobs: int) -> None:
+    client = connect(url)
+    await client.store.migrate()
+    await client.close()
+    async with noops(url) as ours:
+        await ours.fill(jobs)
+
+
+def fill_deep(url: str, waiting: int, delayed: int) -> None:
+    """Its schema and so many jobs, of which some are due only tomorrow."""
+    fill(url, 0)
+    with Session(url) as session:
+        session.execute(FILL.format(jobs=delayed, delay_ms=DAY_MS))
+        session.execute(FILL.format(jobs=waiting, delay_ms=0))
+
+
+def drain(url: str, jobs: int, slots: int, counted: int = 0) -> Ran:
+    """One worker runs all jobs; the clock is for all of them, or for the last `counted`."""
+    return run(_drain(url, LEFT, jobs, slots, counted))
+
+
+def drain_on_asyncio(url: str, jobs: int, slots: int) -> Ran:
+    """The same, on asyncio's own loop."""
+    return asyncio.run(_drain(url, LEFT, jobs, slots))
+
+
+def drain_some(url: str, jobs: int, slots: int) -> Ran:
+    """One worker runs so many jobs of more."""
+    return run(_drain(url, None, jobs, slots))
+
+
+async def _drain(url: str, left: str | None, jobs: int, slots: int, counted: int = 0) -> Ran:
+    client = connect(url)
+    async with draining(url, left, jobs, counted) as clock, client:
+
+        @client.handler()
+        async def noop() -> None:
+            clock.run()
+
+        async with Worker(client, slots=slots):
+            return await clock.settled()
+
+
+def exchange(url: str, batch: int, jobs: int, seconds: float) -> Ran:
+    """The port's hot verb without a worker."""
+    return run(draining_port.exchanging(url, batch, jobs, seconds))
+
+
+def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+    """Each caller enqueues one job, awaits the answer, and enqueues the next."""
+    return run(enqueueing.singly(url, callers, jobs, seconds))
+
+
+def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+    """One caller hands so many jobs in with each call."""
+    return run(enqueueing.in_bulk(url, size, jobs, seconds))
+
+
+def pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
+    """The worker's side: says that it is ready, and when it started each job."""
+    return run(pickup.working(url, jobs, seconds))
+
+
+def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+    """The client's side: when each enqueue was called, and when it returned."""
+    return run(pickup.enqueueing(url, jobs, seed))
