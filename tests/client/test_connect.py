@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,13 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path) -> None:
     [
         (
             "mysql://localhost/jobs",
-            "url: expected sqlite:///path or memory://, got 'mysql://localhost/jobs'; for a file",
+            "url: expected postgresql://…, sqlite:///path or memory://, got 'mysql://localhost/jobs'; for a file",
         ),
-        ("jobs.db", "url: expected sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db"),
-        ("/var/jobs.db", "url: expected sqlite:///path or memory://"),
+        (
+            "jobs.db",
+            "url: expected postgresql://…, sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db",
+        ),
+        ("/var/jobs.db", "url: expected postgresql://…, sqlite:///path or memory://"),
         (
             "sqlite://jobs.db",
             "url: expected sqlite:///relative/path or sqlite:////absolute/path, got 'sqlite://jobs.db'",
@@ -97,8 +101,6 @@ def test_urls_that_name_nothing(url: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("url", "extra"),
     [
-        ("postgresql://localhost/jobs", "postgres"),
-        ("postgres://localhost/jobs", "postgres"),
         ("mongodb://localhost/jobs", "mongo"),
         ("mongodb+srv://localhost/jobs", "mongo"),
         ("redis://localhost", "redis"),
@@ -107,4 +109,14 @@ def test_urls_that_name_nothing(url: str, message: str) -> None:
 )
 def test_a_store_that_is_not_here_says_what_to_install(url: str, extra: str) -> None:
     with pytest.raises(jobmill.MissingExtra, match=rf"needs the {extra} store.* pip install 'jobmill\[{extra}\]'"):
+        jobmill.connect(url)
+
+
+@pytest.mark.parametrize("url", ["postgresql://localhost/jobs", "postgres://localhost/jobs?schema=mine&pool=3"])
+def test_postgres_needs_its_driver(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobmill.connect(url).store.name == "postgres"
+    for name in [name for name in sys.modules if name.startswith("jobmill.stores.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(jobmill.MissingExtra, match=r"needs asyncpg: pip install 'jobmill\[postgres\]'"):
         jobmill.connect(url)

@@ -162,7 +162,8 @@ def test_closing_ends_the_calls_of_other_threads(jobs: Client, add: Handler[...,
     assert waiting.wait(5)
     jobs.sync.close()
     thread.join(5)
-    assert [type(error) for error in raised] == [JobmillError]
+    # That the door was closed, or, where a call was under way just then, the store.
+    assert [isinstance(error, JobmillError) for error in raised] == [True]
 
 
 def test_a_door_whose_thread_is_gone_as_after_a_fork_is_opened_anew(jobs: Client, add: Handler[..., Any]) -> None:

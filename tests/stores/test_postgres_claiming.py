@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from jobmill.core.changes import Claim, Reprioritise, Settlement, at
 from jobmill.core.job import KEEP_SUCCEEDED
 from jobmill.stores.postgres import PostgresStore
-from jobmill.stores.postgres.hints import Hints
+from jobmill.stores.postgres.hints import Asked, Hints
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
 from tests.helpers import until
 from tests.servers.postgres import connected
@@ -195,10 +196,17 @@ def ask(hints: Hints, *names: str) -> tuple[list[object], list[object], int]:
     return list(zip(*lists[:5], strict=True)), list(zip(*lists[5:], strict=True)), rewound  # type: ignore[return-value]
 
 
-def learnt(clock: Clock, *claimed: tuple[str, str, int, int, int], rewinds: int = 1) -> Hints:
+CLAIM = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
+Line = tuple[str, str, int, int, int]
+
+
+def learn(hints: Hints, asked: Asked, *claimed: Line, rewinds: int = 1, **about: Any) -> None:
+    hints.learn(asked, claimed, rewinds, **{"pages": 1, "full": True, "passed": False, **about})
+
+
+def learnt(clock: Clock, *claimed: Line) -> Hints:
     hints = Hints(clock)
-    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
-    hints.learn(hints.ask(claim), claimed, rewinds, passed=False)
+    learn(hints, hints.ask(CLAIM), *claimed)
     return hints
 
 
@@ -210,7 +218,7 @@ def test_gaps_lie_around_the_lines_that_are_known() -> None:
     assert rewound == 1
 
 
-def test_claims_return_to_the_start_every_second() -> None:
+def test_under_load_claims_return_to_the_start_every_second() -> None:
     clock = Clock()
     hints = learnt(clock, ("q", "a", 0, 10, 1))
     clock.now += 0.9
@@ -222,30 +230,51 @@ def test_claims_return_to_the_start_every_second() -> None:
 def test_a_return_that_was_dear_comes_less_often_but_every_five_seconds() -> None:
     clock = Clock()
     hints = Hints(clock)
-    clock.now += 1
-    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
-    asked = hints.ask(claim)
+    asked = hints.ask(CLAIM)
+    assert asked.is_return
     clock.now += 2
-    hints.learn(asked, [("q", "a", 0, 10, 1)], 1, passed=False)
+    learn(hints, asked, ("q", "a", 0, 10, 1))
     clock.now += 2.9
     assert ask(hints)[0] != []
     clock.now += 0.2
     assert ask(hints)[0] == []
 
 
+def test_after_a_claim_that_was_not_full_the_next_one_begins_at_the_start() -> None:
+    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
+    asked = hints.ask(CLAIM)
+    assert hints.look_again_ms(asked) is None
+    learn(hints, asked, full=False)
+    assert hints.look_again_ms(asked) == 0
+    assert ask(hints)[0] == []
+
+
+def test_a_long_way_is_gone_for_a_fifth_of_the_time_and_nobody_sleeps_before_it() -> None:
+    clock = Clock()
+    hints = Hints(clock)
+    asked = hints.ask(CLAIM)
+    clock.now += 0.1
+    learn(hints, asked, ("q", "a", 0, 10, 1), full=False, pages=1_000)
+    assert hints.look_again_ms(asked) is None
+    clock.now += 0.1
+    asked = hints.ask(CLAIM)
+    assert asked.has_lines
+    assert hints.look_again_ms(asked) == 300
+    clock.now += 0.31
+    assert ask(hints)[0] == []
+
+
 def test_a_rewind_forgets_all_lines_but_those_of_its_own_answer() -> None:
     hints = learnt(Clock(), ("q", "a", 0, 10, 1))
-    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
-    before, late = hints.ask(claim), hints.ask(claim)
-    hints.learn(before, [("q", "b", 0, 5, 5)], 2, passed=False)
+    before, late = hints.ask(CLAIM), hints.ask(CLAIM)
+    learn(hints, before, ("q", "b", 0, 5, 5), rewinds=2)
     assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
     # Sent before the rewind was known, and so from places that may be too far ahead.
-    hints.learn(late, [("q", "a", 0, 99, 9)], 2, passed=False)
+    learn(hints, late, ("q", "a", 0, 99, 9), rewinds=2)
     assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
 
 
 def test_nothing_is_known_after_jobs_were_passed() -> None:
     hints = learnt(Clock(), ("q", "a", 0, 10, 1))
-    claim = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
-    hints.learn(hints.ask(claim), [("q", "a", 0, 11, 2)], 1, passed=True)
+    learn(hints, hints.ask(CLAIM), ("q", "a", 0, 11, 2), passed=True)
     assert ask(hints)[0] == []

@@ -95,7 +95,9 @@ class Worker:
         books = self._bookkeeper = self._keep_books()
         self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller, books)
         runner = Runner(self._threads, self._deadlines, self.teller, books, self._cut_off)
-        self._exchangers = [self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(), 1)]
+        self._exchangers = [
+            self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(once), 1)
+        ]
         for exchanger in self._exchangers:
             exchanger.once = once
         self.teller.start()
@@ -120,9 +122,9 @@ class Worker:
             store.name,
         )
 
-    def _shares(self) -> list[int]:
-        """The slots, shared by as many exchangers as the store has use for."""
-        several = min(self.client.store.exchanges_in_flight, self.settings.slots)
+    def _shares(self, once: bool) -> list[int]:
+        """The slots, shared by as many exchangers as the store has use for; a tick claims once."""
+        several = 1 if once else min(self.client.store.exchanges_in_flight, self.settings.slots)
         share, rest = divmod(self.settings.slots, several)
         return [share + (number < rest) for number in range(several)]
 

@@ -11,18 +11,19 @@ from msgspec import structs
 from jobmill.core.changes import NewJob, Receipt
 from jobmill.core.facts import Event
 from jobmill.core.job import NO_OPTIONS
+from jobmill.errors import StoreBusy
 
 _encode = msgspec.json.Encoder().encode
 
-#: What can be asked of a connection: a function of the schema, or a statement, and the types of what it takes.
+#: The functions of the schema that enqueue, and the types of what they take.
 TYPES: dict[str, tuple[str, ...]] = {
     "enqueue_jobs": (
-        *("bigint", "boolean", "boolean", "text[]", "text[]", "text[]", "integer[]", "bigint[]", "bigint[]"),
+        *("bigint", "boolean", "boolean", "bigint", "text[]", "text[]", "text[]", "integer[]", "bigint[]", "bigint[]"),
         *("text[]", "text[]", "text[]", "text[]"),
     ),
     "enqueue_recurring": (
-        *("bigint", "boolean", "boolean", "text", "text", "text", "integer", "bigint", "bigint", "text", "text"),
-        *("text", "text", "text", "boolean"),
+        *("bigint", "boolean", "boolean", "bigint", "text", "text", "text", "integer", "bigint", "bigint", "text"),
+        *("text", "text", "text", "text", "boolean"),
     ),
 }
 
@@ -31,22 +32,32 @@ Ask = Callable[[str, Sequence[object]], Awaitable[Sequence[Sequence[Any]]]]
 
 # An owner of a unique key that is gone whenever we look: more often than this is no coincidence.
 _TRIES = 20
+# Of payloads, in one statement: PostgreSQL takes no more than 1 GB.
+MOST_BYTES = 128 * 1024 * 1024
 
 
 class FeedIsOn(Exception):
     """Nothing was done: the feed of a queue is on, and what is told must be in the same transaction."""
 
 
+class Elsewhere(Exception):
+    """Nothing was done: this is not the database that it should be."""
+
+
 async def enqueue(
-    ask: Ask, new_jobs: Sequence[NewJob], at_ms: int | None, *, told: bool, inside: bool
+    ask: Ask, new_jobs: Sequence[NewJob], at_ms: int | None, *, told: bool, inside: bool, home: int | None = None
 ) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. FeedIsOn unless `told`; `inside` a caller's transaction."""
+    """Insert jobs; a receipt for each, in order. FeedIsOn unless `told`; `inside` a caller's transaction.
+
+    With `home` (see home.sql) Elsewhere where the schema is another one.
+    """
     receipts: list[Receipt] = []
+    first = (at_ms, told, inside, home)
     for group in _groups(new_jobs):
         if group[0].recurrence is None:
-            receipts += await _insert(ask, group, (at_ms, told, inside))
+            receipts += await _insert(ask, group, first)
         else:
-            receipts.append(await _recurring(ask, group[0], (at_ms, told, inside)))
+            receipts.append(await _recurring(ask, group[0], first))
     return receipts
 
 
@@ -61,10 +72,13 @@ def _groups(new_jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
     """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
     group: list[NewJob] = []
     seen: set[str] = set()
+    size = 0
     for new in new_jobs:
-        if group and (new.recurrence is not None or group[0].recurrence is not None or new.id in seen):
+        size += len(new.payload_json)
+        alone = new.recurrence is not None or (group and group[0].recurrence is not None)
+        if group and (alone or new.id in seen or size > MOST_BYTES):
             yield group
-            group, seen = [], set()
+            group, seen, size = [], set(), len(new.payload_json)
         group.append(new)
         seen.add(new.id)
     if group:
@@ -78,16 +92,22 @@ async def _insert(ask: Ask, new_jobs: list[NewJob], first: tuple[object, ...]) -
         rows = await ask("enqueue_jobs", (*first, *_columns([new_jobs[place] for place in places])))
         again = []
         for number, id, how in rows:
-            if how == "feed":
-                raise FeedIsOn
+            _check_done(how)
             if how == "again":
                 again.append(places[number - 1])
             else:
                 receipts[places[number - 1]] = Receipt(id, how)
         if not again:
-            break
+            return receipts
         places = again
-    return receipts
+    raise StoreBusy(f"{_TRIES} times the live job that has a unique key of these was there, and gone when looked at")
+
+
+def _check_done(how: str) -> None:
+    if how == "feed":
+        raise FeedIsOn
+    if how == "elsewhere":
+        raise Elsewhere
 
 
 def _columns(new_jobs: Sequence[NewJob]) -> tuple[list[object], ...]:
@@ -128,8 +148,7 @@ async def _recurring(ask: Ask, new: NewJob, first: tuple[object, ...]) -> Receip
             *(new.unique_key, new.tenant, _options(new), rule, new.keeps_due),
         ),
     )
-    if how == "feed":
-        raise FeedIsOn
+    _check_done(how)
     return Receipt(id, how)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
+from msgspec import structs
 
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Settled, Settlement
 from jobmill.core.facts import Event
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres.hints import Asked
 from jobmill.stores.postgres.offices import Office
 from jobmill.stores.postgres.rows import Unreadable, bare_job, claimed_job
 from jobmill.stores.postgres.statements import Statements, quoted
@@ -182,6 +185,13 @@ def claim_events(rows: Sequence[asyncpg.Record], worker: str, now_ms: int) -> It
         yield from facts.of_claim(job, now_ms, lease_lost=row[12])
 
 
+def _rest(claim: Claim, rows: Sequence[asyncpg.Record]) -> Claim:
+    """What a claim leaves to be wished for."""
+    taken = Counter(row[2] for row in rows)
+    names = {name: room - taken[name] for name, room in claim.names.items()}
+    return structs.replace(claim, n=claim.n - len(rows), names=names)
+
+
 class Exchanging:
     """One exchange: the call, and what it is told to feeds, hints and sleepers."""
 
@@ -210,18 +220,37 @@ class Exchanging:
         parameters = (*batch.parameters(), *claim_parameters(claim, batch.not_these()), *hints)
         rows, head = await self._call(parameters)
         now_ms: int = head[6]
-        if claim is not None and asked is not None:
-            places = [(row[1], row[2], row[4], row[5], row[7]) for row in rows]
-            office.hints.learn(asked, places, head[7], passed=bool(batch.not_these()))
-        jobs = [] if claim is None else claimed(rows, claim, now_ms)
+        jobs, next_due_ms = await self._learn(asked, rows, head)
         overtaken = batch.overtaken()
         answers = await self._settle(overtaken)
         settled = [one.lease.id for one, how in zip(overtaken, answers, strict=True) if how == "done"]
         batch.also(settled, await self._settle(batch.later))
         self.wakes = batch.freed()
-        # What was settled after the claim may be due before what the claim has seen.
-        next_due_ms = now_ms if settled or batch.later else head[5]
+        if settled or batch.later:
+            # What was settled after the claim may be due before what the claim has seen.
+            next_due_ms = now_ms
         return Exchanged(settled=batch.answers(), claimed=jobs, next_due_ms=next_due_ms, now_ms=now_ms)
+
+    async def _learn(
+        self, asked: Asked | None, rows: list[asyncpg.Record], head: asyncpg.Record
+    ) -> tuple[list[Claimed | Broken], int | None]:
+        """What was claimed, and when to claim again; where hints may have hidden something, after a second look."""
+        claim, hints = self._claim, self._office.hints
+        next_due_ms: int | None = head[5]
+        if claim is None or asked is None:
+            return [], next_due_ms
+        jobs = claimed(rows, claim, head[6])
+        places = [(row[1], row[2], row[4], row[5], row[7]) for row in rows]
+        passed = bool(self._batch.not_these())
+        hints.learn(asked, places, head[7], pages=head[8], full=len(rows) >= claim.n, passed=passed)
+        # What was settled here to wait is not for this call; no place hides it, for it lies ahead or was a rewind.
+        again_ms = None if passed else hints.look_again_ms(asked)
+        if again_ms == 0:
+            rest = await Exchanging(self._office, self._statements, [], _rest(claim, rows), self._at_ms).run()
+            return jobs + rest.claimed, rest.next_due_ms
+        if again_ms is not None:
+            next_due_ms = min(head[6] + again_ms, next_due_ms or head[6] + again_ms)
+        return jobs, next_due_ms
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """In a call of their own; mostly there are none."""
@@ -245,7 +274,7 @@ class Exchanging:
     async def _call_told(
         self, connection: Connection, parameters: tuple[object, ...]
     ) -> tuple[list[asyncpg.Record], asyncpg.Record]:
-        async with connection.transaction():
+        async with transaction(connection):
             rows = await connection.fetch(call(self._statements), self._at_ms, True, *parameters)
             head = rows.pop()
             self._batch.learn(head[3])

@@ -1,14 +1,18 @@
 """Hints: where claims of this process have got to, so that the next one need not begin at the start.
 
-Behind the last claimed job of a line (a queue, name and priority) everything is running, settled, or somebody else's. A
-hint that is wrong costs time, never a job: claims return to the start every second (every five where that is dear),
-and at once when the server says that a job was put behind (`rewinds`).
+Behind the last claimed job of a line (a queue, name and priority) everything is running, settled, somebody else's, or
+was committed late. A hint that is wrong costs time, never a job:
+
+- claims return to the start at once when the server says that a job was put behind (`rewinds`);
+- under load, when claims come back full, every second, or up to every five where the way is long;
+- otherwise each time, unless the way is long. Nobody goes to sleep over a look that did not begin at the start.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jobmill.core.changes import Claim
 
@@ -17,20 +21,25 @@ Place = tuple[int, int]  # due_ms, seq
 MOST_PRIORITY = 2**31 - 1
 RETURN_SECONDS = 1.0
 RETURN_AT_LATEST_SECONDS = 5.0
-# A return may take a fiftieth of the time.
+# What returns may take of the time: a fiftieth under load, a fifth where others wait for what they find.
 _SHARE = 50
+_SHARE_WHEN_SHORT = 5
+# A way of so few pages of the index is no way.
+SHORT_WAY = 100
 
 
 class Asked:
     """The hints that one exchange was sent with."""
 
-    __slots__ = ("began", "generation", "is_return", "parameters")
+    __slots__ = ("began", "generation", "has_lines", "is_return", "parameters")
 
-    def __init__(self, generation: int, began: float, is_return: bool, parameters: tuple[object, ...]) -> None:
+    def __init__(self, generation: int, began: float, is_return: bool, parameters: tuple[Any, ...]) -> None:
         self.generation = generation
         self.began = began
         self.is_return = is_return
         self.parameters = parameters
+        #: Whether it begins anywhere but at the start; parameters are the rewinds, then columns of lines, then of gaps.
+        self.has_lines = bool(parameters[1])
 
 
 class Hints:
@@ -42,12 +51,15 @@ class Hints:
         self._rewound = -1
         self._generation = 0
         self._returned = monotonic()
-        self._return_after = RETURN_SECONDS
+        # Of the last return: how long it took, and how many pages it read. Of the last claim: whether it was full.
+        self._took = 0.0
+        self._pages = 0
+        self._was_full = False
 
     def ask(self, claim: Claim) -> Asked:
         """The parameters rewound, line_* and gap_* of an exchange with this claim."""
         now = self._monotonic()
-        is_return = now >= self._returned + self._return_after
+        is_return = now >= self._returned + self._pause()
         if is_return:
             self._forget()
             self._returned = now
@@ -65,16 +77,36 @@ class Hints:
         parameters = (self._rewound, *_columns(lines, 5), *_columns(gaps, 4))
         return Asked(self._generation, now, is_return, parameters)
 
+    def _pause(self) -> float:
+        """How long after a return the next one is due, in seconds."""
+        if self._was_full:
+            return min(RETURN_AT_LATEST_SECONDS, max(RETURN_SECONDS, _SHARE * self._took))
+        return 0.0 if self._pages <= SHORT_WAY else min(RETURN_AT_LATEST_SECONDS, _SHARE_WHEN_SHORT * self._took)
+
+    def look_again_ms(self, asked: Asked) -> int | None:
+        """When to look again, from now, after a claim that may have missed something; None where it cannot have."""
+        if self._was_full or asked.is_return or not asked.has_lines:
+            return None
+        return max(0, round(1000 * (self._returned + self._pause() - self._monotonic())))
+
     def learn(
-        self, asked: Asked, claimed: Iterable[tuple[str, str, int, int, int]], rewinds: int, *, passed: bool
+        self,
+        asked: Asked,
+        claimed: Sequence[tuple[str, str, int, int, int]],
+        rewinds: int,
+        *,
+        pages: int,
+        full: bool,
+        passed: bool,
     ) -> None:
-        """What an exchange claimed: queue, name, priority, due_ms and seq of each job.
+        """What an exchange claimed: queue, name, priority, due_ms and seq of each job; and if that was all it could.
 
         `passed`: it had to leave jobs behind that it settled itself, and nothing is known of the lines.
         """
+        self._was_full = full
         if asked.is_return:
-            took = self._monotonic() - asked.began
-            self._return_after = min(RETURN_AT_LATEST_SECONDS, max(RETURN_SECONDS, _SHARE * took))
+            self._took = self._monotonic() - asked.began
+            self._pages = pages
         if rewinds != self._rewound:
             self._forget()
             self._rewound = rewinds

@@ -33,6 +33,7 @@ DECLARE
     is_new boolean;
     due bigint;
     next_ms bigint;
+    pages bigint := pg_stat_get_xact_blocks_fetched('{schema}.jobs_line'::regclass);
 BEGIN
     FOREACH this_queue IN ARRAY queues LOOP
         most := open_n;
@@ -240,6 +241,7 @@ BEGIN
         EXIT WHEN open_n = 0;
     END LOOP;
     RETURN QUERY SELECT
-        NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, next_ms, now_ms, NULL::bigint, NULL::integer,
+        NULL::text, NULL::text, NULL::text, NULL::text, NULL::integer, next_ms, now_ms, NULL::bigint,
+        (pg_stat_get_xact_blocks_fetched('{schema}.jobs_line'::regclass) - pages)::integer,
         NULL::integer, NULL::integer, NULL::text, NULL::boolean;
 END $$;

@@ -1,30 +1,38 @@
 -- Enqueue from plain SQL, in the caller's transaction: SELECT {schema}.enqueue('send_email', '{"to": "ada"}').
 -- Returns the id of the job; of the live job that has its unique key, where there is one (NULL where that is no uuid).
+-- A payload given as text or json is kept byte for byte.
+-- Measured: 170 us of the server a call, of which enqueue_jobs takes 110.
 CREATE OR REPLACE FUNCTION {schema}.enqueue(
-    name text, payload jsonb DEFAULT '{}', queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    name text, payload text, queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
-) RETURNS uuid LANGUAGE plpgsql AS $$
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     new_id text;
-    due_ms bigint := floor(extract(epoch FROM due_at) * 1000);
+    due_ms bigint;
     answer record;
 BEGIN
-    PERFORM {schema}.check_text('name', name, 255, '[[:space:][:cntrl:]]', false);
-    PERFORM {schema}.check_text('queue', queue, 255, '[[:space:][:cntrl:]:]', false);
-    PERFORM {schema}.check_text('unique_key', unique_key, 1024, '[[:cntrl:]]', true);
-    PERFORM {schema}.check_text('tenant', tenant, 255, '[[:cntrl:]]', true);
-    IF payload IS NULL THEN
-        RAISE 'payload: expected JSON, got NULL' USING HINT = 'for a handler without parameters leave it out, or give {}';
-    END IF;
+    PERFORM
+        {schema}.check_text('name', name, 255, false, false),
+        {schema}.check_text('queue', queue, 255, false, false),
+        {schema}.check_text('unique_key', unique_key, 1024, true, true),
+        {schema}.check_text('tenant', tenant, 255, true, true),
+        {schema}.check_payload(payload);
     IF priority IS NULL OR priority NOT BETWEEN 0 AND 2097151 THEN
-        RAISE 'priority: expected a whole number from 0 to 2097151, got %', priority;
+        RAISE 'priority: expected a whole number from 0 to 2097151, got %', coalesce(priority::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF due_at NOT BETWEEN 'epoch' AND '9999-12-31 23:59:59.999999+00' THEN
+        RAISE 'due_at: expected a time in the years 1970 to 9999 of UTC, got %', due_at
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    due_ms := floor(extract(epoch FROM due_at) * 1000);
     LOOP
         new_id := {schema}.new_id();
         SELECT given.id, given.how INTO answer
         FROM {schema}.enqueue_jobs(
-            NULL, true, true, ARRAY[new_id], ARRAY[queue], ARRAY[name], ARRAY[priority], ARRAY[due_ms],
-            ARRAY[0]::bigint[], ARRAY[payload::text], ARRAY[unique_key], ARRAY[tenant], '{}'
+            NULL, true, true, NULL, ARRAY[new_id], ARRAY[queue], ARRAY[name], ARRAY[priority], ARRAY[due_ms],
+            ARRAY[0]::bigint[], ARRAY[payload], ARRAY[unique_key], ARRAY[tenant], '{}'
         ) AS given;
         IF NOT FOUND THEN
             INSERT INTO {schema}.events (queue, event)
@@ -42,3 +50,15 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.enqueue(
+    name text, payload json, queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
+) RETURNS uuid LANGUAGE sql
+    RETURN {schema}.enqueue($1, $2::text, $3, $4, $5, $6, $7);
+
+CREATE OR REPLACE FUNCTION {schema}.enqueue(
+    name text, payload jsonb DEFAULT '{}', queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
+) RETURNS uuid LANGUAGE sql
+    RETURN {schema}.enqueue($1, $2::text, $3, $4, $5, $6, $7);

@@ -1,12 +1,15 @@
 -- Insert jobs that have no recurrence, and whose ids differ. An array that no job of the call uses may be empty.
--- at_ms is now (NULL: by the server's clock). Rows only for jobs that were not created: number, the id that stands for
--- the job, and how: 'exists', 'duplicate' or 'again'. One row 'feed': nothing was done, a feed is on and not `told`.
--- Measured at 1,000 a call: 6.5 us of the server and 460 B of log a job, of which the look into the history takes 0.9 us.
+-- at_ms is now (NULL: by the server's clock). `inside` a transaction of the caller's, sleepers are woken with its commit.
+-- Rows only for jobs that were not created: number, the id that stands for the job, and how: 'exists', 'duplicate' or
+-- 'again'. One row where nothing was done: 'feed', one is on and not `told`; 'elsewhere', this is not `home`.
+-- Measured at 1,000 a call, three rounds side by side, server and log per job: ON CONFLICT 7.1 to 8.8 us and 450 B, plain
+-- INSERT first 4.6 to 6.2 us and 402 B. The look into the history is lost in the noise.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_jobs(
-    at_ms bigint, told boolean, inside boolean, ids text[], queues text[], names text[], priorities integer[],
+    at_ms bigint, told boolean, inside boolean, home bigint, ids text[], queues text[], names text[], priorities integer[],
     dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[]
-) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     now_ms bigint := coalesce(at_ms, {schema}.now_ms());
@@ -14,11 +17,40 @@ DECLARE
     taken text[];
     final text[] := '{}';
 BEGIN
+    IF home IS NOT NULL THEN
+        IF home IS DISTINCT FROM {home} THEN
+            RETURN QUERY SELECT 0, NULL::text, 'elsewhere';
+            RETURN;
+        END IF;
+    END IF;
     IF NOT told AND EXISTS (SELECT FROM {schema}.queues AS known WHERE known.feed AND known.queue = ANY (queues)) THEN
         RETURN QUERY SELECT 0, NULL::text, 'feed';
         RETURN;
     END IF;
-    LOOP
+    IF cardinality(unique_keys) = 0 THEN
+        -- Mostly all ids are new, and to insert first is cheaper than to look first, which ON CONFLICT does.
+        BEGIN
+            INSERT INTO {schema}.jobs (
+                id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options
+            )
+            SELECT
+                given.id, given.queue, given.name, given.priority, coalesce(given.due_ms, now_ms + given.delay_ms),
+                now_ms, now_ms, given.payload, given.tenant, given.options
+            FROM unnest(ids, queues, names, priorities, dues, delays, payloads, tenants, optionses) WITH ORDINALITY
+                AS given (id, queue, name, priority, due_ms, delay_ms, payload, tenant, options, n)
+            ORDER BY given.n;
+            made := ids;
+            PERFORM {schema}.check_not_ended(ids);
+            -- After the insert: from here on nobody else can make a job of this id. A look before it would miss one that
+            -- is settled in between.
+            IF EXISTS (SELECT FROM {schema}.history WHERE history.id = ANY (ids)) THEN
+                RAISE unique_violation;
+            END IF;
+        EXCEPTION WHEN unique_violation THEN
+            made := NULL;
+        END;
+    END IF;
+    WHILE made IS NULL LOOP
         WITH given AS (
             SELECT *
             FROM unnest(ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses)
@@ -40,15 +72,15 @@ BEGIN
         )
 
         SELECT coalesce(array_agg(inserted.id), '{}') INTO made FROM inserted;
-        -- After the insert: from here on nobody else can make a job of this id. A look before it would miss one that is
-        -- settled in between.
+        PERFORM {schema}.check_not_ended(made);
         SELECT array_agg(history.id) INTO taken FROM {schema}.history WHERE history.id = ANY (made);
         EXIT WHEN taken IS NULL;
         -- All of them: one of the others may be a duplicate only of a job that has to go.
         DELETE FROM {schema}.jobs WHERE jobs.id = ANY (made);
         final := final || taken;
+        made := NULL;
     END LOOP;
-    IF EXISTS (SELECT FROM unnest(dues) AS given (due_ms) WHERE given.due_ms < now_ms) THEN
+    IF cardinality(dues) > 0 AND EXISTS (SELECT FROM unnest(dues) AS given (due_ms) WHERE given.due_ms < now_ms) THEN
         PERFORM nextval('{schema}.rewinds');
     END IF;
     IF inside THEN
@@ -74,4 +106,24 @@ BEGIN
         ON owner.queue = one.queue AND owner.name = one.name AND owner.unique_key IS NOT NULL
         AND {schema}.key_hash(owner.unique_key) = {schema}.key_hash(one.unique_key)
     WHERE one.id NOT IN (SELECT unnest(made));
+END $$;
+
+-- In a transaction that keeps its first snapshot, a job that has ended since then is seen by nothing but an index: raise a
+-- serialization failure where one has such an id, as PostgreSQL does for whatever else has changed. The probe is undone.
+CREATE OR REPLACE FUNCTION {schema}.check_not_ended(ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable') THEN
+        RETURN;
+    END IF;
+    BEGIN
+        INSERT INTO {schema}.history (
+            due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms, finished_ms, state, worker,
+            id, queue, name, payload
+        )
+        SELECT 0, 0, 0, 0, 0, 0, 0, 0, 0, 'cancelled', '', one.id, '', '', 'null' FROM unnest(ids) AS one (id)
+        ON CONFLICT DO NOTHING;
+        RAISE SQLSTATE 'JOBML';
+    EXCEPTION WHEN SQLSTATE 'JOBML' THEN
+        NULL;
+    END;
 END $$;

@@ -1,17 +1,24 @@
 -- Insert a job with a recurrence, or give its recurrence, payload and due time to the live job that has its key.
--- given_recurrence is its JSON without a revision. One row: the id that stands for the job, and how; 'feed' as above.
+-- given_recurrence is its JSON without a revision. One row: the id that stands for the job, and how; 'feed' and
+-- 'elsewhere' as in enqueue_jobs. A live job that has all of it already is not written, and so not locked until the commit.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_recurring(
-    at_ms bigint, told boolean, inside boolean, given_id text, given_queue text, given_name text, given_priority integer,
-    given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text, given_options text,
-    given_recurrence text, keeps_due boolean
-) RETURNS TABLE (id text, how text) LANGUAGE plpgsql
-SET enable_seqscan = off SET jit = off AS $$
+    at_ms bigint, told boolean, inside boolean, home bigint, given_id text, given_queue text, given_name text,
+    given_priority integer, given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text,
+    given_options text, given_recurrence text, keeps_due boolean
+) RETURNS TABLE (id text, how text) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     now_ms bigint := coalesce(at_ms, {schema}.now_ms());
     due bigint := coalesce(given_due, now_ms + given_delay);
     owner record;
 BEGIN
+    IF home IS NOT NULL THEN
+        IF home IS DISTINCT FROM {home} THEN
+            RETURN QUERY SELECT NULL::text, 'elsewhere';
+            RETURN;
+        END IF;
+    END IF;
     IF NOT told AND EXISTS (SELECT FROM {schema}.queues AS known WHERE known.feed AND known.queue = given_queue) THEN
         RETURN QUERY SELECT NULL::text, 'feed';
         RETURN;
@@ -22,7 +29,7 @@ BEGIN
     IF due < now_ms THEN
         PERFORM nextval('{schema}.rewinds');
     END IF;
-    -- Until it is inserted or its owner is locked: an owner may go, or come, in between.
+    -- Until it is inserted or its owner is written: an owner may go, or come, in between.
     LOOP
         IF EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = given_id)
             OR EXISTS (SELECT FROM {schema}.history WHERE history.id = given_id)
@@ -30,22 +37,28 @@ BEGIN
             RETURN QUERY SELECT given_id, 'exists';
             RETURN;
         END IF;
-        SELECT jobs.id, jobs.recurrence, jobs.revision INTO owner
+        SELECT
+            jobs.id, jobs.recurrence IS NOT NULL AS recurs,
+            keeps_due AND jobs.recurrence = given_recurrence AND jobs.payload = given_payload AS has_all
+        INTO owner
         FROM {schema}.jobs
         WHERE
             jobs.queue = given_queue AND jobs.name = given_name AND jobs.unique_key IS NOT NULL
-            AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(given_key)
-        FOR UPDATE;
-        IF FOUND AND owner.recurrence IS NULL THEN
+            AND {schema}.key_hash(jobs.unique_key) = {schema}.key_hash(given_key);
+        IF FOUND AND NOT owner.recurs THEN
             RETURN QUERY SELECT owner.id, 'duplicate';
             RETURN;
         ELSIF FOUND THEN
-            UPDATE {schema}.jobs SET updated_ms = now_ms, payload = given_payload WHERE jobs.id = owner.id;
-            IF NOT keeps_due OR owner.recurrence <> given_recurrence THEN
+            IF NOT owner.has_all THEN
+                -- Compared with the row as it is when it is locked.
                 UPDATE {schema}.jobs SET
-                    due_ms = due, slot_ms = due, recurrence = given_recurrence,
-                    revision = coalesce(owner.revision, 0) + 1
-                WHERE jobs.id = owner.id;
+                    updated_ms = now_ms, payload = given_payload, recurrence = given_recurrence,
+                    due_ms = CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN jobs.due_ms ELSE due END,
+                    slot_ms = CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN jobs.slot_ms ELSE due END,
+                    revision = coalesce(jobs.revision, 0)
+                    + CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN 0 ELSE 1 END
+                WHERE jobs.id = owner.id AND jobs.recurrence IS NOT NULL;
+                CONTINUE WHEN NOT FOUND;
             END IF;
             RETURN QUERY SELECT owner.id, 'updated';
             RETURN;
@@ -58,6 +71,7 @@ BEGIN
             given_tenant, given_options, given_recurrence, 0, due, 0, 0
         ) ON CONFLICT DO NOTHING;
         IF FOUND THEN
+            PERFORM {schema}.check_not_ended(ARRAY[given_id]);
             IF EXISTS (SELECT FROM {schema}.history WHERE history.id = given_id) THEN
                 DELETE FROM {schema}.jobs WHERE jobs.id = given_id;
                 CONTINUE;

@@ -1,6 +1,7 @@
 -- Settle what is finished, then claim what is free: one statement, one commit.
 -- Rows: the claimed jobs, in any order, and last a head: id NULL; payload: the settled ids as a JSON array, NULL for all;
--- due_ms: next due; created_ms: now; seq: how often claims were rewound; extra: 'feed' where nothing was done, because a
+-- due_ms: next due; created_ms: now; seq: how often claims were rewound; errors:
+-- how many pages of the index jobs_line were read; extra: 'feed' where nothing was done, because a
 -- feed is on and not `told`.
 -- Measured at 100 a call with the default retention: 16 us of the server and 681 B of log a job; without history 13 us
 -- and 288 B.

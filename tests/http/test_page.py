@@ -1,0 +1,49 @@
+"""docs/http.md: its tables name exactly the options, arguments, answers and counts of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import click
+
+from jobmill import Tick
+from jobmill.cli import main
+from jobmill.http import TickEndpoint, answers
+from jobmill.options import Duration
+from tests.docs.pages import ROOT, code_of, table
+
+PAGE = ROOT / "docs/http.md"
+
+
+def test_options_of_the_command() -> None:
+    options = {name: option for option in main.commands["http"].params for name in option.opts}
+    told = {code_of(row["option"]): row["default"] for row in table(PAGE, "Serve it", "option")}
+    assert {*told, "--quiet", "-q", "--url", "target"} == options.keys()
+    for name, default in told.items():
+        option = options[name]
+        assert isinstance(option, click.Option)
+        assert default.strip("`") in str(option.help), name
+        if not default.startswith("`"):
+            assert str(option.default) == default, name
+
+
+def test_arguments() -> None:
+    rows = table(PAGE, "In your own app", "argument")
+    parameters = inspect.signature(TickEndpoint).parameters
+    assert [code_of(row["argument"]) for row in rows] == list(parameters)
+    for row, parameter in zip(rows[1:], list(parameters.values())[1:], strict=True):
+        told: Duration | None = eval(code_of(row["default"]))
+        assert told == parameter.default, parameter.name
+
+
+def test_answers() -> None:
+    told = {int(one) for row in table(PAGE, "Answers", "status") for one in re.findall(r"\d+", row["status"])}
+    known = {one.status for one in vars(answers).values() if isinstance(one, answers.Answer)}
+    assert told == known | {answers.ticked(Tick()).status}
+
+
+def test_counts() -> None:
+    told = [code_of(row["count"]) for row in table(PAGE, "Answers", "count")]
+    assert told == list(Tick.__struct_fields__)
+    assert list(answers.ticked(Tick()).body) == ["ok", *told]

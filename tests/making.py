@@ -1,0 +1,69 @@
+"""The stores under test, made the same way in every folder.
+
+All tests of one PostgreSQL server have one migrated database in turn: emptying it is quicker than making another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobmill.store import Store
+
+if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from tests.servers.postgres import PostgresServers
+
+_TABLES = ("jobs", "history", "logs", "queues", "running", "events", "sleepers", "usage")
+_EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
+
+# By the name of the server.
+_migrated: dict[str, str] = {}
+
+
+async def emptied_postgres(servers: PostgresServers, name: str | None = None) -> str:
+    """The URL of a migrated database without jobs, on the server of this name; without one, on the newest."""
+    from jobmill.stores.postgres import PostgresStore
+    from tests.servers.postgres import connected
+
+    name = name or servers.names()[0]
+    if name not in _migrated:
+        url = servers[name].url(await servers[name].create_database())
+        store = PostgresStore(url)
+        await store.migrate()
+        await store.close()
+        _migrated[name] = url
+    async with connected(_migrated[name]) as connection:
+        await connection.execute(_EMPTY)
+    return _migrated[name]
+
+
+async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    """Where an empty store is; for `jobmill.connect`, here or in another process."""
+    match store_name:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{folder / 'jobs.db'}"
+        case "postgres":
+            return await emptied_postgres(request.getfixturevalue("postgres_servers"))
+    raise ValueError(f"nothing makes the store {store_name} yet")
+
+
+def make_store(url: str, clock: Callable[[], int] | None = None) -> Store:
+    """The store at a URL of `make_url`, not yet opened: quick rather than safe, by a clock of the test's own."""
+    match url.split(":///"):
+        case ["memory://"]:
+            from jobmill.stores.memory import MemoryStore
+
+            return MemoryStore(clock=clock)
+        case ["sqlite", path]:
+            from jobmill.stores.sqlite import SqliteStore
+
+            return SqliteStore(path, clock=clock, synchronous="OFF")
+        case _:
+            from jobmill.stores.postgres import PostgresStore
+
+            return PostgresStore(url, clock=clock)
