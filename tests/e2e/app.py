@@ -30,6 +30,21 @@ async def short(context: Context, n: int) -> int:
     return n
 
 
+@jobs.handler(max_crashes=1_000)
+async def fenced(context: Context, ms: int = 2) -> int:
+    """A little work, which returns the claim that it was done under, and may be lost as often as you like."""
+    note(context)
+    await asyncio.sleep(ms / 1000)
+    note(context, "end")
+    return context.fence
+
+
+@jobs.handler()
+async def stamped() -> float:
+    """When it began."""
+    return time.time()
+
+
 @jobs.handler(max_attempts=1)
 async def deadly(context: Context) -> None:
     """Kills its worker."""

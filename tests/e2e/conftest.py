@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class Place:
-    """A database file, the notes of all runs, and the processes that work there."""
+    """A store (a file of its own, unless a URL is given), the notes of all runs, and the processes that work there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, url: str | None = None) -> None:
         self.path = path
-        self.url = f"sqlite:///{path / 'jobs.db'}"
+        self.url = url or f"sqlite:///{path / 'jobs.db'}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from jobmill.errors import StoreAway
 from jobmill.events import being_cancelled
 
 log = logging.getLogger("jobmill")
@@ -58,7 +59,10 @@ async def loop_for_ever(
             if being_cancelled(error):
                 raise
             wait = pause.next()
-            log.exception("the %s loop raised; it goes on in %.1f s", name, wait)
+            if isinstance(error, StoreAway):
+                log.warning("the %s loop cannot reach the store (%s); trying again in %.1f s", name, error, wait)
+            else:
+                log.exception("the %s loop raised; it goes on in %.1f s", name, wait)
             tell(error)
         await asyncio.sleep(wait)
 

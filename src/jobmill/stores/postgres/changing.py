@@ -28,6 +28,7 @@ from jobmill.core.job import KEEP_FAILED, JobOptions, Keep, State
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.filters import Conditions
+from jobmill.stores.postgres.jobs_table import catch_up
 from jobmill.stores.postgres.rows import bare_job
 from jobmill.stores.postgres.statements import Statements, quoted
 
@@ -162,6 +163,7 @@ class Changing:
 
     async def purge(self, limit: int) -> Purged:
         """Remove jobs that are too old, then those that are not among the last of their queue and state."""
+        await catch_up(self._connection, self._statements)
         found = await self._fetch("purge_old", self._now_ms, limit + 1)
         for queue, state, last in await self._connection.fetch(self._statements("keep_last")):
             if len(found) <= limit:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobmill.errors import SchemaTooNew, SchemaTooOld
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres import jobs_table
+from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.statements import HERE, Statements, quoted
 
 
@@ -46,19 +47,24 @@ async def check(connection: Connection, statements: Statements) -> None:
 
 async def bring_up_to_date(connection: Connection, statements: Statements) -> list[str]:
     """Run what is missing, all or nothing; the names of the migrations that ran."""
-    async with connection.transaction():
+    async with transaction(connection):
         # Whoever comes second waits here, and then finds that there is nothing left to do.
         await connection.execute(f"SELECT pg_advisory_xact_lock({statements.lock})")
         done = await applied(connection, statements)
         missing = [file for number, file in files() if number not in done]
         if missing:
             await connection.execute(_script(missing, statements, fresh=not done))
+            await jobs_table.renew(connection, statements)
         return [file.stem for file in missing]
 
 
-def script(statements: Statements) -> str:
-    """All migrations as one script for psql, for a database that has none of them."""
-    return f"BEGIN;\n{_script([file for _, file in files()], statements, fresh=True)}COMMIT;\n"
+def script(statements: Statements, table: str | None = None) -> str:
+    """All migrations as one script for psql, for a database that has none of them; and with a jobs table."""
+    lock = f"SELECT pg_advisory_xact_lock({statements.lock});\n"
+    parts = ["BEGIN;\n", lock, _script([file for _, file in files()], statements, fresh=True)]
+    if table is not None:
+        parts += ["\n", jobs_table.script(statements, table)]
+    return "".join([*parts, "COMMIT;\n"])
 
 
 def _script(missing: Sequence[Path], statements: Statements, *, fresh: bool) -> str:

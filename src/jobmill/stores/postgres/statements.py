@@ -11,7 +11,7 @@ import re
 import zlib
 from pathlib import Path
 
-from jobmill.core.job import LOG_LINES_KEPT
+from jobmill.core.job import KEEP_FAILED, LOG_LINES_KEPT
 from jobmill.errors import Invalid
 
 HERE = Path(__file__).parent
@@ -45,6 +45,10 @@ class Statements:
         text = _INSTALL.sub(lambda found: self._file(found[1]), file.read_text("utf-8"))
         return self._filled(text)
 
+    def script(self, name: str) -> str:
+        """The same of sql/<name>.sql."""
+        return self.migration(HERE / "sql" / f"{name}.sql")
+
     def _file(self, name: str) -> str:
         return (HERE / "sql" / f"{name}.sql").read_text("utf-8").strip()
 
@@ -58,6 +62,7 @@ class Statements:
             "channel": self.channel,
             "lock": self.lock,
             "log_lines": str(LOG_LINES_KEPT),
+            "keep_failed_ms": str(KEEP_FAILED.age_ms),
         }
         if found[1] in known:
             return known[found[1]]
@@ -76,10 +81,10 @@ def literal(text: str) -> str:
     return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"
 
 
-def check_schema(schema: str) -> str:
-    """The name of a schema that PostgreSQL takes as it is, and that is not one of its own."""
+def check_schema(schema: str, field: str = "schema") -> str:
+    """The name of a schema (or table) that PostgreSQL takes as it is, and that is not one of its own."""
     if not schema or len(schema.encode()) > _LONGEST or "\x00" in schema or schema.lower().startswith("pg_"):
-        raise Invalid("schema", f'a name of 1 to {_LONGEST} bytes that does not begin with "pg_"', schema)
-    if any(sign in schema for sign in "{}$'\\"):
-        raise Invalid("schema", "a name without {, }, $, quotes and backslashes", schema)
+        raise Invalid(field, f'a name of 1 to {_LONGEST} bytes that does not begin with "pg_"', schema)
+    if any(sign in "{}$'\\" or not sign.isprintable() for sign in schema):
+        raise Invalid(field, "a name without {, }, $, quotes, backslashes and control characters", schema)
     return schema

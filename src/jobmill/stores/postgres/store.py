@@ -29,13 +29,14 @@ from jobmill.core.facts import Event
 from jobmill.core.job import Job
 from jobmill.core.usage import Usage
 from jobmill.stores.ids import new_id
-from jobmill.stores.postgres import looking, migrating, queues, reporting
+from jobmill.stores.postgres import jobs_table, looking, migrating, queues, reporting, roles
 from jobmill.stores.postgres.changing import Changing
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.enqueueing import Ask, FeedIsOn, enqueue, events, is_one_call
 from jobmill.stores.postgres.exchanging import Exchanging
 from jobmill.stores.postgres.feeds import events as read_events
 from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.stores.postgres.offices import Office, Offices
 from jobmill.stores.postgres.places import Place
 from jobmill.stores.postgres.statements import Statements, quoted
@@ -63,6 +64,8 @@ class PostgresStore:
         # With a clock of its own every statement is told the time; otherwise the server's clock rules.
         self._clock = clock
         self._offset_ms = 0.0
+        # Tells our schema from others of its name, once it was opened.
+        self._home: int | None = None
         self._offices = Offices(self._place, self._statements)
 
     @property
@@ -83,6 +86,7 @@ class PostgresStore:
         await migrating.check(connection, self._statements)
         began = time.time()
         self._learn_time(await connection.fetchval(f"SELECT {quoted(self._statements.schema)}.now_ms()"), began)
+        self._home = await connection.fetchval(f"SELECT {self._statements('home')}")
 
     async def close(self) -> None:
         """Give all connections back, also those of other loops."""
@@ -92,9 +96,22 @@ class PostgresStore:
         """Bring the schema up to date."""
         return await self._use(lambda c: migrating.bring_up_to_date(c, self._statements), MIGRATE_SECONDS)
 
-    def migration_script(self) -> str:
-        """All migrations as SQL, without asking the server."""
-        return migrating.script(self._statements)
+    async def install_jobs_table(self, table: str) -> JobsTable:
+        """Make a table such as public.jobs whose rows are jobs, or one of the table that is there; see docs/harmonyk.md."""
+
+        async def work(connection: Connection) -> JobsTable:
+            await migrating.check(connection, self._statements)
+            return await jobs_table.install(connection, self._statements, table)
+
+        return await self._use(work, MIGRATE_SECONDS)
+
+    def migration_script(self, jobs_table: str | None = None) -> str:
+        """All migrations, and a jobs table if one is named, as SQL; without asking the server."""
+        return migrating.script(self._statements, jobs_table)
+
+    def roles_script(self) -> str:
+        """Roles that may do no more than they need, as SQL; without asking the server."""
+        return roles.script(self._statements)
 
     def now(self) -> int:
         """The server's clock, by the offset that the last answers showed."""
@@ -104,9 +121,9 @@ class PostgresStore:
         return self._clock() if self._clock else None
 
     def _learn_time(self, now_ms: int, began: float) -> None:
-        # The server looked at its clock somewhere between the call and the answer.
-        middle = (began + time.time()) / 2
-        self._offset_ms = now_ms - middle * 1000
+        # The server looked at its clock somewhere between call and answer: after a slow one we know little more.
+        least, most = now_ms - time.time() * 1000, now_ms - began * 1000
+        self._offset_ms = min(max(self._offset_ms, least), most)
 
     def new_id(self) -> str:
         """A uuid7."""
@@ -116,14 +133,13 @@ class PostgresStore:
 
     async def _use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
         """Do something with one of the connections of the running loop."""
-        connections = self._offices.here().connections
-        return await (connections.use(work) if seconds is None else connections.use(work, seconds))
+        return await self._offices.here().connections.use(work, seconds)
 
     async def _transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """The same in a transaction."""
 
         async def within(connection: Connection) -> T:
-            async with connection.transaction():
+            async with transaction(connection):
                 return await work(connection)
 
         return await self._use(within)
@@ -172,7 +188,7 @@ class PostgresStore:
 
     async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port."""
-        return await enqueue_within(connection, self._statements, new_jobs, self._at_ms(), self.now())
+        return await enqueue_within(connection, self._statements, self._home, new_jobs, self._at_ms(), self.now())
 
     def check_unlocked(self) -> None:
         """See the port. A transaction of the caller's locks nothing here but the keys that it has enqueued."""
@@ -180,6 +196,8 @@ class PostgresStore:
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """See the port."""
         office = self._offices.here()
+        if claim is not None and not await office.may_claim(otherwise_settles=bool(settlements)):
+            claim = None
         if claim is not None:
             office.waking.exchanging(claim.queues)
         began = time.time()

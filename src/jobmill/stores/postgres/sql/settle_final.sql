@@ -45,7 +45,11 @@ BEGIN
             coalesce(final_failed_runs, failed_runs),
             CASE WHEN final_runs IS NULL THEN last_error ELSE final_last_error END,
             CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END
-        FROM gone WHERE coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0
+        FROM gone
+        WHERE
+            (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)
+            -- Where there is a jobs table its trigger learns from the history how a job ended, and takes it out again.
+            OR (options = {jobs_table_options} AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
     ),
 
     silenced AS (

@@ -1,0 +1,39 @@
+-- The jobs table {table}: an application's own table, whose rows are jobs. Everything of it hangs on the view jobs_table,
+-- by which our functions find it whatever it is called one day: DROP VIEW {schema}.jobs_table CASCADE leaves a plain table.
+
+CREATE TABLE IF NOT EXISTS {table} (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    type text NOT NULL,
+    org_id uuid NULL,
+    payload jsonb NOT NULL DEFAULT '{}'::jsonb,
+    status text NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'running', 'success', 'failed')),
+    attempts integer NOT NULL DEFAULT 0,
+    next_run_at timestamptz NULL,
+    last_error text NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE;
+
+-- Rows that could not be written, since somebody had locked them; jobs whose rows are gone. Empty but for moments.
+-- Without an index: whoever notes something must not wait for anybody.
+CREATE TABLE IF NOT EXISTS {schema}.jobs_table_unwritten (id uuid NOT NULL, is_gone boolean NOT NULL DEFAULT false);
+
+-- What a transaction that is still open will do at its end.
+CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (id uuid NOT NULL);
+
+-- install jobs_table_values
+-- install jobs_table_tell
+-- install jobs_table_ending
+-- install jobs_table_enqueue
+-- install jobs_table_fill
+-- install jobs_table_inserted
+-- install jobs_table_deciding
+-- install jobs_table_updated
+-- install jobs_table_deleted
+-- install jobs_table_at_commit
+-- install jobs_table_write
+-- install jobs_table_catch_up
+-- install jobs_table_job_changed
+-- install jobs_table_shape
+-- install jobs_table_adopt

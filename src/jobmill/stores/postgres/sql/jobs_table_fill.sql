@@ -1,0 +1,8 @@
+-- BEFORE INSERT of a row: it always says when it is to run. NULL, or "IS NULL OR", in the application's own queries would
+-- make the index on (status, next_run_at) useless.
+CREATE OR REPLACE FUNCTION {schema}.jobs_table_fill() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.next_run_at := {schema}.jobs_table_due(NEW.next_run_at);
+    RETURN NEW;
+END $$;

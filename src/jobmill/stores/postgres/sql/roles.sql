@@ -1,0 +1,69 @@
+-- Roles of Jobmill's schema {schema}: none may do more than it needs. Run this as the owner of the schema, or as a superuser, after
+-- `jobmill migrate`, and again after every update of Jobmill: it takes back what it had granted, and grants what is needed
+-- now. Other names for the roles: replace them all. Then, for each login: GRANT {producer} TO shop_web;
+--
+--   {producer}    may enqueue, by the client and by SQL, and see nothing of other jobs
+--   {reader}      may look: jobs, results, logs, queues
+--   {worker}      may run jobs: enqueue, look, claim, settle, cancel, requeue, purge
+--   {admin}       may do that, and set queues up
+--
+-- No role may change the schema: that is its owner's. A jobs table (--jobs-table) is granted like any table of yours; its
+-- triggers need no rights of whoever inserts.
+
+BEGIN;
+
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['{producer}', '{reader}', '{worker}', '{admin}'] LOOP
+        IF to_regrole(role) IS NULL THEN
+            EXECUTE format('CREATE ROLE %s NOLOGIN', role);
+        END IF;
+    END LOOP;
+END $$;
+
+REVOKE ALL ON SCHEMA {schema} FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM PUBLIC, {producer}, {reader}, {worker}, {admin};
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA {schema} FROM PUBLIC, {producer}, {reader}, {worker}, {admin};
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC, {producer}, {reader}, {worker}, {admin};
+
+-- To open the store.
+GRANT USAGE ON SCHEMA {schema} TO {producer}, {reader}, {worker}, {admin};
+GRANT SELECT ON {schema}.migrations TO {producer}, {reader}, {worker}, {admin};
+GRANT EXECUTE ON FUNCTION {schema}.now_ms() TO {producer}, {reader}, {worker}, {admin};
+
+-- To enqueue: by functions that check and insert with the rights of their owner; and to tell of it.
+DO $$
+DECLARE
+    one regprocedure;
+BEGIN
+    FOR one IN
+        SELECT pg_proc.oid FROM pg_proc
+        WHERE
+            pg_proc.pronamespace = '{schema}'::regnamespace
+            AND pg_proc.proname IN ('enqueue', 'enqueue_jobs', 'enqueue_recurring', 'wake')
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {producer}', one);
+    END LOOP;
+END $$;
+GRANT SELECT ON {schema}.sleepers, {schema}.queues TO {producer};
+GRANT INSERT ON {schema}.events TO {producer};
+
+-- To look.
+GRANT SELECT ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.queues, {schema}.usage TO {reader};
+
+-- To run jobs. Of queues a worker counts what limits use up, and what was told.
+GRANT SELECT, INSERT, UPDATE, DELETE
+ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers
+TO {worker}, {admin};
+GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
+GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};
+GRANT USAGE, SELECT ON SEQUENCE {schema}.rewinds TO {worker}, {admin};
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
+
+-- To set queues up, and to clear what was metered.
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.queues TO {admin};
+GRANT UPDATE, DELETE ON {schema}.usage TO {admin};
+
+COMMIT;

@@ -1,0 +1,115 @@
+"""`jobmill migrate` on PostgreSQL: what it did, as a script, with a jobs table, and with roles."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import asyncpg
+import pytest
+from click.testing import CliRunner, Result
+
+from jobmill.cli import main
+from tests.cli.conftest import Shell
+from tests.servers.postgres import connected
+
+pytestmark = pytest.mark.stores("postgres")
+
+NOWHERE = "postgresql://nobody@nowhere.invalid/nothing"
+
+
+def run(url: str, *args: str, code: int = 0) -> Result:
+    result = CliRunner(env={"JOBMILL_URL": url, "JOBMILL_DEBUG": ""}).invoke(main, ["migrate", *args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+async def beside(url: str, *args: str, code: int = 0) -> Result:
+    """The command has a loop of its own."""
+    return await asyncio.to_thread(run, url, *args, code=code)
+
+
+async def test_what_ran(postgres_url: str) -> None:
+    assert (await beside(postgres_url)).stdout == "ran 0001_jobs\n"
+    assert (await beside(postgres_url)).stdout == "up to date\n"
+    assert json.loads((await beside(postgres_url, "--json")).stdout) == {"ran": []}
+
+
+async def test_a_jobs_table(postgres_url: str) -> None:
+    first = await beside(postgres_url, "--jobs-table", "public.jobs")
+    assert first.stdout == "ran 0001_jobs\nmade the table public.jobs\n"
+    again = await beside(postgres_url, "--jobs-table", "public.jobs", "--json")
+    table = {"table": "public.jobs", "created": False, "added": [], "enqueued": 0, "left_running": 0}
+    assert json.loads(again.stdout) == {"ran": [], "jobs_table": table}
+    assert (await beside(postgres_url, "--jobs-table", "public.jobs")).stdout == "public.jobs is the jobs table\n"
+
+
+async def test_a_jobs_table_that_was_there(postgres_url: str) -> None:
+    async with connected(postgres_url) as sql:
+        await sql.execute("""
+            CREATE TABLE work (
+                id uuid PRIMARY KEY DEFAULT gen_random_uuid(), type text NOT NULL, org_id uuid,
+                payload jsonb NOT NULL DEFAULT '{}', status text NOT NULL DEFAULT 'queued',
+                attempts integer NOT NULL DEFAULT 0, next_run_at timestamptz, last_error text,
+                created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz NOT NULL DEFAULT now()
+            );
+            INSERT INTO work (type, status) VALUES ('scan', 'queued'), ('scan', 'queued'), ('scan', 'running')
+        """)
+    said = (await beside(postgres_url, "--jobs-table", "work")).stdout.splitlines()
+    assert said == [
+        "ran 0001_jobs",
+        "work is the jobs table",
+        "added to it: CHECK of status",
+        "added to it: index idx_work_status_next_run_at",
+        "added to it: index idx_work_type_status",
+        "enqueued 2 queued rows",
+        "left 1 running rows to whoever runs them",
+    ]
+    refused = await beside(postgres_url, "--jobs-table", "public.another", code=1)
+    assert "the schema jobmill has the jobs table public.work already, and can have one only" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert "expected the name of a table" in (await beside(postgres_url, "--jobs-table", "no name", code=2)).stderr
+
+
+async def test_another_schema(postgres_url: str) -> None:
+    assert (await beside(f"{postgres_url}?schema=Ours")).stdout == "ran 0001_jobs\n"
+    async with connected(postgres_url) as sql:
+        assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == 1
+        assert await sql.fetchval("SELECT to_regnamespace('jobmill')") is None
+
+
+async def test_sql_is_printed_without_a_server(postgres_url: str) -> None:
+    script = (await beside(NOWHERE, "--sql")).stdout
+    assert "-- 0001_jobs" in script
+    both = (await beside(NOWHERE, "--sql", "--jobs-table", "public.jobs")).stdout
+    roles = (await beside(NOWHERE, "--roles")).stdout
+    assert 'GRANT "jobmill_producer" TO' in roles
+    async with connected(postgres_url) as sql:
+        await sql.execute(both)
+        with pytest.raises(asyncpg.DuplicateTableError):
+            await sql.execute(script)
+    assert (await beside(postgres_url, "--jobs-table", "public.jobs")).stdout == "public.jobs is the jobs table\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--sql", "--roles"), "--sql and --roles print two scripts: ask for one after the other"),
+        (("--sql", "--json"), "--json tells what was done; --sql and --roles do nothing, they print SQL"),
+        (
+            ("--roles", "--jobs-table", "x"),
+            "--roles does not depend on --jobs-table: grant that table like any of yours",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(args: tuple[str, ...], said: str) -> None:
+    result = run(NOWHERE, *args, code=2)
+    assert result.stderr == f"jobmill: {said} (see jobmill migrate --help)\n"
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("args", [("--sql",), ("--roles",), ("--jobs-table", "public.jobs")])
+def test_other_stores_have_no_such_thing(shell: Shell, args: tuple[str, ...]) -> None:
+    said = shell.refused("migrate", *args, code=2)
+    assert said.startswith(f"jobmill: {args[0]} is for PostgreSQL, and this store is sqlite; name one with --url")
+    assert not shell.file.exists()

@@ -1,0 +1,55 @@
+"""PostgreSQL stores with somebody in between who can spoil their connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from jobmill.stores.postgres import PostgresStore
+    from tests.servers.proxy import Proxy
+
+
+@pytest.fixture
+async def migrated_url(local_postgres_url: str) -> str:
+    """A fresh database with our schema, at a port of loopback."""
+    from jobmill.stores.postgres import PostgresStore
+
+    store = PostgresStore(local_postgres_url)
+    await store.migrate()
+    await store.close()
+    return local_postgres_url
+
+
+@pytest.fixture
+async def proxy(migrated_url: str) -> AsyncIterator[Proxy]:
+    """A proxy before that database."""
+    from tests.servers.places import port_of
+    from tests.servers.proxy import Proxy
+
+    async with Proxy(port_of(migrated_url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def proxied(proxy: Proxy, migrated_url: str) -> AsyncIterator[PostgresStore]:
+    """A store that is open, through the proxy."""
+    from jobmill.stores.postgres import PostgresStore
+
+    store = PostgresStore(proxy.url(migrated_url))
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def direct(migrated_url: str) -> AsyncIterator[PostgresStore]:
+    """A store at the same database, past the proxy."""
+    from jobmill.stores.postgres import PostgresStore
+
+    store = PostgresStore(migrated_url)
+    await store.open()
+    yield store
+    await store.close()

@@ -1,0 +1,275 @@
+"""Roles: each may do what it is for, with logins of their own, and is told where its rights end."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+import jobmill
+from jobmill import Client, StoreError
+from jobmill.core.changes import (
+    EVERYTHING,
+    Cancel,
+    Filter,
+    QueueChange,
+    RateLimit,
+    Remove,
+    Report,
+    Requeue,
+    Reschedule,
+    after,
+)
+from jobmill.core.facts import Event
+from jobmill.core.job import Progress
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.usage import Usage
+from jobmill.stores.postgres import PostgresStore
+from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
+from jobmill.worker.worker import Worker
+from tests.helpers import until
+from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.stores.postgres_logins import ROLES, as_user, granted, login
+
+pytestmark = pytest.mark.stores("postgres")
+
+Verb = Callable[[PostgresStore], Awaitable[object]]
+
+
+class Place:
+    """A migrated database with roles; its schema has a name of its own, for roles are of the whole server."""
+
+    def __init__(self, server: Databases, url: str) -> None:
+        self.server = server
+        self.url = url
+        self.schema = f"Test {secrets.token_hex(4)}"
+        self.owner = PostgresStore(url, schema=self.schema)
+
+    @contextlib.asynccontextmanager
+    async def login(self, *roles: str) -> AsyncIterator[str]:
+        """The URL of somebody with these roles, without the schema."""
+        grants = [f'GRANT "{self.schema}_{role}" TO {{role}}' for role in roles]
+        async with login(self.server, self.url, *grants) as name:
+            yield as_user(self.url, name)
+
+    @contextlib.asynccontextmanager
+    async def store(self, *roles: str) -> AsyncIterator[PostgresStore]:
+        """A store that somebody with these roles has opened."""
+        async with self.login(*roles) as url:
+            store = PostgresStore(url, schema=self.schema)
+            await store.open()
+            try:
+                yield store
+            finally:
+                await store.close()
+
+    @contextlib.asynccontextmanager
+    async def client(self, *roles: str) -> AsyncIterator[Client]:
+        async with self.store(*roles) as store, jobmill.connect(store=store) as client:
+            yield client
+
+
+@pytest.fixture
+async def place(postgres_servers: PostgresServers, postgres_name: str) -> AsyncIterator[Place]:
+    server = postgres_servers[postgres_name]
+    async with server.database() as url:
+        place = Place(server, url)
+        await place.owner.migrate()
+        await place.owner.open()
+        async with granted(url, place.owner.roles_script(), place.schema):
+            yield place
+            await place.owner.close()
+
+
+USAGE = Usage(
+    job_id="x",
+    name="send",
+    queue="mail",
+    tenant="global",
+    attempt=1,
+    outcome="succeeded",
+    duration_ms=1.0,
+    started_ms=1,
+    finished_ms=2,
+    worker="w",
+)
+PUBLISHED = Event(type="paid", job_id="x", name="send", queue="mail", at_ms=1)
+
+LOOKS: dict[str, Verb] = {
+    "get": lambda store: store.get(["x"]),
+    "find": lambda store: store.find(EVERYTHING),
+    "count": lambda store: store.count(EVERYTHING),
+    "stats": lambda store: store.stats(),
+    "logs": lambda store: store.logs("x"),
+    "settings": lambda store: store.settings(),
+}
+RUNS: dict[str, Verb] = {
+    "exchange": lambda store: store.exchange([], wish()),
+    "purge": lambda store: store.purge(),
+    "cancel": lambda store: store.change(Filter(states=("waiting",)), Cancel()),
+    "requeue": lambda store: store.change(Filter(states=("cancelled",)), Requeue()),
+    "reschedule": lambda store: store.change(Filter(states=("waiting",)), Reschedule(after(1))),
+    "remove": lambda store: store.change(Filter(states=("waiting",)), Remove()),
+    "keep_usage": lambda store: store.keep_usage([USAGE]),
+}
+SETS: dict[str, Verb] = {
+    "pause": lambda store: store.configure("mail", QueueChange(paused=True)),
+    "resume": lambda store: store.configure("mail", QueueChange(paused=False, running_limit=3)),
+}
+
+
+async def refused(store: PostgresStore, verbs: dict[str, Verb]) -> None:
+    """Each of them, with a word about roles."""
+    for name, verb in verbs.items():
+        try:
+            await verb(store)
+        except StoreError as error:
+            assert "permission denied for" in str(error)  # noqa: PT017  (which verb was allowed is worth knowing)
+            assert "; see the roles of `jobmill migrate --roles`" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError(f"{name} was allowed")
+
+
+async def allowed(store: PostgresStore, verbs: dict[str, Verb]) -> None:
+    for verb in verbs.values():
+        await verb(store)
+
+
+# ---------------------------------------------------------------------------------------------------- producer
+
+
+async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> None:
+    await place.owner.configure("told", QueueChange(feed=True))
+    async with place.store("producer") as store, connected(as_user_of(store)) as sql:
+        plain = await put_one(store)
+        again = (await store.enqueue([new(id=plain)]))[0]
+        assert (again.id, again.how) == (plain, "exists")
+        keyed = await put_one(store, new(key="k"))
+        assert (await store.enqueue([new(key="k")]))[0].id == keyed
+        every = Recurrence(key="r", every_ms=60_000)
+        await put_one(store, new(key="r", recurrence=every))
+        await store.enqueue([new(key="r", recurrence=every, payload={"n": 2})])
+        told = await put_one(store, new(queue="told"))
+        async with sql.transaction():
+            within = (await store.enqueue_within(sql, [new()]))[0].id
+        by_sql = str(await sql.fetchval(f"SELECT \"{place.schema}\".enqueue('send', queue => 'told')"))
+        for id in (plain, keyed, told, within, by_sql):
+            assert await state_of(place.owner, id) == "waiting"
+        assert [event.job_id for event in await place.owner.events("told")] == [told, by_sql]
+        # What became final is looked up, and not enqueued again.
+        await place.owner.change([plain], Cancel())
+        assert (await store.enqueue([new(id=plain), new()]))[0].how == "exists"
+        await allowed(store, {"settings": LOOKS["settings"]})
+        await refused(store, {name: verb for name, verb in {**LOOKS, **RUNS, **SETS}.items() if name != "settings"})
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await sql.execute(f'DELETE FROM "{place.schema}".jobs')
+
+
+def as_user_of(store: PostgresStore) -> str:
+    return store._place.url
+
+
+async def test_a_producer_wakes_workers(place: Place) -> None:
+    ran: list[int] = []
+    async with place.client("worker") as workers, place.client("producer") as web:
+
+        @workers.handler()
+        async def send(n: int) -> None:
+            ran.append(n)
+
+        async with Worker(workers):
+            sleepers = f'SELECT count(*) FROM "{place.schema}".sleepers'
+            async with connected(place.url) as sql:
+                await until(lambda: sql.fetchval(sleepers))
+            await web.enqueue("send", {"n": 1})
+            await until(lambda: ran == [1], 3)  # a worker looks by itself after five seconds
+
+
+async def test_an_application_that_awaits_results_reads_too(place: Place) -> None:
+    async with place.client("worker") as workers, place.client("producer", "reader") as web:
+
+        @workers.handler()
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with Worker(workers):
+            enqueued = await web.enqueue("double", {"n": 21})
+            assert await enqueued.result(timeout=timedelta(seconds=10)) == 42
+
+
+# ---------------------------------------------------------------------------------------------------- the others
+
+
+async def test_a_reader_looks_and_no_more(place: Place) -> None:
+    await put_one(place.owner)
+    async with place.store("reader") as store:
+        await allowed(store, LOOKS)
+        await refused(store, {**RUNS, **SETS, "enqueue": put_one})
+
+
+async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
+    await place.owner.configure("mail", QueueChange(feed=True, running_limit=5))
+    async with place.store("worker") as store:
+        for outcome in (succeed, fail, retry):
+            await put_one(store)
+            claimed = await claim_one(store)
+            assert await store.extend([claimed.lease], 5_000) == []
+            report = Report(lease=claimed.lease, progress=Progress(50), lines=("here",))
+            assert await store.report([report]) == []
+            assert await settle(store, outcome(claimed)) == ["done"]
+        await store.publish([PUBLISHED])
+        assert await store.events("mail")
+        await put_one(store)
+        await allowed(store, {**LOOKS, **RUNS})
+        await refused(store, SETS)
+        with pytest.raises(StoreError, match="permission denied for schema"):
+            await store.install_jobs_table("public.jobs")
+
+
+async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:
+    await place.owner.configure("mail", QueueChange(rate_limit=RateLimit(1, 60_000)))
+    async with place.store("worker") as store:
+        await put_one(store)
+        await put_one(store)
+        assert len((await store.exchange([], wish())).claimed) == 1
+        assert (await store.exchange([], wish())).claimed == []
+
+
+async def test_an_admin_sets_queues_up_besides(place: Place) -> None:
+    async with place.store("admin") as store:
+        await put_one(store)
+        await allowed(store, {**LOOKS, **RUNS, **SETS})
+        async with connected(as_user_of(store)) as sql:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await sql.execute(f'ALTER TABLE "{place.schema}".jobs ADD COLUMN x integer')
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await sql.execute(f'DELETE FROM "{place.schema}".migrations')
+
+
+async def test_whoever_has_no_role_is_told_so(place: Place) -> None:
+    async with place.login() as url:
+        store = PostgresStore(url, schema=place.schema)
+        with pytest.raises(StoreError, match=r"permission denied for schema .*jobmill migrate --roles"):
+            await store.open()
+        await store.close()
+
+
+async def test_the_script_takes_back_what_it_no_longer_grants(place: Place) -> None:
+    producer = f'"{place.schema}_producer"'
+    async with connected(place.url) as sql:
+        await sql.execute(f'GRANT ALL ON ALL TABLES IN SCHEMA "{place.schema}" TO {producer}')
+        await sql.execute(place.owner.roles_script())
+    async with place.store("producer") as store:
+        await refused(store, {"find": LOOKS["find"]})
+
+
+def test_roles_are_named_after_the_schema() -> None:
+    long = PostgresStore("postgresql://localhost/x", schema="x" * 63)
+    for store, name in ((PostgresStore("postgresql://localhost/x"), "jobmill"), (long, "x" * 54)):
+        for role in ROLES:
+            assert f'"{name}_{role}"' in store.roles_script()
+            assert len(f"{name}_{role}") <= 63

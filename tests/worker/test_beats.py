@@ -1,0 +1,39 @@
+"""How loops survive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from jobmill import StoreAway
+from jobmill.worker.beats import Beats, loop_for_ever
+from tests.helpers import until
+
+
+async def test_a_loop_whose_store_is_away_says_it_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[BaseException] = []
+
+    async def turn() -> float:
+        raise StoreAway("gone for lunch")
+
+    looping = asyncio.create_task(loop_for_ever("janitor", turn, Beats(), told.append, Random(1)))
+    await until(lambda: len(told) >= 2)
+    looping.cancel()
+    assert "the janitor loop cannot reach the store (gone for lunch); trying again in 0.1 s" in caplog.messages
+    assert all(record.levelno == logging.WARNING and not record.exc_info for record in caplog.records)
+
+
+async def test_what_else_a_loop_raises_is_shown_whole(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[BaseException] = []
+
+    async def turn() -> float:
+        raise KeyError("a bug")
+
+    looping = asyncio.create_task(loop_for_ever("janitor", turn, Beats(), told.append, Random(1)))
+    await until(lambda: told)
+    looping.cancel()
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert caplog.records[0].exc_info is not None
