@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -13,7 +14,7 @@ from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
-from tests.servers.postgres import PostgresServers, connected
+from tests.servers.postgres import PostgresServers, connected, newest_installation
 from tests.stores.jobs_tables import TABLE, desk
 
 pytestmark = pytest.mark.stores("postgres")
@@ -320,6 +321,37 @@ async def test_a_migration_renews_what_belongs_to_the_table(
     await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert await sql.fetchval("SELECT status FROM public.jobs") == "running"
     assert await sql.fetchval("INSERT INTO public.jobs (type) VALUES ('scan') RETURNING next_run_at IS NOT NULL")
+
+
+async def run(command: list[str], input: str = "") -> str:
+    """What a program said."""
+    done = await asyncio.to_thread(
+        lambda: subprocess.run(command, input=input, capture_output=True, text=True, check=True, timeout=30)
+    )
+    return done.stdout
+
+
+async def test_a_dump_brings_it_all_back(
+    postgres_servers: PostgresServers, postgres_name: str, url: str, store: PostgresStore, sql: asyncpg.Connection
+) -> None:
+    await store.install_jobs_table(TABLE)
+    await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan'), ('scan')")
+    bin = newest_installation().bin
+    async with postgres_servers[postgres_name].database() as copy, connected(copy) as there:
+        dump = await run([str(bin / "pg_dump"), url])
+        # PostgreSQL 15 does not know a setting that later programs begin with.
+        dump = dump.replace("SET transaction_timeout = 0;", "")
+        await run([str(bin / "psql"), copy, "-X", "-q", "--set=ON_ERROR_STOP=1", "--output=/dev/null"], dump)
+        restored = PostgresStore(copy)
+        await restored.open()
+        assert len((await restored.exchange([], wish(queues=("default",), names=("scan",)))).claimed) == 2
+        statuses = [
+            row[0] for row in await there.fetch("INSERT INTO public.jobs (type) VALUES ('scan') RETURNING status")
+        ]
+        assert statuses == ["queued"]
+        assert await there.fetchval("SELECT count(*) FROM public.jobs WHERE status = 'running'") == 2
+        assert await there.fetchval("SELECT count(*) FROM jobmill.jobs") == 3
+        await restored.close()
 
 
 async def test_the_table_is_not_dropped_by_mistake(store: PostgresStore, sql: asyncpg.Connection) -> None:

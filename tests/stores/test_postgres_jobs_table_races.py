@@ -127,6 +127,20 @@ async def test_what_is_cancelled_before_it_is_settled_stands(table: Desk, other:
     await table.check()
 
 
+async def test_what_is_settled_before_it_was_to_be_run_again_is_run_again(
+    table: Desk, other: asyncpg.Connection
+) -> None:
+    id = await table.insert()
+    (claimed,) = await claim(table)
+    await other.execute(f"UPDATE {TABLE} SET status = 'failed' WHERE id = $1", id)
+    await other.execute(f"UPDATE {TABLE} SET status = 'queued' WHERE id = $1", id)
+    assert await settle(table, succeed(claimed)) == ["done"]
+    await other.execute("COMMIT")
+    assert await table.status(id) == "queued"
+    await table.check_later()
+    assert [one.job.id for one in await claim(table)] == [id]
+
+
 async def test_a_row_that_was_settled_while_it_was_locked_shows_it(table: Desk, other: asyncpg.Connection) -> None:
     id = await table.insert()
     (claimed,) = await claim(table)
@@ -156,6 +170,20 @@ async def test_a_cancellation_waits_for_what_is_being_settled(table: Desk, other
         await committing
     assert await table.status(id) == "failed"
     assert await settle(table, succeed(claimed)) == ["lost"]
+    await table.check()
+
+
+async def test_a_cancellation_waits_no_longer_than_its_own_timeout(table: Desk, other: asyncpg.Connection) -> None:
+    id = await table.insert()
+    await claim(table)
+    await other.execute("SET lock_timeout = '300ms'")
+    await other.execute(f"UPDATE {TABLE} SET status = 'failed' WHERE id = $1", id)
+    async with connected(table.url) as worker:
+        await worker.execute("BEGIN")
+        await worker.execute("SELECT FROM jobmill.jobs WHERE id = $1 FOR UPDATE", id)
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await other.execute("COMMIT")
+    assert await table.status(id) == "running"
     await table.check()
 
 

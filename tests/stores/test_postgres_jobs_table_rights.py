@@ -11,7 +11,7 @@ import pytest
 
 import jobmill
 from jobmill import StoreError
-from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.testing import drain
 from jobmill.testing.contract.support import readable, succeed, wish
 from tests.servers.postgres import Databases, PostgresServers, connected
@@ -108,6 +108,29 @@ async def test_an_owner_whom_the_policies_bind_too_has_all_rows_written(server: 
             await table.check()
 
 
+async def test_a_superuser_who_migrates_leaves_the_table_with_its_owner(
+    server: Databases, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = urlsplit(url).path[1:]
+    grants = (f'GRANT CREATE ON DATABASE "{database}" TO {{role}}', "GRANT ALL ON SCHEMA public TO {role}")
+    async with login(server, url, *grants) as owner:
+        await installed(as_user(url, owner))
+        async with connected(url) as sql:
+            await sql.execute("DELETE FROM jobmill.migrations; DROP TRIGGER jobs_table_changed ON jobmill.jobs")
+        monkeypatch.setattr(
+            migrating, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')"
+        )
+        store = PostgresStore(url)
+        assert await store.migrate() == ["0001_jobs"]
+        await store.close()
+        async with connected(url) as sql:
+            owners = await sql.fetch(
+                "SELECT DISTINCT pg_get_userbyid(proowner) FROM pg_proc WHERE proname LIKE 'jobs_table%'"
+            )
+            assert [row[0] for row in owners] == [owner]
+            assert await sql.fetchval("SELECT true FROM pg_trigger WHERE tgname = 'jobs_table_changed'")
+
+
 async def test_a_table_of_somebody_else_is_not_adopted(server: Databases, url: str) -> None:
     """Its owner's triggers would run with the rights of whoever installs it."""
     await installed(url)
@@ -115,7 +138,9 @@ async def test_a_table_of_somebody_else_is_not_adopted(server: Databases, url: s
         await sql.execute("DROP VIEW jobmill.jobs_table CASCADE")
     store = PostgresStore(url)
     async with login(server, url, f"ALTER TABLE {TABLE} OWNER TO {{role}}") as role:
-        with pytest.raises(StoreError, match=f"public.jobs: expected a table of .*, who installs it, found one of {role}"):
+        with pytest.raises(
+            StoreError, match=f"public.jobs: expected a table of .*, who installs it, found one of {role}"
+        ):
             await store.install_jobs_table(TABLE)
     await store.close()
 

@@ -124,6 +124,16 @@ async def test_a_schema_that_is_half_there_says_so(url: str, sql: asyncpg.Connec
     await store.close()
 
 
+async def test_an_old_server_is_refused(url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrating, "OLDEST", 99)
+    store = PostgresStore(url)
+    for refused in (store.migrate(), store.open()):
+        with pytest.raises(StoreError, match="PostgreSQL 99 or newer is needed; this server is 1"):
+            await refused
+    await store.close()
+    assert await sql.fetchval("SELECT to_regnamespace('jobmill')") is None
+
+
 async def test_a_newer_schema_is_refused_and_left_untouched(url: str, sql: asyncpg.Connection) -> None:
     store = PostgresStore(url)
     await store.migrate()

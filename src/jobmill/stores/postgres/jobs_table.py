@@ -45,14 +45,14 @@ async def install(connection: Connection, statements: Statements, table: str) ->
 
 async def renew(connection: Connection, statements: Statements) -> None:
     """The same for the jobs table that the schema has, if it has one: after a migration, within its transaction."""
-    function = f"{quoted(statements.schema)}.jobs_table_inserted"
-    name = await connection.fetchval(
-        "SELECT format('%I.%I', nspname, relname) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid"
-        " JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE tgfoid = to_regproc($1)",
-        function,
-    )
-    if name is not None:
-        await _install(connection, statements, name, name)
+    row = await connection.fetchrow(statements("jobs_table_where"))
+    if row is None:
+        return
+    name, owner, present = row
+    # Whoever installed it owns what belongs to it, and goes on to do so.
+    await connection.execute(f"SET LOCAL ROLE {quoted(owner)}")
+    await _install(connection, statements, name, name)
+    await connection.execute(f"SET LOCAL ROLE {quoted(present)}")
 
 
 async def catch_up(connection: Connection, statements: Statements) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobmill.errors import SchemaTooNew, SchemaTooOld
+from jobmill.errors import SchemaTooNew, SchemaTooOld, StoreError
 from jobmill.stores.postgres import jobs_table
 from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.statements import HERE, Statements, quoted
+
+
+# The first in which the body of a function may be plain SQL (RETURN …).
+OLDEST = 14
 
 
 def files() -> list[tuple[int, Path]]:
@@ -23,6 +27,9 @@ def newest() -> int:
 
 async def applied(connection: Connection, statements: Statements) -> set[int]:
     """The numbers of the migrations that the schema has; SchemaTooNew where one is not ours."""
+    version = connection.get_server_version()
+    if version.major < OLDEST:
+        raise StoreError(f"PostgreSQL {OLDEST} or newer is needed; this server is {version.major}.{version.minor}")
     table = f"{quoted(statements.schema)}.migrations"
     if await connection.fetchval("SELECT to_regclass($1)", table) is None:
         return set()

@@ -97,7 +97,7 @@ class PostgresStore:
         return await self._use(lambda c: migrating.bring_up_to_date(c, self._statements), MIGRATE_SECONDS)
 
     async def install_jobs_table(self, table: str) -> JobsTable:
-        """Make a table such as public.jobs whose rows are jobs, or one of the table that is there; see docs/harmonyk.md."""
+        """Make rows of a table such as public.jobs jobs, and the table if there is none; see docs/harmonyk.md."""
 
         async def work(connection: Connection) -> JobsTable:
             await migrating.check(connection, self._statements)

@@ -1,5 +1,6 @@
--- The jobs table {table}: an application's own table, whose rows are jobs. Everything of it hangs on the view jobs_table,
--- by which our functions find it whatever it is called one day: DROP VIEW {schema}.jobs_table CASCADE leaves a plain table.
+-- The jobs table {table}: an application's own table, whose rows are jobs.
+-- Everything of it hangs on the view jobs_table, by which our functions find it whatever it is called one day:
+-- DROP VIEW {schema}.jobs_table CASCADE leaves a plain table.
 
 CREATE TABLE IF NOT EXISTS {table} (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -19,8 +20,10 @@ LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE;
 -- Without an index: whoever notes something must not wait for anybody.
 CREATE TABLE IF NOT EXISTS {schema}.jobs_table_unwritten (id uuid NOT NULL, is_gone boolean NOT NULL DEFAULT false);
 
--- What a transaction that is still open will do at its end.
-CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (id uuid NOT NULL);
+-- What a transaction that is still open will do to running jobs at its end; restarts: cancelled and queued again.
+CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (
+    id uuid NOT NULL, restarts boolean NOT NULL DEFAULT false
+);
 
 -- install jobs_table_values
 -- install jobs_table_tell

@@ -1,6 +1,7 @@
--- Bring the rows of the jobs table and the jobs together: queued rows without a job are enqueued; where both are there, the row
--- says what the job is. Rows that somebody else runs are left alone. Returns how many were enqueued, and how many left.
-CREATE OR REPLACE FUNCTION {schema}.jobs_table_adopt(OUT enqueued bigint, OUT left_running bigint) LANGUAGE plpgsql AS $$
+-- Bring the rows of the jobs table and the jobs together: queued rows without a job are enqueued; where both are there,
+-- the row says what the job is. Rows that somebody else runs are left alone. Returns how many were enqueued, and left.
+CREATE OR REPLACE FUNCTION {schema}.jobs_table_adopt(OUT enqueued bigint, OUT left_running bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
     before text := current_setting('jobmill.writes_at', true);
     these uuid[];

@@ -1,6 +1,6 @@
--- Of these rows those that do not say what their jobs are, and what they should say. Put in place of {jobs_table_behind}.
--- A job that is neither live nor in the history was removed, or its row has ended long ago. LIMIT 1 keeps the planner to
--- the indexes, whatever it thinks of how much there is.
+-- Of these rows those that do not say what their jobs are, and what they should say. A job that is neither live nor in
+-- the history was removed, or its row has ended long ago. Put in place of {jobs_table_behind}.
+-- LIMIT 1 keeps the planner to the indexes, whatever it thinks of how much there is.
 SELECT ours.id, ours.place, should.status, should.attempts, should.next_run_at, should.last_error, should.updated_at
 FROM {schema}.jobs_table AS ours
 LEFT JOIN LATERAL (
@@ -15,7 +15,9 @@ CROSS JOIN LATERAL (
     SELECT
         coalesce(live.errors, ended.errors, ours.attempts) AS attempts,
         coalesce({schema}.jobs_table_at(coalesce(live.due_ms, ended.due_ms)), ours.next_run_at) AS next_run_at,
-        coalesce({schema}.jobs_table_at(coalesce(live.updated_ms, ended.updated_ms)), pg_catalog.clock_timestamp()) AS updated_at,
+        coalesce(
+            {schema}.jobs_table_at(coalesce(live.updated_ms, ended.updated_ms)), pg_catalog.clock_timestamp()
+        ) AS updated_at,
         CASE
             WHEN live.lease_until_ms > 0 THEN 'running'
             WHEN live.errors IS NOT NULL THEN 'queued'
@@ -26,7 +28,8 @@ CROSS JOIN LATERAL (
         CASE
             WHEN live.errors IS NOT NULL THEN live.error
             -- Whoever cancelled it by an UPDATE may have said why.
-            WHEN ended.state = 'cancelled' THEN CASE WHEN ours.status = 'failed' THEN ours.last_error ELSE 'cancelled' END
+            WHEN ended.state = 'cancelled' AND ours.status = 'failed' THEN coalesce(ours.last_error, 'cancelled')
+            WHEN ended.state = 'cancelled' THEN 'cancelled'
             WHEN ended.state IS NOT NULL THEN ended.error
             WHEN ours.status IN ('queued', 'running') THEN 'removed'
             ELSE ours.last_error

@@ -1,5 +1,5 @@
 -- Write the rows that were locked when their jobs changed, and remove the jobs of rows that are gone; at most so many.
--- A row is locked before its job is looked at: whoever changes the job after that finds the row locked, and notes it again.
+-- A row is locked before its job is looked at: whoever changes the job after that finds it locked, and notes it again.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_catch_up(most integer) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE

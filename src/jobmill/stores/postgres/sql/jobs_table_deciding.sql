@@ -1,5 +1,6 @@
--- BEFORE UPDATE of a row by its application: what is possible, and what else of the row changes with it. A queued row may be
--- edited and a final one too; `failed` cancels a live job, `queued` has a final one run again; the rest is refused.
+-- BEFORE UPDATE of a row by its application: what is possible, and what else of the row changes with it.
+-- A queued row may be edited and a final one too; `failed` cancels a live job, `queued` has a final one run again; the
+-- rest is refused.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_deciding() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -18,8 +19,8 @@ BEGIN
     END IF;
     SELECT CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'queued' END INTO actual
     FROM {schema}.jobs WHERE jobs.id = OLD.id::text;
-    IF OLD.status = 'failed' AND EXISTS (SELECT FROM {schema}.jobs_table_asked AS asked WHERE asked.id = OLD.id) THEN
-        actual := NULL;  -- it will be cancelled at the end of this transaction
+    IF OLD.status <> 'running' AND EXISTS (SELECT FROM {schema}.jobs_table_asked AS asked WHERE asked.id = OLD.id) THEN
+        actual := NULL;  -- whoever runs it loses it at the end of this transaction
     END IF;
     IF actual IS NOT NULL THEN
         IF NEW.id <> OLD.id THEN
@@ -42,7 +43,7 @@ BEGIN
     ELSIF OLD.status IN ('queued', 'running') THEN
         SELECT * INTO ended FROM {schema}.history WHERE history.id = OLD.id::text;
         IF FOUND THEN
-            -- It was settled after this row was locked: a moment earlier, and this UPDATE would have met what it is now.
+            -- It was settled after this row was locked: a moment earlier, this UPDATE would have met what it is now.
             NEW.status := CASE WHEN ended.state = 'succeeded' THEN 'success' ELSE 'failed' END;
             NEW.attempts := ended.errors;
             NEW.next_run_at := {schema}.jobs_table_at(ended.due_ms);

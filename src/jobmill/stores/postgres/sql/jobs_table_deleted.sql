@@ -22,8 +22,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- BEFORE TRUNCATE: the same for all. A job that is just being claimed or settled waits for the table, which is locked: it
--- is left now, and goes when the next one changes.
+-- BEFORE TRUNCATE: the same for all. Whoever just claims or settles a job waits for the table, which is locked: that
+-- job is left now, and goes when the next one changes.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_truncating() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -41,7 +41,8 @@ BEGIN
     EXCEPT
     SELECT unnest(held)::uuid, true;
     PERFORM {schema}.jobs_table_remove(
-        held || ARRAY(SELECT history.id FROM {schema}.history JOIN {schema}.jobs_table AS ours ON ours.id::text = history.id)
+        held
+        || ARRAY(SELECT history.id FROM {schema}.history JOIN {schema}.jobs_table AS ours ON ours.id::text = history.id)
     );
     PERFORM set_config('jobmill.writes_at', coalesce(before, ''), true);
     RETURN NULL;

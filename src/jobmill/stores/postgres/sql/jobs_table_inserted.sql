@@ -6,7 +6,7 @@ DECLARE
     taken text;
 BEGIN
     IF EXISTS (SELECT FROM inserted WHERE inserted.status = 'running') THEN
-        RAISE 'status: a new row may be queued, which enqueues it, or success or failed, which is only a record; got running'
+        RAISE 'status: a new row may be queued, which enqueues it, or success or failed, a record only; got running'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'workers say what runs';
     END IF;
     SELECT array_agg(inserted.id) INTO these FROM inserted WHERE inserted.status = 'queued';

@@ -32,7 +32,7 @@ BEGIN
     SELECT pg_get_userbyid(pg_class.relowner) INTO kind FROM pg_class WHERE pg_class.oid = place;
     IF kind <> current_user THEN
         RAISE '%: expected a table of %, who installs it, found one of %', place, current_user, kind
-            USING ERRCODE = 'insufficient_privilege', HINT = format('SET ROLE %I first, or ALTER TABLE ... OWNER TO', kind);
+            USING ERRCODE = 'insufficient_privilege', HINT = format('SET ROLE %I first, or change the owner', kind);
     END IF;
     FOR wanted IN
         SELECT * FROM (VALUES

@@ -54,7 +54,7 @@ REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
 WHEN (NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_job_changed();
 
--- Where a table's trigger takes a job away (depth 1), its row is gone, or follows by itself. Running jobs are not removed.
+-- Where a trigger takes a job away (depth 1), its row is gone, or follows by itself. Running jobs are not removed.
 CREATE OR REPLACE TRIGGER jobs_table_removed AFTER DELETE ON {schema}.jobs FOR EACH ROW
 WHEN (OLD.lease_until_ms = 0 AND pg_trigger_depth() = 0 AND NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_job_removed();

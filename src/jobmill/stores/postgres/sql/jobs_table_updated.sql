@@ -1,5 +1,5 @@
--- AFTER UPDATE of a row by its application: its job follows. A running job is dealt with when the transaction commits: until
--- then nobody has to wait for it, neither its worker's heartbeat nor what is settled together with it.
+-- AFTER UPDATE of a row by its application: its job follows. A running job is dealt with when the transaction commits:
+-- until then nobody has to wait for it, neither its worker's heartbeat nor what is settled together with it.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_updated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -19,11 +19,8 @@ BEGIN
         END IF;
         RETURN NULL;
     END IF;
-    IF NEW.status = 'queued' AND EXISTS (SELECT FROM {schema}.jobs_table_asked AS asked WHERE asked.id = NEW.id) THEN
-        -- Cancelled and queued again in one transaction: whoever runs it must lose it first.
-        PERFORM FROM {schema}.jobs WHERE jobs.id = this FOR UPDATE;
-        PERFORM {schema}.jobs_table_cancel(ARRAY[this]);
-        PERFORM {schema}.jobs_table_enqueue(ARRAY[NEW.id]);
+    UPDATE {schema}.jobs_table_asked AS asked SET restarts = NEW.status = 'queued' WHERE asked.id = NEW.id;
+    IF FOUND THEN
         RETURN NULL;
     END IF;
     -- A job that is being claimed at this moment is as good as running.
@@ -47,7 +44,7 @@ BEGIN
         (NEW.type, NEW.payload, NEW.attempts, NEW.next_run_at, NEW.last_error)
         IS DISTINCT FROM (OLD.type, OLD.payload, OLD.attempts, OLD.next_run_at, OLD.last_error)
     THEN
-        RAISE 'the job % has been claimed meanwhile, and stays as it is', NEW.id USING ERRCODE = 'object_in_use';
+        RAISE 'the job % is running, or is being claimed: it stays as it is', NEW.id USING ERRCODE = 'object_in_use';
     ELSIF NEW.org_id IS DISTINCT FROM OLD.org_id THEN
         INSERT INTO {schema}.jobs_table_asked (id) VALUES (NEW.id);
     END IF;
@@ -56,8 +53,8 @@ END $$;
 
 -- Change a job that waits, and is locked, as its row was edited; NULL: not edited.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_edit(
-    this text, new_name text, new_payload text, new_errors integer, new_due_ms bigint, has_error boolean, new_error text,
-    new_tenant text
+    this text, new_name text, new_payload text, new_errors integer, new_due_ms bigint, has_error boolean,
+    new_error text, new_tenant text
 ) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     UPDATE {schema}.jobs SET

@@ -1,9 +1,9 @@
--- The jobs table's values as the store has them: instants in whole milliseconds, and back, exactly, as far as the year 9999.
+-- The jobs table's values as the store has them: instants in whole milliseconds, and back, exactly until the year 9999.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_ms(instant timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
     RETURN floor(extract(epoch FROM instant) * 1000)::bigint;
 
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_at(ms bigint) RETURNS timestamptz LANGUAGE sql STABLE
-    RETURN timestamptz '1970-01-01 00:00:00+00' + ms / 1000 * interval '1 second' + ms % 1000 * interval '1 millisecond';
+    RETURN timestamptz '1970-01-01 00:00:00+00' + ms / 1000 * interval '1 second' + ms % 1000 * interval '1 ms';
 
 -- When a row is to run: what it says, rounded down to milliseconds, or now.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_due(next_run_at timestamptz) RETURNS timestamptz LANGUAGE plpgsql AS $$

@@ -1,8 +1,8 @@
--- Write what jobs have become into their rows, in the transaction that changed them. It never waits for a row: one that an
--- application has locked is noted and written later (jobs_table_catch_up). So no application holds a worker up, and
+-- Write what jobs have become into their rows, in the transaction that changed them. It never waits for a row: one that
+-- an application has locked is noted and written later (jobs_table_catch_up). So no application holds a worker up, and
 -- since applications lock their rows first and then our jobs, there is no deadlock between the two.
--- The application's own triggers run in here: they have the search path of whoever installed the table, and what is called
--- from here is named in full.
+-- The application's own triggers run in here: they have the search path of whoever installed the table, and what is
+-- called from here is named in full.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_write(these uuid[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$

@@ -1,14 +1,15 @@
--- Roles of Jobmill's schema {schema}: none may do more than it needs. Run this as the owner of the schema, or as a superuser, after
--- `jobmill migrate`, and again after every update of Jobmill: it takes back what it had granted, and grants what is needed
--- now. Other names for the roles: replace them all. Then, for each login: GRANT {producer} TO shop_web;
+-- Roles of Jobmill's schema {schema}: none may do more than it needs. Run this as the owner of the schema, or as a
+-- superuser, after `jobmill migrate`, and again after every update of Jobmill: it takes back what it had granted, and
+-- grants what is needed now. Other names for the roles: replace them all. Then, for each login:
+-- GRANT {producer} TO shop_web;
 --
 --   {producer}    may enqueue, by the client and by SQL, and see nothing of other jobs
 --   {reader}      may look: jobs, results, logs, queues
 --   {worker}      may run jobs: enqueue, look, claim, settle, cancel, requeue, purge
 --   {admin}       may do that, and set queues up
 --
--- No role may change the schema: that is its owner's. A jobs table (--jobs-table) is granted like any table of yours; its
--- triggers need no rights of whoever inserts.
+-- No role may change the schema: that is its owner's. A jobs table (--jobs-table) is granted like any table of yours;
+-- its triggers need no rights of whoever inserts.
 
 BEGIN;
 
