@@ -192,8 +192,8 @@ def ask(hints: Hints, *names: str) -> tuple[list[object], list[object], int]:
     """The lines and gaps that an exchange would be sent with, and the number of rewinds."""
     claim = Claim(queues=("q",), names=dict.fromkeys(names or ("a",), 1), n=1, lease_ms=1, worker="w", token="t")
     rewound, *columns = hints.ask(claim).parameters
-    lists = [list(column) for column in columns]  # type: ignore[call-overload]
-    return list(zip(*lists[:5], strict=True)), list(zip(*lists[5:], strict=True)), rewound  # type: ignore[return-value]
+    lists = [list(column) for column in columns]
+    return list(zip(*lists[:5], strict=True)), list(zip(*lists[5:], strict=True)), rewound
 
 
 CLAIM = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")

@@ -1,9 +1,10 @@
-"""The jobs table is a table: foreign keys, row-level security and roles work on it as on any other."""
+"""The jobs table is a table: foreign keys, triggers, row-level security and roles work on it as on any other."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -21,6 +22,7 @@ from tests.stores.postgres_logins import as_user, granted, login
 pytestmark = pytest.mark.stores("postgres")
 
 MINE, YOURS = uuid.uuid4(), uuid.uuid4()
+LATER = datetime(2040, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -230,3 +232,37 @@ async def test_what_a_constraint_of_the_application_refuses_is_no_job(table: Des
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await table.insert(org_id=YOURS)
     assert await table.sql.fetchval("SELECT count(*) FROM jobmill.jobs") == 0
+
+
+# ---------------------------------------------------------------------------------------------------- user triggers
+
+
+async def test_triggers_of_the_application_see_every_change_and_may_enqueue(table: Desk) -> None:
+    """A chain: whenever a job succeeds, its trigger inserts the next one, and cancels what waits under another type."""
+    await table.sql.execute(f"""
+        CREATE TABLE seen (id uuid, before text, after text);
+        CREATE FUNCTION chain() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO seen VALUES (NEW.id, OLD.status, NEW.status);
+            IF NEW.status = 'success' AND NEW.type = 'first' THEN
+                INSERT INTO {TABLE} (type) VALUES ('second');
+                UPDATE {TABLE} SET status = 'failed' WHERE type = 'other';
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER aa_chain AFTER UPDATE ON {TABLE} FOR EACH ROW EXECUTE FUNCTION chain();
+    """)
+    for name in ("first", "second"):
+
+        @table.jobs.handler(name=name)
+        async def any() -> None: ...
+
+    other = await table.insert("other", next_run_at=LATER)
+    first = await table.insert("first")
+    await drain(table.jobs)
+    rows = await table.sql.fetch("SELECT id::text, before, after FROM seen")
+    assert [tuple(row)[1:] for row in rows if row[0] == first] == [("queued", "running"), ("running", "success")]
+    assert [tuple(row)[1:] for row in rows if row[0] == other] == [("queued", "failed")]
+    statuses = {row[0]: row[1] for row in await table.sql.fetch(f"SELECT type, status FROM {TABLE}")}
+    assert statuses == {"first": "success", "second": "success", "other": "failed"}
+    await table.check()

@@ -10,7 +10,6 @@ from jobmill.stores.postgres import jobs_table
 from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.statements import HERE, Statements, quoted
 
-
 # The first in which the body of a function may be plain SQL (RETURN …).
 OLDEST = 14
 

@@ -39,7 +39,7 @@ BEGIN
     )
 
     SELECT array_agg(inserted.id), min(inserted.due_ms) INTO made, first_due FROM inserted;
-    -- Claims may have passed the place of what was due before now. A moment is no matter: any commit may come that late.
+    -- Claims may have passed the place of what was due before now. A moment is no matter: commits may come that late.
     IF first_due < now_ms - 100 THEN
         PERFORM nextval('{schema}.rewinds');
     END IF;
