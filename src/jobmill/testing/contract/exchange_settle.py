@@ -21,6 +21,7 @@ from jobmill.testing.contract.support import (
     look,
     new,
     put,
+    put_one,
     release,
     retry,
     second,
@@ -290,6 +291,14 @@ class LostContract:
         await harness.advance(LEASE_MS / 1_000)
         await settle(harness.store, succeed(claimed))
         assert (await claim_one(harness.store)).job.crashes == 1
+
+    async def test_a_lost_settlement_does_not_hide_a_job_that_came_in_its_place(self, harness: Harness) -> None:
+        gone = await started(harness.store)
+        await settle(harness.store, structs.replace(succeed(gone), keep=Keep(last=0)))
+        # A store that numbers its rows may give this one the number of the one that has gone.
+        id = await put_one(harness.store)
+        exchanged = await harness.store.exchange([snooze(gone, 0)], wish(1))
+        assert (exchanged.settled, [one.lease.id for one in exchanged.claimed]) == (["lost"], [id])
 
     async def test_a_lost_settlement_does_not_hide_other_ended_leases(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
