@@ -16,8 +16,8 @@ def exchange(step: Step, settlements: Sequence[Settlement], wish: Claim | None) 
     claimed: list[Claimed | Broken] = []
     next_due_ms = None
     if wish is not None:
-        # Only what waits again could be claimed in the same call. Where a settlement was lost, its job may have left and
-        # its number be another's.
+        # Only what waits again could be claimed in the same call. Where a settlement was lost, its job may have left,
+        # and its number be another's.
         answers = zip(settlements, settled, strict=True)
         back = {locate(step, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
         claimed, next_due_ms = claim(step, wish, back)
