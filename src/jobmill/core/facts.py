@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Settlement
-from jobmill.core.job import Job, Progress
+from jobmill.core.job import NULL, Job, Progress, State
 
 Fact: TypeAlias = Literal[
     "enqueued",
@@ -91,4 +91,21 @@ def _settled(settlement: Settlement, type: Fact, now_ms: int, **data: Any) -> Ev
         at_ms=now_ms,
         attempt=settlement.attempt,
         data=data,
+    )
+
+
+def bare_job(id: str, name: str, queue: str, state: State, errors: int, worker: str | None = None) -> Job:
+    """A job of which only what every event tells is known."""
+    return Job(
+        id=id,
+        name=name,
+        queue=queue,
+        payload_json=NULL,
+        state=state,
+        priority=0,
+        due_ms=0,
+        created_ms=0,
+        updated_ms=0,
+        errors=errors,
+        worker=worker,
     )

@@ -68,6 +68,17 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NO_OPTIONS = JobOptions()
 
+_decode_options = msgspec.json.Decoder(JobOptions).decode
+
+
+def keep_cancelled(options_json: str | None) -> Keep:
+    """How long a job with these stored options stays when it is cancelled; of garbage the default is kept."""
+    try:
+        said = None if options_json is None else _decode_options(options_json).keep_failed
+    except msgspec.MsgspecError:
+        said = None
+    return said or KEEP_FAILED
+
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
     """One job as its store holds it. The lease token is not part of it, so no listing and no log can show it."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import asyncpg
-import msgspec
 from msgspec import Struct
 
 from jobmill.core import facts
@@ -24,15 +22,12 @@ from jobmill.core.changes import (
     Seize,
 )
 from jobmill.core.facts import Event, Fact
-from jobmill.core.job import KEEP_FAILED, JobOptions, Keep, State
+from jobmill.core.job import State, keep_cancelled
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.filters import Conditions
 from jobmill.stores.postgres.jobs_table import catch_up
-from jobmill.stores.postgres.rows import bare_job
 from jobmill.stores.postgres.statements import Statements, quoted
-
-_decode_options = msgspec.json.Decoder(JobOptions).decode
 
 
 class Row(Struct, frozen=True):
@@ -48,7 +43,7 @@ class Row(Struct, frozen=True):
     def event(self, fact: Fact, now_ms: int, *, state: State | None = None, errors: int | None = None) -> Event:
         """What is told of it."""
         errors = self.errors if errors is None else errors
-        return facts.about(bare_job(self.id, self.name, self.queue, state or self.state, errors), fact, now_ms)
+        return facts.about(facts.bare_job(self.id, self.name, self.queue, state or self.state, errors), fact, now_ms)
 
 
 class Changing:
@@ -122,7 +117,7 @@ class Changing:
         return []
 
     async def _cancel(self, rows: list[Row]) -> list[Event]:
-        keeps = [_keep_failed(row.options) or KEEP_FAILED for row in rows]
+        keeps = [keep_cancelled(row.options) for row in rows]
         ages, lasts = [keep.age_ms for keep in keeps], [keep.last for keep in keeps]
         await self._write("cancel", [row.id for row in rows], self._now_ms, ages, lasts)
         events = [row.event("cancelled", self._now_ms, state="cancelled") for row in rows]
@@ -146,7 +141,7 @@ class Changing:
         ids = [row.id for row in rows]
         until_ms = self._now_ms + wanted.lease_ms
         await self._write("seize", ids, self._now_ms, until_ms, wanted.token, wanted.worker)
-        jobs = [bare_job(row.id, row.name, row.queue, "running", row.errors, wanted.worker) for row in rows]
+        jobs = [facts.bare_job(row.id, row.name, row.queue, "running", row.errors, wanted.worker) for row in rows]
         return [event for job in jobs for event in facts.of_claim(job, self._now_ms, lease_lost=False)]
 
     async def remove(self, rows: Sequence[Row], state: State | None = None) -> list[Event]:
@@ -178,10 +173,3 @@ class Changing:
     async def _fetch(self, name: str, *parameters: object) -> list[Row]:
         rows: list[asyncpg.Record] = await self._connection.fetch(self._statements(name), *parameters)
         return [Row(*row) for row in rows]
-
-
-def _keep_failed(options: str | None) -> Keep | None:
-    if options is not None:
-        with contextlib.suppress(msgspec.MsgspecError):  # of garbage the default is kept
-            return _decode_options(options).keep_failed
-    return None

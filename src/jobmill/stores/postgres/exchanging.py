@@ -18,7 +18,7 @@ from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.hints import Asked
 from jobmill.stores.postgres.offices import Office
-from jobmill.stores.postgres.rows import Unreadable, bare_job, claimed_job
+from jobmill.stores.postgres.rows import Unreadable, claimed_job
 from jobmill.stores.postgres.statements import Statements, quoted
 
 _encode = msgspec.json.Encoder().encode
@@ -103,7 +103,7 @@ class Batch:
             if id in self.done:
                 yield from facts.of_settlement(one, now_ms)
                 if one.keep is not None and one.keep.at_once and one.state != "waiting":
-                    gone = bare_job(id, one.lease.name, one.lease.queue, one.state, one.errors)
+                    gone = facts.bare_job(id, one.lease.name, one.lease.queue, one.state, one.errors)
                     yield facts.about(gone, "removed", now_ms)
 
 
@@ -181,7 +181,7 @@ def _leased(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Broken:
 def claim_events(rows: Sequence[asyncpg.Record], worker: str, now_ms: int) -> Iterable[Event]:
     """What claimed jobs tell."""
     for row in rows:
-        job = bare_job(row[0], row[2], row[1], "running", row[8], worker)
+        job = facts.bare_job(row[0], row[2], row[1], "running", row[8], worker)
         yield from facts.of_claim(job, now_ms, lease_lost=row[12])
 
 

@@ -11,7 +11,6 @@ from jobmill.core.changes import Lease, Report
 from jobmill.core.facts import Event
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.feeds import tell
-from jobmill.stores.postgres.rows import bare_job
 from jobmill.stores.postgres.statements import Statements, quoted
 
 _encode = msgspec.json.Encoder().encode
@@ -47,5 +46,5 @@ def _events(one: Report, errors: dict[str, int | None], now_ms: int) -> list[Eve
     failed = errors[one.lease.id]
     if one.progress is None or failed is None:
         return []
-    job = bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", failed)
+    job = facts.bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", failed)
     return [facts.of_progress(job, one.progress, now_ms)]

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, State
+from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress
 from jobmill.core.recurrence import Recurrence
 
 
@@ -120,20 +120,3 @@ def looked_at(row: asyncpg.Record) -> Job:
 def looked_at_all(rows: Sequence[asyncpg.Record]) -> list[Job]:
     """Rows of read.sql, in their order."""
     return [looked_at(row) for row in rows]
-
-
-def bare_job(id: str, name: str, queue: str, state: State, errors: int, worker: str | None = None) -> Job:
-    """A job of which only what every event tells is known."""
-    return Job(
-        id=id,
-        name=name,
-        queue=queue,
-        payload_json=NULL,
-        state=state,
-        priority=0,
-        due_ms=0,
-        created_ms=0,
-        updated_ms=0,
-        errors=errors,
-        worker=worker,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Sequence
 
@@ -22,15 +21,13 @@ from jobmill.core.changes import (
     Seize,
 )
 from jobmill.core.facts import Fact
-from jobmill.core.job import KEEP_FAILED, JobOptions, Keep, State
+from jobmill.core.job import State, keep_cancelled
 from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.queues import tell
-from jobmill.stores.sqlite.rows import bare_job
 from jobmill.stores.sqlite.statements import sql
 from jobmill.stores.sqlite.step import Step
 
 _encode = msgspec.json.Encoder().encode
-_decode_options = msgspec.json.Decoder(JobOptions).decode
 
 # What a change is about: seq, id, name, queue, state, errors, options.
 Row = tuple[int, str, str, str, State, int, str | None]
@@ -94,7 +91,7 @@ def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
 
 
 def _cancel(step: Step, row: Row) -> None:
-    keep = _keep_failed(row[6]) or KEEP_FAILED
+    keep = keep_cancelled(row[6])
     step.write("cancel", (row[0], step.now_ms, keep.age_ms, keep.last))
     _tell(step, row, "cancelled", "cancelled")
     if keep.at_once:
@@ -104,15 +101,8 @@ def _cancel(step: Step, row: Row) -> None:
 def _seize(step: Step, row: Row, wanted: Seize) -> None:
     seq, id, name, queue, _, errors, _ = row
     step.write("seize", (seq, step.now_ms, wanted.token, step.now_ms + wanted.lease_ms, wanted.worker))
-    job = bare_job(id, name, queue, "running", errors, wanted.worker)
+    job = facts.bare_job(id, name, queue, "running", errors, wanted.worker)
     tell(step, queue, lambda: facts.of_claim(job, step.now_ms, lease_lost=False))
-
-
-def _keep_failed(options: str | None) -> Keep | None:
-    if options is not None:
-        with contextlib.suppress(msgspec.MsgspecError):  # of garbage the default is kept
-            return _decode_options(options).keep_failed
-    return None
 
 
 def _requeue(step: Step, row: Row, wanted: Requeue, index: int) -> str | None:
@@ -137,4 +127,4 @@ def remove(step: Step, rows: Sequence[Row]) -> None:
 
 def _tell(step: Step, row: Row, fact: Fact, state: State) -> None:
     _, id, name, queue, _, errors, _ = row
-    tell(step, queue, lambda: [facts.about(bare_job(id, name, queue, state, errors), fact, step.now_ms)])
+    tell(step, queue, lambda: [facts.about(facts.bare_job(id, name, queue, state, errors), fact, step.now_ms)])

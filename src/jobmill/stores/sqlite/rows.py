@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.job import NULL, Job
+from jobmill.core.job import Job
 from jobmill.stores.sqlite.step import Step
 
 _encode = msgspec.json.Encoder().encode
@@ -49,20 +49,3 @@ def _as_far_as_readable(step: Step, seq: int) -> Job:
         return job
     plain = _decode_job(step.row("read_plain", (seq,))[0])
     return structs.replace(plain, doomed=f"the stored job cannot be read: {job}")
-
-
-def bare_job(id: str, name: str, queue: str, state: str, errors: int, worker: str | None = None) -> Job:
-    """A job of which only what every event tells is known."""
-    return Job(
-        id=id,
-        name=name,
-        queue=queue,
-        payload_json=NULL,
-        state=state,  # type: ignore[arg-type]
-        priority=0,
-        due_ms=0,
-        created_ms=0,
-        updated_ms=0,
-        errors=errors,
-        worker=worker,
-    )

@@ -12,7 +12,6 @@ from jobmill.core.changes import Lease, Settled, Settlement
 from jobmill.core.facts import Event
 from jobmill.core.job import Job
 from jobmill.stores.sqlite.queues import tell
-from jobmill.stores.sqlite.rows import bare_job
 from jobmill.stores.sqlite.statements import batches, flat, sql_rows
 from jobmill.stores.sqlite.step import Step, TakeCare
 
@@ -165,4 +164,4 @@ def _events(done: Settlement, now_ms: int) -> list[Event]:
 def _gone(done: Settlement) -> Job:
     """As much of a job that has left as an event tells."""
     lease = done.lease
-    return bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)
+    return facts.bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)
