@@ -22,19 +22,30 @@ from bench.figures import Results
 from bench.lab import Lab
 from bench.measures import KINDS, MEASURES, chosen
 from bench.ours import about
-from bench.peers import bare_sqlite, graphile_postgres, huey_sqlite, node, pgqueuer_postgres, procrastinate_postgres
-from bench.postgres.server import Later
+from bench.peers import (
+    bare_sqlite,
+    bullmq_node_redis,
+    bullmq_python_redis,
+    graphile_postgres,
+    huey_sqlite,
+    node,
+    pgqueuer_postgres,
+    procrastinate_postgres,
+)
 from bench.report import Report, show, write
 from bench.scale import FULL, QUICK, Scale
+from bench.servers import Servers
 from bench.watch import Watch
 
 RESULTS = Path(__file__).parent / "results"
-STORES = ("sqlite", "memory", "postgres")
+STORES = ("sqlite", "memory", "postgres", "redis")
 CONTENDERS = {
     "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
     "memory": (),
     "postgres": (about.ON_POSTGRES, pgqueuer_postgres.ABOUT, procrastinate_postgres.ABOUT, graphile_postgres.ABOUT),
+    "redis": (about.ON_REDIS, bullmq_node_redis.ABOUT, bullmq_python_redis.ABOUT),
 }
+ON_NODE = {"postgres": graphile_postgres.ABOUT.name, "redis": bullmq_node_redis.ABOUT.name}
 INTERRUPTED = 130
 #: Where stdout is no terminal.
 WIDTH = 150
@@ -80,13 +91,13 @@ def _bench(
     results = Results()
     with (
         tempfile.TemporaryDirectory(prefix="jobmill-bench-", dir=place) as folder,
-        Later(place) as server,
+        Servers(place) as servers,
         Watch(Console(stderr=True)) as watch,
     ):
         described = machine.describe(Path(folder))
-        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, server) for name in names}
+        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, servers) for name in names}
         interrupted = _measure(labs, results, watch)
-        described |= server.describe() | _on_node(stores, results)
+        described |= servers.describe() | _on_node(stores, results)
     described["load average"] += f" before, {machine.load()} after"
     _judge(names, results)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -114,8 +125,8 @@ def _bench(
 
 
 def _on_node(stores: Sequence[str], results: Results) -> dict[str, str]:
-    is_there = "postgres" in stores and graphile_postgres.ABOUT.name not in results.missing
-    return {"node": node.versions()} if is_there else {}
+    there = {store for store, peer in ON_NODE.items() if store in stores and peer not in results.missing}
+    return {"node": node.versions()} if there else {}
 
 
 def _incomplete(interrupted: bool, results: Results) -> str | None:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from bench.child import Broken
 from bench.figures import CPU, RATE, Ran, Results
-from bench.postgres.server import Server
 from bench.scale import Scale
+from bench.servers import Servers
 
 #: What one contender does in one round, in a directory of its own, which is removed afterwards.
 Turn = Callable[[Path], None]
@@ -46,7 +46,7 @@ class Lab:
         place: Path,
         results: Results,
         watch: Progress,
-        server: Callable[[], Server],
+        servers: Servers,
     ) -> None:
         self.measure = measure
         self.scale = scale
@@ -56,12 +56,7 @@ class Lab:
         self._place = place / measure
         self._place.mkdir()
         self._watch = watch
-        self._server = server
-
-    @property
-    def postgres(self) -> Server:
-        """The server of all measures, started when it is first asked for."""
-        return self._server()
+        self.servers = servers
 
     def prepared(self, name: str, make: Callable[[Path], None]) -> Path:
         """The file of this name, made when it is first asked for."""
@@ -73,9 +68,9 @@ class Lab:
 
     def template(self, name: str, fill: Callable[[str], None]) -> str:
         """The database of this name on the server, filled when it is first asked for."""
-        if not self.postgres.is_made(name):
+        if not self.servers.postgres.is_made(name):
             self.prepare(f"making {name}")
-        return self.postgres.template(name, fill)
+        return self.servers.postgres.template(name, fill)
 
     def prepare(self, text: str) -> None:
         """Tell who watches that something is made ready."""

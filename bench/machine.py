@@ -11,7 +11,10 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("jobmill", "huey", "msgspec", "asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg")
+PACKAGES = (
+    *("jobmill", "huey", "msgspec", "uvloop", "asyncpg", "pgqueuer", "procrastinate", "psycopg"),
+    *("redis", "hiredis"),
+)
 SYNCS = 50
 
 

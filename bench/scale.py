@@ -30,6 +30,12 @@ class Scale(Struct, frozen=True, kw_only=True):
     deep: int
     #: Of which the last quarter counts.
     snapshot_jobs: int
+    #: On Redis: for many slots so many that the fastest runs for 2 s, for one slot, and of a peer that is slow at both.
+    redis_jobs: int
+    redis_single_jobs: int
+    redis_slow_jobs: int
+    #: So many are running meanwhile.
+    active: int
 
 
 FULL = Scale(
@@ -49,6 +55,10 @@ FULL = Scale(
     single_jobs=3_000,
     deep=1_000_000,
     snapshot_jobs=80_000,
+    redis_jobs=80_000,
+    redis_single_jobs=20_000,
+    redis_slow_jobs=8_000,
+    active=10_000,
 )
 
 QUICK = Scale(
@@ -68,4 +78,8 @@ QUICK = Scale(
     single_jobs=1_000,
     deep=100_000,
     snapshot_jobs=20_000,
+    redis_jobs=20_000,
+    redis_single_jobs=5_000,
+    redis_slow_jobs=2_000,
+    active=10_000,
 )

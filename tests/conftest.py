@@ -6,6 +6,10 @@ for some. With `--store`, whatever is not for one of the stores named is left ou
 PostgreSQL servers are started when a test first asks for one: `postgres_url` is a fresh, empty database on the newest.
 A test that uses `postgres_name` runs once per version that the machine has; with `store_name` as well, that holds for
 the store `postgres`, and for the others the name is empty.
+
+So it is with Redis: `redis_url` is a prefix without keys on the first server, or on that of `redis_name`, for each
+version that the machine has. `redis_cluster` is shared; `own_redis`, `own_redis_cluster` and `redis_sentinel` are one
+test's own, and may be killed.
 """
 
 from __future__ import annotations
@@ -19,9 +23,15 @@ import pytest
 from tests import making
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from tests.servers.node import Packages
     from tests.servers.postgres import Databases, PostgresServer, PostgresServers
+    from tests.servers.redis import RedisServer, RedisServers, Rooms
+    from tests.servers.redis_groups import RedisCluster, RedisSentinel
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "redis")
+
+#: Fixtures that name a version, and the store whose server it is.
+VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,23 +51,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    versions = [name for name in VERSIONS if name in metafunc.fixturenames]
     if "store_name" in metafunc.fixturenames:
         meant = _meant(metafunc.definition)
         chosen = metafunc.config.getoption("--store") or STORES
         # Never an empty set, which would show as a skip: what is not chosen is left out below.
         names = [name for name in meant if name in chosen] or meant
-        if "postgres_name" not in metafunc.fixturenames:
-            metafunc.parametrize("store_name", names)
-            return
-        pairs = [(name, version) for name in names for version in _versions(name)]
-        metafunc.parametrize("store_name, postgres_name", pairs, ids=[version or name for name, version in pairs])
-    elif "postgres_name" in metafunc.fixturenames:
-        metafunc.parametrize("postgres_name", _versions("postgres"))
+        rows = [(name, *row) for name in names for row in _rows(name, versions)]
+        metafunc.parametrize(["store_name", *versions], rows, ids=["".join(row[1:]) or row[0] for row in rows])
+    else:
+        for version in versions:
+            metafunc.parametrize(version, _versions(VERSIONS[version]))
+
+
+def _rows(store_name: str, versions: Sequence[str]) -> list[list[str]]:
+    """For each version of this store's server a row of names, empty where they are another store's."""
+    mine = next((version for version in versions if VERSIONS[version] == store_name), None)
+    names = _versions(store_name) if mine else [""]
+    return [[name if version == mine else "" for version in versions] for name in names]
 
 
 def _versions(store_name: str) -> Sequence[str]:
-    if store_name != "postgres":
-        return ("",)
+    if store_name == "redis":
+        from tests.servers.redis import RedisServers
+
+        return RedisServers.names()
     from tests.servers.postgres import PostgresServers
 
     return PostgresServers.names()
@@ -126,3 +144,93 @@ def own_postgres() -> Iterator[PostgresServer]:
 
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_servers() -> Iterator[RedisServers]:
+    """`redis_servers[redis_name]`: a server that all tests share; nothing runs until asked for."""
+    from tests.servers.redis import RedisServers
+
+    with RedisServers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def redis_server(redis_servers: RedisServers, request: pytest.FixtureRequest) -> Rooms:
+    """The first version's, or that of `redis_name`; shared by all tests: not to be stopped."""
+    name = request.getfixturevalue("redis_name") if "redis_name" in request.fixturenames else ""
+    return redis_servers[name] if name else redis_servers.first()
+
+
+@pytest.fixture
+def redis_url(redis_server: Rooms) -> Iterator[str]:
+    """A prefix of its own, without keys, in a database that other tests use too."""
+    with redis_server.prefix() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_database_url(redis_server: Rooms) -> Iterator[str]:
+    """An empty database of its own."""
+    with redis_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def local_redis_url(redis_servers: RedisServers) -> Iterator[str]:
+    """A prefix of its own at a port of loopback, for a proxy to stand before; else use `redis_url`."""
+    with redis_servers.local().prefix() as url:
+        yield url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A server that this test may kill, pause and restart; it keeps all that it acknowledged."""
+    from tests.servers.redis import RedisServer
+
+    with RedisServer(aof=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Three primaries that all tests share: not to be stopped."""
+    from tests.servers.redis_groups import RedisCluster
+
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
+    """The shared cluster, empty, under a prefix that is a hash tag."""
+    with redis_cluster.prefix() as url:
+        yield url
+
+
+@pytest.fixture
+def own_redis_cluster() -> Iterator[RedisCluster]:
+    """Three primaries with a replica each, which this test may kill."""
+    from tests.servers.redis_groups import RedisCluster
+
+    with RedisCluster(replicas=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_sentinel() -> Iterator[RedisSentinel]:
+    """A primary, a replica and sentinels that watch them, which this test may kill."""
+    from tests.servers.redis_groups import RedisSentinel
+
+    with RedisSentinel() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def node_packages() -> Packages:
+    """BullMQ and its dashboard, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
+    from tests.servers.node import Packages
+
+    packages = Packages()
+    packages.install()
+    return packages

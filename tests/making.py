@@ -1,6 +1,7 @@
 """The stores under test, made the same way in every folder.
 
-All tests of one PostgreSQL server have one migrated database in turn: emptying it is quicker than making another.
+All tests of one PostgreSQL server have one migrated database in turn: emptying it is quicker than making another. In
+Redis each has a prefix of its own.
 """
 
 from __future__ import annotations
@@ -49,11 +50,17 @@ async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest
             return f"sqlite:///{folder / 'jobs.db'}"
         case "postgres":
             return await emptied_postgres(request.getfixturevalue("postgres_servers"))
+        case "redis":
+            return str(request.getfixturevalue("redis_url"))
     raise ValueError(f"nothing makes the store {store_name} yet")
 
 
 def make_store(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store at a URL of `make_url`, not yet opened: quick rather than safe, by a clock of the test's own."""
+    if url.startswith(("redis", "unix:")):
+        from jobmill.stores.redis import RedisStore
+
+        return RedisStore(url, clock=clock)
     match url.split(":///"):
         case ["memory://"]:
             from jobmill.stores.memory import MemoryStore

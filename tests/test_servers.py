@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from tests.helpers import until
 from tests.servers import pgbouncer
 from tests.servers.pgbouncer import PgBouncer, Program, find_pgbouncer
-from tests.servers.places import PrivateDirectory, at_port, is_reachable, port_of
+from tests.servers.places import PrivateDirectory, at_port, free_port, held_port, is_reachable, port_of
 from tests.servers.postgres import (
     BIN,
     URL,
@@ -220,6 +221,19 @@ def test_what_a_killed_process_left_is_swept_away() -> None:
     assert (left.exists(), made.path.exists()) == (False, True)
     made.remove()
     assert not made.path.exists()
+
+
+def test_a_port_is_its_servers_until_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, holder = held_port()
+    other = free_port()
+    monkeypatch.setattr("tests.servers.places.PORTS", [port, other])
+    assert {free_port() for _ in range(20)} == {other}
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+    holder.close()
+    assert {free_port() for _ in range(50)} == {port, other}
 
 
 async def test_a_server_that_cannot_start_says_why() -> None:

@@ -19,6 +19,11 @@ from bench.measures import (
     postgres_enqueue,
     postgres_pickup,
     postgres_snapshot,
+    redis_active,
+    redis_bytes,
+    redis_drain,
+    redis_enqueue,
+    redis_pickup,
 )
 
 
@@ -33,7 +38,8 @@ class Measure(Struct, frozen=True):
 
 
 FILES = ("sqlite", "memory")
-SERVER = ("postgres",)
+POSTGRES = ("postgres",)
+REDIS = ("redis",)
 
 MEASURES = {
     "drain": Measure(
@@ -47,38 +53,73 @@ MEASURES = {
     "beside": Measure("beside", FILES, "a worker beside one CPU-bound sync handler", beside.run, beside.verdicts),
     postgres_drain.NAME: Measure(
         "drain",
-        SERVER,
+        POSTGRES,
         "one worker process runs no-op jobs that wait; from the first run until the last is settled in the database",
         postgres_drain.run,
         postgres_drain.verdicts,
     ),
     postgres_enqueue.NAME: Measure(
         "enqueue",
-        SERVER,
+        POSTGRES,
         "one by one, from concurrent callers, in bulk",
         postgres_enqueue.run,
         postgres_enqueue.verdicts,
     ),
     postgres_pickup.NAME: Measure(
         "pickup",
-        SERVER,
+        POSTGRES,
         "from an enqueue in another process to the start of its job in an idle worker",
         postgres_pickup.run,
         postgres_pickup.verdicts,
     ),
     postgres_depth.NAME: Measure(
         "depth",
-        SERVER,
+        POSTGRES,
         "the rate while many others wait, and as many are delayed by a day",
         postgres_depth.run,
         postgres_depth.verdicts,
     ),
     postgres_snapshot.NAME: Measure(
         "snapshot",
-        SERVER,
+        POSTGRES,
         "the rate while another transaction holds a snapshot, so that nothing can be cleaned up",
         postgres_snapshot.run,
         postgres_snapshot.verdicts,
+    ),
+    redis_drain.NAME: Measure(
+        "drain",
+        REDIS,
+        "one worker process runs no-op jobs that wait; from the first run until the last is settled on the server",
+        redis_drain.run,
+        redis_drain.verdicts,
+    ),
+    redis_enqueue.NAME: Measure(
+        "enqueue",
+        REDIS,
+        "one by one, from concurrent callers, in bulk",
+        redis_enqueue.run,
+        redis_enqueue.verdicts,
+    ),
+    redis_pickup.NAME: Measure(
+        "pickup",
+        REDIS,
+        "from an enqueue in another process to the start of its job in an idle worker",
+        redis_pickup.run,
+        redis_pickup.verdicts,
+    ),
+    redis_bytes.NAME: Measure(
+        "bytes",
+        REDIS,
+        "memory of the server for each job that waits",
+        redis_bytes.run,
+        redis_bytes.verdicts,
+    ),
+    redis_active.NAME: Measure(
+        "active",
+        REDIS,
+        "single calls while 10,000 jobs are running",
+        redis_active.run,
+        redis_active.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))

@@ -11,8 +11,9 @@ from bench.child import Child, start
 from bench.child import run as in_child
 from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios, told
 from bench.lab import Lab
+from bench.metering import SERVER
 from bench.ours import postgres as ours
-from bench.postgres.metered import SERVER, record_metered
+from bench.postgres.metered import record_metered
 from bench.postgres.server import Session
 
 NAME = "postgres depth"
@@ -58,7 +59,7 @@ def _shallow(lab: Lab) -> Iterator[str]:
     template = lab.template(
         "jobmill, shallow", lambda url: in_child(ours.fill_deep, url=url, waiting=waiting, delayed=0)
     )
-    with lab.postgres.copy(template) as url:
+    with lab.servers.postgres.copy(template) as url:
         _made_ready(url)
         yield url
 
@@ -71,7 +72,7 @@ def _deep(lab: Lab) -> Iterator[str]:
     template = lab.template(
         "jobmill, deep", lambda url: in_child(ours.fill_deep, url=url, waiting=waiting, delayed=deep)
     )
-    url = lab.postgres.url(template)
+    url = lab.servers.postgres.url(template)
     _made_ready(url)
     yield url
 

@@ -9,14 +9,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.child import Child, start
+from bench.contenders import Contender, is_there
 from bench.figures import RATE, Ran, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn
+from bench.metering import SERVER
 from bench.ours import postgres as ours
 from bench.peers import graphile_postgres as graphile
 from bench.peers import pgqueuer_postgres as pgqueuer
 from bench.peers import procrastinate_postgres as procrastinate
-from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, Contender, database, is_there
-from bench.postgres.metered import SERVER, WAL, record_metered
+from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, database
+from bench.postgres.metered import WAL, record_metered
 
 NAME = "postgres enqueue"
 CALLERS = 50

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from bench.child import READY, Child, start
 from bench.child import run as in_child
+from bench.contenders import Contender, is_there
 from bench.figures import Results, Verdict, judge, percentile, told, values_of
 from bench.lab import Lab, Turn
 from bench.measures.pickup import CALLED, P50, P99, PATIENCE_S, RETURNED
@@ -19,7 +20,7 @@ from bench.peers import graphile_postgres as graphile
 from bench.peers import pgqueuer_postgres as pgqueuer
 from bench.peers import procrastinate_postgres as procrastinate
 from bench.pickups import Pickups
-from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, Contender, database, is_there
+from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, database
 
 NAME = "postgres pickup"
 SLOTS = pickup.SLOTS

@@ -10,9 +10,10 @@ from pathlib import Path
 from bench.child import start
 from bench.figures import RATE, Figure, Results, Verdict, judge, ratios, told
 from bench.lab import Lab
+from bench.metering import SERVER
 from bench.ours import postgres as ours
 from bench.postgres.contenders import OURS, database
-from bench.postgres.metered import SERVER, record_metered
+from bench.postgres.metered import record_metered
 from bench.postgres.server import Session
 
 NAME = "postgres snapshot"

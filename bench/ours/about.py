@@ -19,3 +19,11 @@ ON_POSTGRES = About(
     "defaults: every job is kept for 7 days after it succeeded, in a history table",
     guarantee=GUARANTEE,
 )
+
+ON_REDIS = About(
+    name="jobmill on Redis",
+    package="jobmill",
+    settings="one worker process, async no-op handlers, uvloop (as `jobmill worker`) unless it says asyncio, other "
+    "defaults: 3 attempts, every job is kept for 7 days after it succeeded, BullMQ's events are written",
+    guarantee=GUARANTEE,
+)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct
-
 from bench.child import run as in_child
+from bench.contenders import Contender
 from bench.lab import Lab
 from bench.ours import postgres as ours
 from bench.peers import graphile_postgres as graphile
 from bench.peers import pgqueuer_postgres as pgqueuer
 from bench.peers import procrastinate_postgres as procrastinate
-
-
-class Contender(Struct, frozen=True):
-    """A job queue on PostgreSQL."""
-
-    name: str
-    #: Why it cannot be measured, if it cannot.
-    missing: Callable[[], str | None]
-    #: Make its tables in the database at this URL, and so many jobs.
-    fill: Callable[[str, int], None]
-
 
 OURS = Contender("jobmill", lambda: None, lambda url, jobs: in_child(ours.fill, url=url, jobs=jobs))
 PGQUEUER = Contender("pgqueuer", pgqueuer.missing, lambda url, jobs: in_child(pgqueuer.fill, url=url, jobs=jobs))
@@ -33,18 +21,9 @@ PROCRASTINATE = Contender(
 GRAPHILE = Contender("graphile", graphile.missing, graphile.fill)
 
 
-def is_there(lab: Lab, contender: Contender) -> bool:
-    """Whether it can be measured; if not, the report says why."""
-    lab.prepare(f"looking for {contender.name}")
-    why = contender.missing()
-    if why is not None:
-        lab.results.missing[contender.name] = why
-    return why is None
-
-
 @contextmanager
 def database(lab: Lab, contender: Contender, jobs: int) -> Iterator[str]:
     """The URL of a database of its own with so many waiting jobs, dropped afterwards."""
     template = lab.template(f"{contender.name}, {jobs:,} jobs", lambda url: contender.fill(url, jobs))
-    with lab.postgres.copy(template) as url:
+    with lab.servers.postgres.copy(template) as url:
         yield url

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,12 +56,9 @@ class Session:
 
 
 class Server:
-    """Runs from when it is made until it is closed; its data lie in the place, if one is named."""
+    """Runs from when it is made until it is closed."""
 
-    def __init__(self, place: Path | None) -> None:
-        if place is not None:
-            os.environ["TMPDIR"] = str(place.resolve())
-            tempfile.tempdir = None  # so that it is looked up again
+    def __init__(self) -> None:
         self._server = PostgresServer(durable=True).__enter__()
         self._session = Session(self._server.url())
         self._templates: dict[str, str] = {}
@@ -129,33 +125,6 @@ class Server:
                 return _waited_for(self._server.pid) + sum(map(_ran, self._server.pids()))
             except (FileNotFoundError, ProcessLookupError):  # one ended between two looks
                 continue
-
-
-class Later:
-    """A server that is started when it is first called for, and closed with the block."""
-
-    def __init__(self, place: Path | None) -> None:
-        self._place = place
-        self._server: Server | None = None
-
-    def __call__(self) -> Server:
-        """The server, which runs."""
-        if self._server is None:
-            self._server = Server(self._place)
-        return self._server
-
-    def describe(self) -> dict[str, str]:
-        """What there is to say about it; nothing when it was not called for."""
-        return {} if self._server is None else self._server.describe()
-
-    def __enter__(self) -> Later:
-        """Nothing runs yet."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it, if it was started."""
-        if self._server is not None:
-            self._server.close()
 
 
 def _ran(pid: int) -> float:

@@ -13,7 +13,7 @@ from tests import making
 
 @pytest.fixture
 async def harness(
-    store_name: str, postgres_name: str, tmp_path: Path, request: pytest.FixtureRequest
+    store_name: str, postgres_name: str, redis_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Harness]:
     """The store under test, opened and empty."""
     if store_name == "postgres":
@@ -21,6 +21,10 @@ async def harness(
 
         servers = request.getfixturevalue("postgres_servers")
         harness: Harness = PostgresHarness(await making.emptied_postgres(servers, postgres_name))
+    elif store_name == "redis":
+        from tests.contract.redis_harness import RedisHarness
+
+        harness = RedisHarness(request.getfixturevalue("redis_url"))
     else:
         harness = make(store_name, tmp_path)
     await harness.store.open()

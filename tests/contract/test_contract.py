@@ -11,7 +11,7 @@ class TestStore(StoreContract):
     """Each store."""
 
 
-@pytest.mark.stores("sqlite", "postgres")
+@pytest.mark.stores("sqlite", "postgres", "redis")
 class TestProcesses(ProcessContract):
     """Stores whose data several processes share."""
 

@@ -10,6 +10,7 @@ import random
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -38,11 +39,29 @@ class User(NamedTuple):
 
 def free_port() -> int:
     """A port on loopback that nothing listens on."""
+    port, holder = held_port()
+    holder.close()
+    return port
+
+
+def held_port() -> tuple[int, socket.socket]:
+    """A port on loopback, and a socket: while it is open, only a server of ours takes the port.
+
+    Other runs of tests look for theirs at the same time, and a server may be started late, or again.
+    """
     while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        port, holder = random.choice(PORTS), socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        # After the bind, which therefore fails where another holds the port. Servers all ask for it before theirs, and
+        # Linux lets them have a port that has no listener; elsewhere nothing is held.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "linux":
+            holder.close()
+        return port, holder
 
 
 def at_port(url: str, port: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.servers.places import PrivateDirectory, User, free_port, unprivileged
+from tests.servers.places import PrivateDirectory, User, held_port, unprivileged
 
 LAUNCH = Path(__file__).with_name("launch.py")
 
@@ -37,14 +37,15 @@ class Member(NamedTuple):
 def run_as(user: User | None, command: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> None:
     """Run a command to its end in a directory, or fail with what it said."""
     ran = subprocess.run(
-        _launched(user, signal.SIGKILL, command), cwd=directory, env=environment, capture_output=True, check=False
+        launched(user, signal.SIGKILL, command), cwd=directory, env=environment, capture_output=True, check=False
     )
     if ran.returncode:
         said = (ran.stdout + ran.stderr).decode(errors="replace").strip()
         raise NoServer(f"{command[0]} ended with {ran.returncode}: {said[-2_000:]}")
 
 
-def _launched(user: User | None, death_signal: signal.Signals, command: Sequence[str | Path]) -> list[str]:
+def launched(user: User | None, death_signal: signal.Signals, command: Sequence[str | Path]) -> list[str]:
+    """The command, as this user, tied to the life of this process."""
     uid, gid = map(str, user) if user is not None else ("-", "-")
     parent, number = str(os.getpid()), str(int(death_signal))
     return [sys.executable, "-I", "-S", str(LAUNCH), parent, number, uid, gid, *map(str, command)]
@@ -99,7 +100,7 @@ class Server(ABC):
     def __init__(self, *, durable: bool = False) -> None:
         self._directories = [PrivateDirectory(durable=durable)]
         self.directory = self._directories[0].path
-        self.port = free_port()
+        self.port, self._holder = held_port()
         self.user = unprivileged()
         self.log = self.directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,6 +125,11 @@ class Server(ABC):
             raise NoServer(f"{type(self).__name__} at port {self.port} is not running: start() it first")
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def pids(self) -> list[int]:
         """Of all its processes, the parent first."""
         return [member.pid for member in family(self.pid)]
@@ -132,7 +138,7 @@ class Server(ABC):
         """Start and block until it serves, on the same port and with the same data as before."""
         if self._process is not None:
             raise NoServer(f"{type(self).__name__} at port {self.port} runs already")
-        command = _launched(self.user, self.death_signal, self.command())
+        command = launched(self.user, self.death_signal, self.command())
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -211,6 +217,7 @@ class Server(ABC):
         for directory in self._directories:
             directory.remove()
         self._directories.clear()
+        self._holder.close()
 
     def room_for_programs(self) -> Path:
         """A directory for copies of programs that its user cannot reach. What is in memory may not be executable."""

@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server, in the test's own loop, that spoils connections on demand.
+"""A proxy before a PostgreSQL or Redis server, in the test's own loop, that spoils connections on demand.
 
     async with Proxy(server.port) as proxy:
         store = PostgresStore(proxy.url(server.url()))
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from tests.servers.pgwire import Conversation
+from tests.servers import pgwire, respwire
 from tests.servers.places import at_port, free_port
 
 CHUNK = 1 << 16
@@ -99,7 +99,8 @@ class Proxy:
         """Once: forward the first statement that matches, swallow the server's answer, and cut that connection.
 
         The server has done all that it was asked to: the connection is cut when its answer is there, to its end. The
-        predicate is given the text of each statement when it is executed, and its parameters as they are sent.
+        predicate is given the text of each statement when it is executed, and its parameters as they are sent; or all
+        words of a command for Redis.
         """
         self._wanted = predicate
 
@@ -167,7 +168,8 @@ class Link:
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy = proxy
         self._socket = client
-        self._conversation = Conversation()
+        self._conversation: pgwire.Conversation | respwire.Conversation = pgwire.Conversation()
+        self._has_begun = False
         self._writers: list[asyncio.StreamWriter] = []  # to the client, to the server
         self._over = asyncio.Event()
         self._is_half_open = False
@@ -243,6 +245,10 @@ class Link:
         if not data:
             self._over.set()
             return None
+        if not self._has_begun:
+            self._has_begun = True
+            if data.startswith(b"*"):  # a command of Redis; PostgreSQL's clients begin with a length
+                self._conversation = respwire.Conversation()
         for statement in self._conversation.client_says(data):
             if self._proxy.is_wanted(statement.text):
                 self._conversation.swallow(statement)

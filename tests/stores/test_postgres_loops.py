@@ -15,7 +15,8 @@ import pytest
 import jobmill
 from jobmill.core.changes import EVERYTHING
 from jobmill.errors import StoreAway
-from jobmill.stores.postgres import PostgresStore, offices
+from jobmill.stores import loops
+from jobmill.stores.postgres import PostgresStore
 from tests.helpers import until
 from tests.servers.postgres import connected
 
@@ -63,7 +64,7 @@ async def run(url: str, program: str, *, complains: bool = False) -> str:
 
 
 async def test_two_loops_use_one_store_at_the_same_time(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offices, "ELSEWHERE_SECONDS", 0.5)
+    monkeypatch.setattr(loops, "ELSEWHERE_SECONDS", 0.5)
     jobs = jobmill.connect(migrated_url)
     async with asyncio.timeout(20):
 

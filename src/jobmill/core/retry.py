@@ -59,8 +59,13 @@ def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Bac
 
 
 def delay_ms(backoff: Backoff, attempt: int, random: float = 0.0) -> int:
-    """The delay after attempt 1, 2, 3 …; `random`, from 0 up to 1, says how much of the jitter to take off."""
+    """The delay after attempt 1, 2, 3 …; `random`, from 0 up to 1, says how much of the jitter to take off.
+
+    It is 0 only where the delay is: no backoff of ours, but other systems have jobs that are tried again at once.
+    """
     wait = backoff.delay_ms
+    if wait == 0:
+        return 0
     if backoff.type == "exponential":
         # 64 doublings bring even 1 ms above every cap.
         wait <<= min(max(attempt - 1, 0), 64)

@@ -13,9 +13,9 @@ DEFAULT_URL = "sqlite:///jobmill.db"
 EXTRAS = {
     "mongodb": "mongo",
     "mongodb+srv": "mongo",
-    "redis": "redis",
-    "rediss": "redis",
 }
+
+REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel")
 
 
 def store_for(url: str) -> Store:
@@ -29,14 +29,16 @@ def store_for(url: str) -> Store:
         return _sqlite(url)
     if parts.scheme in ("postgresql", "postgres"):
         return _postgres(url)
+    if parts.scheme in REDIS:
+        return _redis(url)
     if parts.scheme in EXTRAS:
         extra = EXTRAS[parts.scheme]
         raise MissingExtra(
             f"{parts.scheme}:// needs the {extra} store, which this version of Jobmill does not have yet; "
-            f"once it does: pip install 'jobmill[{extra}]'. Today: postgresql://, sqlite:///path or memory://"
+            f"once it does: pip install 'jobmill[{extra}]'. Today: postgresql://, redis://, sqlite:///path or memory://"
         )
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    raise Invalid("url", "postgresql://…, sqlite:///path or memory://", url, advice)
+    raise Invalid("url", "postgresql://…, redis://…, sqlite:///path or memory://", url, advice)
 
 
 def _postgres(url: str) -> Store:
@@ -47,6 +49,16 @@ def _postgres(url: str) -> Store:
             raise
         raise MissingExtra("postgresql:// needs asyncpg: pip install 'jobmill[postgres]'") from None
     return PostgresStore(url)
+
+
+def _redis(url: str) -> Store:
+    try:
+        from jobmill.stores.redis import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "hiredis"):
+            raise
+        raise MissingExtra("redis:// needs redis and hiredis: pip install 'jobmill[redis]'") from None
+    return RedisStore(url)
 
 
 def _sqlite(url: str) -> Store:

@@ -1,0 +1,87 @@
+"""Jobmill's side of the measures on Redis, on the loop that `jobmill worker` takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bench.figures import Ran
+from bench.loop import run
+from bench.ours import drain as draining_port
+from bench.ours import enqueue as enqueueing
+from bench.ours import pickup
+from bench.ours.noop import noops
+from bench.pickups import Pickups
+from bench.redis.draining import draining
+from jobmill.client import connect
+from jobmill.handlers import Draft
+from jobmill.options import NOTHING_SAID
+from jobmill.worker.worker import Worker
+
+
+def fill(url: str, jobs: int) -> None:
+    """So many waiting jobs."""
+    run(_fill(url, jobs))
+
+
+async def _fill(url: str, jobs: int) -> None:
+    async with noops(url) as ours:
+        await ours.fill(jobs)
+
+
+def fill_with(url: str, jobs: int, payload: str) -> int:
+    """So many waiting jobs with this payload, in JSON; how long their ids are."""
+    return run(_fill_with(url, jobs, payload))
+
+
+async def _fill_with(url: str, jobs: int, payload: str) -> int:
+    draft = Draft("noop", payload.encode(), NOTHING_SAID)
+    async with connect(url) as client:
+        receipts = await client.enqueue_many([draft] * jobs)
+    return len(receipts[0].id)
+
+
+def drain(url: str, jobs: int, slots: int) -> Ran:
+    """One worker runs all jobs."""
+    return run(_drain(url, jobs, slots))
+
+
+def drain_on_asyncio(url: str, jobs: int, slots: int) -> Ran:
+    """The same, on asyncio's own loop."""
+    return asyncio.run(_drain(url, jobs, slots))
+
+
+async def _drain(url: str, jobs: int, slots: int) -> Ran:
+    client = connect(url)
+    async with draining(url, jobs) as clock, client:
+
+        @client.handler()
+        async def noop() -> None:
+            clock.run()
+
+        async with Worker(client, slots=slots):
+            return await clock.settled()
+
+
+def exchange(url: str, batch: int, jobs: int, seconds: float) -> Ran:
+    """The port's hot verb without a worker."""
+    return run(draining_port.exchanging(url, batch, jobs, seconds))
+
+
+def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+    """Each caller enqueues one job, awaits the answer, and enqueues the next."""
+    return run(enqueueing.singly(url, callers, jobs, seconds))
+
+
+def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+    """One caller hands so many jobs in with each call."""
+    return run(enqueueing.in_bulk(url, size, jobs, seconds))
+
+
+def pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
+    """The worker's side: says that it is ready, and when it started each job."""
+    return run(pickup.working(url, jobs, seconds))
+
+
+def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+    """The client's side: when each enqueue was called, and when it returned."""
+    return run(pickup.enqueueing(url, jobs, seed))

@@ -1,0 +1,115 @@
+// What the scripts share: words to the parent, a clock, callers that enqueue, and the command line of a script.
+import { readSync } from "node:fs";
+
+// The words of bench/child.py.
+const [READY, BEGUN, SETTLED] = ["ready\n", "begun\n", "settled\n"];
+const LOOK_MS = 1;
+const LIMIT_MS = 300_000;
+
+const say = (word) => process.stdout.write(word); // to a pipe it is synchronous
+/** A moment at which the parent looks at the server first. */
+const halt = (word) => {
+  say(word);
+  readSync(0, Buffer.alloc(1));
+};
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+export const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
+
+/** Seconds and CPU of this process from now on; `ran` tells what so many jobs took. */
+function stopwatch() {
+  const cpu = process.cpuUsage();
+  const began = performance.now();
+  const seconds = () => (performance.now() - began) / 1e3;
+  const ran = (jobs) => {
+    const { user, system } = process.cpuUsage(cpu);
+    return { jobs, seconds: seconds(), cpu_seconds: (user + system) / 1e6 };
+  };
+  return { seconds, ran };
+}
+
+/** The clock of a drain: every handler calls `run`; it stops when `isLeft` says that no job is live. */
+export function draining(jobs, isLeft) {
+  let ran = 0;
+  let watch, last;
+  const allRan = new Promise((resolve) => (last = resolve));
+  const run = () => {
+    ran += 1;
+    if (ran === 1) {
+      halt(BEGUN);
+      watch = stopwatch();
+    }
+    if (ran === jobs) last();
+  };
+  const settled = async () => {
+    await allRan;
+    while (await isLeft()) await sleep(LOOK_MS);
+    const answer = watch.ran(jobs);
+    halt(SETTLED);
+    return answer;
+  };
+  return { run, settled };
+}
+
+/** What `use` took, given a watch; its answer is how many jobs were enqueued until the clock was stopped. */
+async function metered(use) {
+  halt(BEGUN);
+  const watch = stopwatch();
+  const ran = watch.ran(await use(watch));
+  halt(SETTLED);
+  return ran;
+}
+
+/** Each caller enqueues one job, awaits the answer, and enqueues the next. */
+export const oneByOne = (add, { callers, jobs, seconds }) =>
+  metered(async (watch) => {
+    let begun = 0;
+    const call = async () => {
+      while (begun < jobs && watch.seconds() < seconds) {
+        begun += 1;
+        await add();
+      }
+    };
+    await Promise.all(Array.from({ length: callers }, call));
+    return begun;
+  });
+
+/** One caller hands so many jobs in with each call. */
+export const inBulk = (add, { size, jobs, seconds }) =>
+  metered(async (watch) => {
+    let done = 0;
+    while (done < jobs && watch.seconds() < seconds) {
+      await add();
+      done += size;
+    }
+    return done;
+  });
+
+/** When each job of a worker started, by its number; `wait` says that it is ready. */
+export function starting(jobs) {
+  const started = Array(jobs).fill(0);
+  let left = jobs;
+  let last;
+  const allStarted = new Promise((resolve) => (last = resolve));
+  const start = (number) => {
+    started[number] = wallNs();
+    left -= 1;
+    if (!left) last();
+  };
+  const wait = async (seconds) => {
+    say(READY);
+    await Promise.race([allStarted, sleep(seconds * 1_000)]);
+    return started;
+  };
+  return { start, wait };
+}
+
+/** Run the command that the command line names; the last line of stdout is its answer. */
+export async function main(commands) {
+  const [name, given] = process.argv.slice(2);
+  setTimeout(() => {
+    console.error(`${name}: longer than ${LIMIT_MS} ms`);
+    process.exit(1);
+  }, LIMIT_MS).unref();
+  const answer = await commands[name](JSON.parse(given));
+  process.stdout.write(`${JSON.stringify(answer ?? null)}\n`, () => process.exit(0));
+}

@@ -1,0 +1,97 @@
+"""Getting jobs in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from jobmill.core.changes import NewJob, Receipt
+from jobmill.core.job import NO_OPTIONS
+from jobmill.stores.redis import opts, scripts
+from jobmill.stores.redis.base import Base
+from jobmill.stores.redis.ids import deduplication_id, local_id, port_id, scheduler_id
+
+#: So that no call keeps the server for long: it does one thing at a time.
+MOST_A_CALL = 200
+
+
+def _text(value: Any) -> str:
+    """JSON; as text, because the msgpack of Redis knows no bytes."""
+    return msgspec.json.encode(value).decode()
+
+
+class Enqueues(Base):
+    """The verb enqueue."""
+
+    async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        """See the port. Jobs of one queue are one step, up to 200 of them."""
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for place, new in enumerate(new_jobs):
+            by_queue[new.queue].append(place)
+        for queue in by_queue:
+            await self._register(queue)
+        receipts: list[Receipt] = [None] * len(new_jobs)  # type: ignore[list-item]
+        for queue, places in by_queue.items():
+            for first in range(0, len(places), MOST_A_CALL):
+                some = places[first : first + MOST_A_CALL]
+                now_ms = self.now()
+                jobs = [_written(new_jobs[place], now_ms) for place in some]
+                answers = await self._run(scripts.ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
+                for place, (how, id, ours) in zip(some, answers, strict=True):
+                    receipts[place] = Receipt(port_id(queue, id.decode(), bool(ours)), how.decode())
+        return receipts
+
+
+def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
+    """A job as enqueue.lua takes it."""
+    due = new.due
+    due_ms = now_ms if due.at_ms is None and not due.after_ms else due.resolve(now_ms)
+    delay_ms = max(0, due_ms - now_ms)
+    own: list[Any] | None = None
+    if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms:
+        own = _own(new, due_ms, now_ms)
+    id = local_id(new.queue, new.id)
+    if new.unique_key is None and delay_ms == 0:
+        text = opts.written(new.options, new.priority)
+        return (id, new.name, new.payload_json.decode(), text, 0, due_ms, new.priority, own)
+    deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
+    special: dict[str, Any] | None = None
+    if new.unique_key is not None:
+        special = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
+    if new.recurrence is not None:
+        # The run is known by its scheduler, and a scheduler's runs have no deduplication id.
+        special = (special or {}) | {"run": _run(new, due_ms)}
+        text = _text(opts.as_opts(new.options, new.priority))
+    else:
+        text = _text(opts.as_opts(new.options, new.priority, delay_ms, deid))
+    return (id, new.name, new.payload_json.decode(), text, delay_ms, due_ms, new.priority, own, special)
+
+
+def _own(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
+    own: list[Any] = []
+    said = opts.Said(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
+    if said != opts.NOTHING_SAID:
+        own += ["jmo", _text(said)]
+    if due_ms != now_ms and new.recurrence is None:
+        own += ["jmd", due_ms]
+    return own
+
+
+def _run(new: NewJob, slot_ms: int) -> dict[str, Any]:
+    """What the scheduler of a recurring job is told."""
+    rule = new.recurrence
+    assert rule is not None
+    repeat = opts.repeat_opts(rule, slot_ms)
+    template = opts.as_opts(new.options, new.priority)
+    record = [part for field, value in repeat.items() for part in (field, value)]
+    return {
+        "sid": scheduler_id(new.name, rule.key),
+        "rule": _text(structs.replace(rule, revision=0)),
+        "rule_opts": _text(repeat),
+        "record": [*record, "opts", _text(template)],
+        "keeps_due": new.keeps_due,
+    }

@@ -1,0 +1,260 @@
+"""The hot verb: settle, then claim, one script call a queue; and what holds leases in between."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from jobmill.core import facts
+from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
+from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
+from jobmill.stores.redis import scripts
+from jobmill.stores.redis.feeds import Feeds
+from jobmill.stores.redis.hashes import Unreadable, claimed_job, fields
+from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.scans import Scans
+from jobmill.stores.redis.waking import Wakes
+
+MOST_A_CALL = 200
+# Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
+RUNS_KEPT_MS = 86_400_000
+
+_SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "lost"}
+
+
+class Exchanges(Wakes, Feeds):
+    """exchange, extend and report."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._scans = Scans()
+
+    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+        """See the port. Each queue is a step of its own; first what another worker left behind, then what waits."""
+        settled: list[Settled] = ["lost"] * len(settlements)
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for place, settlement in enumerate(settlements):
+            by_queue[settlement.lease.queue].append(place)
+        claiming = _Claiming(claim, {_local(one.lease) for one in settlements}) if claim is not None else None
+        queues = dict.fromkeys([*(claim.queues if claim is not None else ()), *by_queue])
+        now_ms = self.now()
+        for queue in queues:
+            self._place.check_queue(queue)
+            wanted = claiming if claim is not None and queue in claim.queues else None
+            if wanted is not None:
+                self._works(queue, wanted.claim.worker)
+                await self._recover(queue, wanted, now_ms)
+            await self._exchange_queue(queue, settlements, by_queue.get(queue, []), settled, wanted, now_ms)
+        return Exchanged(
+            settled=settled,
+            claimed=[] if claiming is None else claiming.claimed,
+            next_due_ms=None if claiming is None else claiming.next_due_ms,
+            now_ms=now_ms,
+        )
+
+    async def _exchange_queue(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement],
+        places: list[int],
+        settled: list[Settled],
+        wanted: _Claiming | None,
+        now_ms: int,
+    ) -> None:
+        """As many calls as bounds ask for; the last of the settlements goes with the first claim."""
+        told = self._feeds.get(queue, False)
+        while True:
+            some, places = places[:MOST_A_CALL], places[MOST_A_CALL:]
+            ask = [_written(settlements[place], now_ms, told) for place in some]
+            n = 0 if wanted is None or places else min(MOST_A_CALL, wanted.n)
+            claims = wanted is not None and not places
+            request = wanted.request(n) if wanted is not None and claims else None
+            not_these = wanted.not_these if wanted is not None and claims and len(wanted.not_these) > len(some) else ()
+            answer = await self._run(
+                scripts.EXCHANGE, queue, now_ms, settle=ask, claim=request, not_these=list(not_these)
+            )
+            for place, code in zip(some, answer[0], strict=True):
+                settled[place] = _SETTLED.get(code) or Refused(code.decode())
+            feed_on = bool(answer[4])
+            if feed_on and not told:
+                await self._tell_late(queue, [settlements[place] for place in some], answer[0], now_ms)
+            self._feeds[queue] = told = feed_on
+            if places:
+                continue
+            if wanted is None:
+                return
+            taken = answer[1]
+            wanted.take(queue, taken, now_ms)
+            self._scans.leased(queue, now_ms + wanted.claim.lease_ms, bool(taken))
+            self._only_foreign(queue, bool(answer[3]), now_ms)
+            if not (len(taken) == n == MOST_A_CALL and wanted.n > 0):
+                wanted.due(answer[2])
+                return
+
+    async def _tell_late(self, queue: str, done: list[Settlement], codes: list[bytes], now_ms: int) -> None:
+        """The feed was turned on since the last call: what this one made is told right after."""
+        told = [
+            event
+            for settlement, code in zip(done, codes, strict=True)
+            if code == b"done"
+            for event in facts.of_settlement(settlement, now_ms)
+        ]
+        await self.publish(told)
+
+    async def _recover(self, queue: str, wanted: _Claiming, now_ms: int) -> None:
+        """Running jobs whose lease has ended are looked for every 5 s, and when one of ours may have."""
+        names = frozenset(wanted.rooms)
+        if wanted.n <= 0 or not self._scans.is_due(queue, names, now_ms):
+            return
+        answer = await self._run(
+            scripts.RECOVER,
+            queue,
+            now_ms,
+            claim=wanted.request(min(MOST_A_CALL, wanted.n)),
+            not_these=list(wanted.not_these),
+        )
+        taken, next_end, left = answer
+        wanted.take(queue, taken, now_ms)
+        self._scans.done(queue, names, now_ms, next_end, bool(left))
+        self._scans.leased(queue, now_ms + wanted.claim.lease_ms, bool(taken))
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
+        """See the port."""
+        lost: list[str] = []
+        by_queue: defaultdict[str, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_queue[lease.queue].append(lease)
+        for queue, own in by_queue.items():
+            for first in range(0, len(own), 1_000):
+                some = own[first : first + 1_000]
+                now_ms = self.now()
+                pairs = [(_local(lease), lease.token) for lease in some]
+                places = await self._run(scripts.EXTEND, queue, now_ms, leases=pairs, ms=for_ms)
+                lost += [some[place].id for place in places]
+                self._scans.leased(queue, now_ms + for_ms, len(places) < len(some))
+        if leases and self._clock is None:
+            await self._learn_time()
+        return lost
+
+    async def report(self, reports: Sequence[Report]) -> list[str]:
+        """See the port."""
+        lost: list[str] = []
+        by_queue: defaultdict[str, list[Report]] = defaultdict(list)
+        for report in reports:
+            by_queue[report.lease.queue].append(report)
+        for queue, own in by_queue.items():
+            for first in range(0, len(own), MOST_A_CALL):
+                some = own[first : first + MOST_A_CALL]
+                places = await self._run(scripts.REPORT, queue, self.now(), reports=[_reported(one) for one in some])
+                lost += [some[place].lease.id for place in places]
+        return lost
+
+
+class _Claiming:
+    """One claim on its way over the queues: what it may still take, and what it has."""
+
+    def __init__(self, claim: Claim, not_these: set[str]) -> None:
+        self.claim = claim
+        self.n = claim.n
+        self.rooms = dict(claim.names)
+        self.not_these = not_these
+        self.claimed: list[Claimed | Broken] = []
+        self.next_due_ms: int | None = None
+        self._worker_json = _text({"worker": claim.worker})
+
+    def request(self, n: int) -> dict[str, Any]:
+        claim = self.claim
+        return {
+            "n": n if self.rooms else 0,
+            "token": claim.token,
+            "lease_ms": claim.lease_ms,
+            "worker": claim.worker,
+            "worker_json": self._worker_json,
+            "names": self.rooms,
+        }
+
+    def take(self, queue: str, taken: list[Any], now_ms: int) -> None:
+        claim = self.claim
+        until_ms = now_ms + claim.lease_ms
+        for raw_id, flat, crashed in taken:
+            id = raw_id.decode()
+            h = fields(flat)
+            name = h.get(b"name", b"").decode(errors="replace")
+            lease = Lease(port_id(queue, id, b"jm" in h), claim.token, queue, name, until_ms, id)
+            try:
+                self.claimed.append(Claimed(claimed_job(queue, id, h, claim.worker, now_ms, bool(crashed)), lease))
+            except Unreadable as error:
+                self.claimed.append(Broken(lease, str(error)))
+            if name in self.rooms:
+                self.rooms[name] -= 1
+        self.n -= len(taken)
+
+    def due(self, next_due_ms: int) -> None:
+        if next_due_ms >= 0:
+            self.next_due_ms = next_due_ms if self.next_due_ms is None else min(self.next_due_ms, next_due_ms)
+
+
+def _text(value: Any) -> str:
+    """JSON; as text, because the msgpack of Redis knows no bytes."""
+    return msgspec.json.encode(value).decode()
+
+
+def _local(lease: Lease) -> str:
+    return local_id(lease.queue, lease.id) if lease.locator is None else lease.locator
+
+
+def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:
+    """A settlement as settle.lua takes it; what is None is left out."""
+    ask: dict[str, Any] = {
+        "id": _local(done.lease),
+        "token": done.lease.token,
+        "state": done.state,
+        "outcome": done.outcome,
+        "errors": done.errors,
+        "crashes": done.crashes,
+    }
+    if done.outcome == "succeeded":
+        ask["result"] = done.result_json.decode()
+    if done.error is not None:
+        ask["error"] = done.error
+    if done.tracebacks is not None:
+        ask["tracebacks"] = _text(done.tracebacks)
+    if done.due is not None:
+        ask["due"] = done.due.resolve(now_ms)
+    if done.keep is not None:
+        ask["keep"] = _keep(done.keep)
+    if done.runs is not None:
+        ask["runs"] = done.runs
+        ask["keep_run"] = {"age": RUNS_KEPT_MS}
+        ask["slot"] = None if done.rearm is None else done.rearm.slot_ms
+    if told:
+        ask["facts"] = [(f.type, f.attempt, _text(f.data)) for f in facts.of_settlement(done, now_ms)]
+    return ask
+
+
+def _keep(keep: Keep) -> dict[str, int]:
+    return {name: value for name, value in (("last", keep.last), ("age", keep.age_ms)) if value is not None}
+
+
+def _reported(report: Report) -> dict[str, Any]:
+    ask: dict[str, Any] = {
+        "id": _local(report.lease),
+        "token": report.lease.token,
+        "lines": report.lines[-LOG_LINES_KEPT:],
+    }
+    if report.progress is not None:
+        ask["progress"] = _text(_progress(report.progress))
+        ask["data"] = _text({"value": report.progress.value, "message": report.progress.message})
+    return ask
+
+
+def _progress(progress: Progress) -> Any:
+    """A number, as Node's users write it; with a word about it, an object."""
+    if progress.message is None:
+        return progress.value
+    return {"value": progress.value, "message": progress.message}

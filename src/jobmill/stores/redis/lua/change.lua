@@ -1,0 +1,177 @@
+-- change: cancel, requeue, reschedule, reprioritise, remove or seize jobs without a lease.
+-- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
+-- Returns: per id, "done" or why not.
+--- include base
+--- include places
+--- include add
+--- include runs
+--- include parents
+--- include keep
+--- include lease
+--- include resolve
+
+local function attempt_of(h)
+  return tonumber(h.jme or h.atm or 0) + 1
+end
+
+local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats'}
+
+local function look(id)
+  local values = call('HMGET', job_key(id), unpack(FIELDS))
+  local h = {}
+  for i, field in ipairs(FIELDS) do
+    h[field] = values[i] or nil
+  end
+  return h
+end
+
+-- A recurring job that is cancelled or removed comes no more.
+local function end_recurrence(id, h)
+  if h.rjk and id == 'repeat:' .. h.rjk .. ':' .. (call('ZSCORE', Q .. ':repeat', h.rjk) or '') then
+    end_scheduler(h.rjk)
+  end
+end
+
+local function forget_retention(id)
+  call('ZREM', Q .. ':jobmill:cancelled', id)
+  call('ZREM', Q .. ':jobmill:expiry', id)
+  call('ZREM', Q .. ':jobmill:last', id)
+end
+
+local verbs = {}
+
+function verbs.cancel(id, h, place)
+  local key = job_key(id)
+  take_out(id, place)
+  call('DEL', key .. ':lock')
+  call('SREM', Q .. ':stalled', id)
+  end_recurrence(id, h)
+  if h.deid then
+    free_deduplication(id, h.deid)
+  end
+  if h.parentKey then
+    child_failed(id, h.parentKey, h.parent, 'cancelled')
+  end
+  event('failed', 'jobId', id, 'failedReason', 'cancelled', 'prev', place == 'wait' and 'waiting' or place)
+  tell('cancelled', id, h.name, attempt_of(h))
+  line_grew = line_grew or place == 'active'
+  local said = (decoded(h.jmo).o or {}).keep_failed
+  local keep = said and {last = said.last, age = said.age_ms} or (h.jm and {age = ask.keep_ms} or {})
+  if keep.last == 0 or keep.age == 0 then
+    tell('removed', id, h.name, attempt_of(h))
+    delete_keys(id)
+    return
+  end
+  call('HSET', key, 'failedReason', 'cancelled', 'finishedOn', now)
+  call('HDEL', key, 'defa', 'jmu')
+  call('ZADD', Q .. ':failed', now, id)
+  call('ZADD', Q .. ':jobmill:cancelled', now, id)
+  keep_own(id, keep)
+end
+
+function verbs.requeue(id, h, place, i)
+  local key = job_key(id)
+  local owner = h.deid and call('GET', Q .. ':de:' .. h.deid)
+  if owner and owner ~= id and call('EXISTS', job_key(owner)) == 1 then
+    return 'the live job ' .. owner .. ' has its unique key'
+  end
+  local live = h.rjk and live_run(h.rjk)
+  if live then
+    return 'the live job ' .. live .. ' has its key'
+  end
+  if h.deid and not owner then
+    call('SET', Q .. ':de:' .. h.deid, id)
+  end
+  take_out(id, place)
+  forget_retention(id)
+  call('HDEL', key, 'finishedOn', 'processedOn', 'failedReason', 'returnvalue', 'atm', 'stc', 'jme', 'progress', 'defa')
+  local due = ask.due[i]
+  call('HSET', key, 'jmd', due, 'jmu', now)
+  if h.parentKey then
+    child_back(id, h.parentKey)
+  end
+  if due > now then
+    call('HSET', key, 'delay', due - now)
+    to_delayed(id, due)
+    event('delayed', 'jobId', id, 'delay', due)
+  else
+    to_line(id, tonumber(h.priority) or 0, decoded(h.opts).lifo)
+    event('waiting', 'jobId', id, 'prev', place)
+  end
+  tell('enqueued', id, h.name, 1)
+end
+
+function verbs.reschedule(id, h, place, i)
+  if place == 'waiting-children' then
+    return 'the job waits for its children'
+  end
+  local due = ask.due[i]
+  take_out(id, place)
+  call('HSET', job_key(id), 'delay', math.max(0, due - now), 'jmd', due, 'jmu', now)
+  if due > now then
+    to_delayed(id, due)
+    event('delayed', 'jobId', id, 'delay', due)
+  else
+    to_line(id, tonumber(h.priority) or 0)
+    event('waiting', 'jobId', id, 'prev', place == 'wait' and 'waiting' or place)
+  end
+  delayed_changed = true
+end
+
+function verbs.reprioritise(id, h, place)
+  call('HSET', job_key(id), 'priority', ask.priority, 'jmu', now)
+  if place == 'wait' or place == 'prioritized' then
+    take_out(id, place)
+    to_line(id, ask.priority)
+  end
+end
+
+function verbs.remove(id, h, place)
+  take_out(id, place)
+  forget_retention(id)
+  end_recurrence(id, h)
+  if h.deid and call('GET', Q .. ':de:' .. h.deid) == id then
+    call('DEL', Q .. ':de:' .. h.deid, Q .. ':dn:' .. h.deid)
+  end
+  if h.parentKey then
+    child_gone(id, h.parentKey)
+  end
+  if h.rjk and call('HGET', Q .. ':jobmill:recurring', h.rjk) == string.match(id, '[^:]*$') then
+    call('HDEL', Q .. ':jobmill:recurring', h.rjk)
+  end
+  tell('removed', id, h.name, attempt_of(h))
+  delete_keys(id)
+  event('removed', 'jobId', id, 'prev', place)
+end
+
+function verbs.seize(id, h, place)
+  if place == 'delayed' then
+    -- The place tells when it is due, and it leaves it.
+    call('HSETNX', job_key(id), 'jmd', math.floor(tonumber(call('ZSCORE', Q .. ':delayed', id)) / 4096))
+  end
+  if place ~= 'active' then
+    take_out(id, place)
+    call('LPUSH', Q .. ':active', id)
+  end
+  call('SREM', Q .. ':stalled', id)
+  call('HSET', job_key(id), 'processedOn', now, 'pb', ask.worker, 'ats', (tonumber(h.ats) or 0) + 1, 'delay', 0)
+  lock(id, ask.token, ask.lease_ms)
+  event('active', 'jobId', id, 'prev', 'waiting')
+  tell('claimed', id, h.name, attempt_of(h), ask.worker_json)
+end
+
+trim_events()
+local answers = {}
+for i, said_id in ipairs(ask.ids) do
+  local id = resolve(said_id)
+  local state, place = state_of(id)
+  if not state then
+    answers[i] = 'there is no such job'
+  elseif not ask.from[state] then
+    answers[i] = 'the job is ' .. state
+  else
+    answers[i] = verbs[ask.verb](id, look(id), place, i) or 'done'
+  end
+end
+set_markers()
+return answers

@@ -1,0 +1,58 @@
+-- clean: removes jobs of one place as Node does: those that are older than `before`, at most `limit` (0: all).
+-- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
+--- include base
+--- include places
+--- include add
+--- include parents
+--- include keep
+
+local key = Q .. ':' .. ask.place
+local is_list = ask.place == 'wait' or ask.place == 'active' or ask.place == 'paused'
+local removed = {}
+
+-- The next run of a scheduler stays: without it the scheduler would stand still.
+local function is_next_run(id, sid)
+  return sid and id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
+end
+
+local function is_old(id, h)
+  if ask.silent or ask.place == 'completed' or ask.place == 'failed' then
+    return true
+  end
+  return (tonumber(h[2] or h[3] or h[4]) or 0) <= ask.before
+end
+
+local ids
+if ask.place == 'completed' or ask.place == 'failed' then
+  ids = call('ZRANGEBYSCORE', key, '-inf', ask.before, 'LIMIT', 0, ask.limit > 0 and ask.limit or 10000)
+elseif is_list then
+  ids = {}
+  local found = call('LRANGE', key, 0, -1)
+  for i = #found, 1, -1 do
+    ids[#ids + 1] = found[i]
+  end
+else
+  ids = call('ZRANGE', key, 0, -1)
+end
+for _, id in ipairs(ids) do
+  if ask.limit > 0 and #removed >= ask.limit then
+    break
+  end
+  local h = call('HMGET', job_key(id), 'rjk', 'finishedOn', 'processedOn', 'timestamp')
+  local is_held = ask.place == 'active' and call('EXISTS', job_key(id) .. ':lock') == 1
+  if not is_next_run(id, h[1]) and not is_held and is_old(id, h) then
+    if is_list then
+      call('LREM', key, -1, id)
+    end
+    local deid = call('HGET', job_key(id), 'deid')
+    if deid and call('GET', Q .. ':de:' .. deid) == id then
+      call('DEL', Q .. ':de:' .. deid)
+    end
+    forget(id, is_list and 'completed' or ask.place)
+    removed[#removed + 1] = id
+  end
+end
+if not ask.silent then
+  event('cleaned', 'count', #removed)
+end
+return removed

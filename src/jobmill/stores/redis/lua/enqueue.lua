@@ -1,0 +1,157 @@
+-- enqueue: many jobs of any kind, in order, in one step.
+-- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
+--   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueueing.py
+-- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
+--- include base
+--- include places
+--- include add
+--- include runs
+
+-- Gives the deduplication id to this job: nil, or the job that has it already.
+local function owner_of(id, special, job)
+  local mode, deid = special.dedup or {}, special.deid
+  local owner_key = Q .. ':de:' .. deid
+  local ttl = not mode.keep and mode.ttl or nil
+  local owner = call('GET', owner_key)
+  if owner and call('EXISTS', job_key(owner)) == 0 and call('PTTL', owner_key) == -1 then
+    owner = false  -- left behind by a job that is gone
+  end
+  if not owner then
+    if ttl then
+      call('SET', owner_key, id, 'PX', ttl)
+    else
+      call('SET', owner_key, id)
+    end
+    return nil
+  end
+  if mode.replace and call('ZREM', Q .. ':delayed', owner) == 1 then
+    delete_keys(owner)
+    event('removed', 'jobId', owner, 'prev', 'delayed')
+    event('deduplicated', 'jobId', id, 'deduplicationId', deid, 'deduplicatedJobId', owner)
+    call('DEL', Q .. ':dn:' .. deid)
+    if ttl and mode.extend then
+      call('SET', owner_key, id, 'PX', ttl)
+    else
+      call('SET', owner_key, id, 'KEEPTTL')
+    end
+    return nil
+  end
+  if mode.keep and call('LPOS', Q .. ':active', owner) then
+    call('DEL', Q .. ':dn:' .. deid)
+    call('HSET', Q .. ':dn:' .. deid, 'name', job[2], 'data', job[3], 'opts', job[4], 'jid', id)
+    call('PERSIST', owner_key)
+  elseif mode.reschedule and job[5] > 0 and call('ZREM', Q .. ':delayed', owner) == 1 then
+    call('HSET', job_key(owner), 'delay', job[5])
+    to_delayed(owner, job[6])
+    event('delayed', 'jobId', owner, 'delay', job[6])
+  end
+  if ttl and mode.extend then
+    call('SET', owner_key, owner, 'PX', ttl)
+  end
+  event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
+  return owner
+end
+
+-- What a scheduler's record says; its count of runs goes on.
+local function write_record(run, ic)
+  local key = Q .. ':repeat:' .. run.sid
+  call('DEL', key)
+  call('HSET', key, 'name', run.name, 'ic', ic, unpack(run.record))
+  if run.data ~= '{}' then
+    call('HSET', key, 'data', run.data)
+  end
+end
+
+-- A recurring job whose key is live takes the new rule over, and where it runs, for the time after this run.
+local function update_run(live, run, own)
+  local key = job_key(live)
+  local h = call('HMGET', key, 'jmr', 'jmc', 'ats')
+  local old = decoded(h[1])
+  local ic = tonumber(call('HGET', Q .. ':repeat:' .. run.sid, 'ic')) or 1
+  call('HSET', key, 'data', run.data, 'jmu', now)
+  if run.keeps_due and old.rule == run.rule then
+    if run.data == '{}' then
+      call('HDEL', Q .. ':repeat:' .. run.sid, 'data')
+    else
+      call('HSET', Q .. ':repeat:' .. run.sid, 'data', run.data)
+    end
+    return live
+  end
+  old.rule = run.rule
+  old.revision = (old.revision or 0) + 1
+  write_record(run, ic)
+  local _, place = state_of(live)
+  if place == 'active' then
+    call('HSET', key, 'jmr', cjson.encode(old), 'jmx', run.slot)
+    return live
+  end
+  take_out(live, place)
+  delete_keys(live)
+  own.jmr, own.jmu = cjson.encode(old), now
+  own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
+  run.opts['repeat'].count = ic
+  return add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
+    own = own, ours = true})
+end
+
+local function enqueue_recurring(job, special)
+  local owner = call('GET', Q .. ':de:' .. special.deid)
+  if owner and call('EXISTS', job_key(owner)) == 1 then
+    return 'duplicate', owner
+  end
+  local run = special.run
+  run.name, run.data, run.opts, run.slot, run.priority = job[2], job[3], decoded(job[4]), job[6], job[7]
+  run.opts['repeat'] = decoded(run.rule_opts)
+  run.opts['repeat'].count = 1
+  local own = {}
+  for i = 1, #(job[8] or {}), 2 do
+    own[job[8][i]] = job[8][i + 1]
+  end
+  local live = live_run(run.sid)
+  if live then
+    return 'updated', update_run(live, run, own)
+  end
+  write_record(run, 1)
+  own.jmr = cjson.encode({rule = run.rule, revision = 0})
+  local id = add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
+    own = own, ours = true})
+  tell('enqueued', id, run.name, 1)
+  return 'created', id
+end
+
+local function enqueue(job, number)
+  local special = job[9] or {}
+  if special.run then
+    return enqueue_recurring(job, special)
+  end
+  local id = job[1] or string.format('%.0f', number)
+  if job[1] and call('EXISTS', job_key(id)) == 1 then
+    event('duplicated', 'jobId', id)
+    return 'exists', id
+  end
+  if special.deid then
+    local owner = special.sid and live_run(special.sid) or owner_of(id, special, job)
+    if owner then
+      return 'duplicate', owner
+    end
+  end
+  local own = job[8] or {}
+  if ask.ours then
+    own[#own + 1], own[#own + 2] = 'jm', number
+  end
+  add({id = id, name = job[2], data = job[3], opts = job[4], delay = job[5], due = job[6], priority = job[7], own = own,
+    lifo = special.lifo, deid = special.deid, timestamp = special.timestamp})
+  tell('enqueued', id, job[2], 1)
+  return 'created', id
+end
+
+trim_events()
+local last = call('INCRBY', Q .. ':id', #ask.jobs)
+local receipts = {}
+for i, job in ipairs(ask.jobs) do
+  local how, id = enqueue(job, last - #ask.jobs + i)
+  local ours = how == 'created' and (ask.ours and 1 or 0) or call('HEXISTS', job_key(id), 'jm')
+  receipts[i] = {how, id, ours}
+end
+set_markers()
+return receipts

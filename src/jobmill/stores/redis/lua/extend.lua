@@ -1,0 +1,25 @@
+-- extend: prolongs leases to now + ms. ask: leases [[id, token]], ms. Returns: the places of those that are lost, from 0.
+local call = redis.call
+local Q = KEYS[1]
+local ask = cmsgpack.unpack(ARGV[1])
+local now = ask.now
+local function job_key(id)
+  return Q .. ':' .. id
+end
+--- include lease
+--- include resolve
+
+local lost = {}
+local has_stalled = call('EXISTS', Q .. ':stalled') == 1
+for i, lease in ipairs(ask.leases) do
+  local id, token = resolve(lease[1]), lease[2]
+  if holds(call('GET', job_key(id) .. ':lock'), token) then
+    lock(id, token, ask.ms)
+    if has_stalled then
+      call('SREM', Q .. ':stalled', id)
+    end
+  else
+    lost[#lost + 1] = i - 1
+  end
+end
+return lost

@@ -1,0 +1,17 @@
+-- get: jobs by their ids. ask: ids. Returns: per id, {state, place, score, hash} or nothing.
+--- include reading
+--- include places
+--- include resolve
+
+local found = {}
+for i, said_id in ipairs(ask.ids) do
+  local id = resolve(said_id)
+  local state, place = state_of(id)
+  if not state then
+    found[i] = {}
+  else
+    local score = place == 'delayed' and call('ZSCORE', Q .. ':delayed', id) or ''
+    found[i] = {id, state, place, score, call('HGETALL', job_key(id))}
+  end
+end
+return found

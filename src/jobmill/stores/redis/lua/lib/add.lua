@@ -1,0 +1,50 @@
+-- A new job: its hash, its events and its place.
+-- job: id, name, data, opts, priority, delay (ms), due (ms), lifo, deid, rjk, timestamp, own (own fields, flat)
+local function add(job)
+  local key = job_key(job.id)
+  call('HSET', key, 'name', job.name, 'data', job.data, 'opts', job.opts, 'timestamp', job.timestamp or now,
+    'delay', job.delay, 'priority', job.priority)
+  if job.deid then
+    call('HSET', key, 'deid', job.deid)
+  end
+  if job.rjk then
+    call('HSET', key, 'rjk', job.rjk)
+  end
+  if job.own and #job.own > 0 then
+    call('HSET', key, unpack(job.own))
+  end
+  event('added', 'jobId', job.id, 'name', job.name)
+  if job.delay > 0 then
+    to_delayed(job.id, job.due)
+    event('delayed', 'jobId', job.id, 'delay', job.due)
+  else
+    to_line(job.id, job.priority, job.lifo)
+    event('waiting', 'jobId', job.id)
+  end
+end
+
+-- The keys that belong to one job, and nothing else of it.
+local function delete_keys(id)
+  local key = job_key(id)
+  call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
+    key .. ':unsuccessful')
+end
+
+-- The job is over or gone: its deduplication id is free, and the last job that came meanwhile takes its place.
+local function free_deduplication(id, deid)
+  local owner = Q .. ':de:' .. deid
+  if call('GET', owner) ~= id or call('PTTL', owner) ~= -1 then
+    return
+  end
+  call('DEL', owner)
+  local kept = call('HMGET', Q .. ':dn:' .. deid, 'name', 'data', 'opts', 'jid')
+  if not kept[1] then
+    return
+  end
+  call('DEL', Q .. ':dn:' .. deid)
+  call('SET', owner, kept[4])
+  local opts = decoded(kept[3])
+  local delay = tonumber(opts.delay) or 0
+  add({id = kept[4], name = kept[1], data = kept[2], opts = kept[3], delay = delay, due = now + delay,
+    priority = tonumber(opts.priority) or 0, lifo = opts.lifo, deid = deid})
+end

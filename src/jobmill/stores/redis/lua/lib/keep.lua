@@ -1,0 +1,58 @@
+-- How long finished jobs stay. A job of ours goes by its own rule; a job of Node's by BullMQ's, which rules over all.
+
+-- A finished job leaves; nobody is told (BullMQ tells nobody either).
+local function forget(id, set)
+  local said = call('HMGET', job_key(id), 'parentKey', 'deid', 'rjk')
+  call('ZREM', Q .. ':' .. set, id)
+  call('ZREM', Q .. ':jobmill:cancelled', id)
+  call('ZREM', Q .. ':jobmill:expiry', id)
+  call('ZREM', Q .. ':jobmill:last', id)
+  if said[1] then
+    child_gone(id, said[1])
+  end
+  if said[2] then
+    free_deduplication(id, said[2])
+  end
+  delete_keys(id)
+end
+
+-- Which of the jobs of its own final state this one is, counted from the newest, from 0.
+local function place_of(id)
+  local place = call('ZREVRANK', Q .. ':completed', id)
+  if place then
+    return place, 'completed'
+  end
+  local score = call('ZSCORE', Q .. ':failed', id)
+  if not score then
+    return nil
+  end
+  if call('ZSCORE', Q .. ':jobmill:cancelled', id) == score then
+    return call('ZREVRANK', Q .. ':jobmill:cancelled', id), 'failed'
+  end
+  return call('ZREVRANK', Q .. ':failed', id) - call('ZCOUNT', Q .. ':jobmill:cancelled', '(' .. score, '+inf'), 'failed'
+end
+
+-- By the job's own rule: {last, age}, either of which may be missing.
+local function keep_own(id, keep)
+  if keep.age then
+    call('ZADD', Q .. ':jobmill:expiry', now + keep.age, id)
+  end
+  if keep.last then
+    call('ZADD', Q .. ':jobmill:last', keep.last, id)
+  end
+end
+
+-- As BullMQ keeps: {count, age in s, limit}, for all that the set holds.
+local function keep_as_node(set, keep)
+  if keep.age then
+    local old = call('ZRANGEBYSCORE', Q .. ':' .. set, '-inf', now - keep.age * 1000, 'LIMIT', 0, keep.limit or 1000)
+    for _, id in ipairs(old) do
+      forget(id, set)
+    end
+  end
+  if keep.count and keep.count > 0 then
+    for _, id in ipairs(call('ZREVRANGE', Q .. ':' .. set, keep.count, -1)) do
+      forget(id, set)
+    end
+  end
+end

@@ -1,0 +1,18 @@
+-- The guard: a lock of ours is jm:<token>:<until>, and holds by the store's clock; PX is there for Node and for crashes.
+-- ask.linger: how much longer than that keys stay, for tests that stop the clock.
+local linger = ask.linger or 0
+
+local function holds(lock, token)
+  local n = #token
+  return lock and string.sub(lock, 1, n + 4) == 'jm:' .. token .. ':' and tonumber(string.sub(lock, n + 5)) > now
+end
+
+-- When a lock of ours ends; nil for one of Node's, which holds as long as its key is there.
+local function ends(lock)
+  return tonumber(string.match(lock, '^jm:.*:(%d+)$'))
+end
+
+local function lock(id, token, lease_ms)
+  call('SET', job_key(id) .. ':lock', 'jm:' .. token .. ':' .. string.format('%.0f', now + lease_ms),
+    'PX', lease_ms + linger)
+end

@@ -1,0 +1,257 @@
+-- The decided end of a lease. s: see settlement() in exchanging.py.
+-- Fields of the job that every settlement looks at.
+local LOOKED_AT = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa'}
+local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local has_stalled = call('EXISTS', Q .. ':stalled') == 1
+
+-- BullMQ counts attempts that ended; where that does not tell how many errored, jme does.
+local function counts(h, s, atm, derived, fields)
+  fields[#fields + 1] = 'atm'
+  fields[#fields + 1] = atm
+  if derived ~= s.errors then
+    fields[#fields + 1] = 'jme'
+    fields[#fields + 1] = s.errors
+  end
+  if (tonumber(h[STC]) or 0) ~= s.crashes then
+    fields[#fields + 1] = 'stc'
+    fields[#fields + 1] = s.crashes
+  end
+end
+
+local function write(key, h, s, fields, derived)
+  if h[JME] and derived == s.errors then
+    call('HDEL', key, 'jme')
+  end
+  call('HSET', key, unpack(fields))
+end
+
+-- What BullMQ's removeOnComplete and removeOnFail say, as {count, age, limit}; nil keeps for ever.
+local function node_keep(opts, set)
+  local said = opts[set == 'completed' and 'removeOnComplete' or 'removeOnFail']
+  if said == true then
+    return {count = 0}
+  elseif type(said) == 'number' then
+    return {count = said}
+  elseif type(said) == 'table' then
+    return {count = tonumber(said.count), age = tonumber(said.age), limit = tonumber(said.limit)}
+  end
+  return nil
+end
+
+local function finish(id, key, h, set, s, keep)
+  local atm = (tonumber(h[ATM]) or 0) + 1
+  local derived = set == 'completed' and atm - 1 or atm
+  local fields = {'finishedOn', now}
+  if set == 'completed' then
+    fields[3], fields[4] = 'returnvalue', s.result
+  else
+    fields[3], fields[4] = 'failedReason', s.error
+    if s.tracebacks then
+      fields[5], fields[6] = 'stacktrace', s.tracebacks
+    end
+  end
+  counts(h, s, atm, derived, fields)
+  local opts = (set == 'failed' or not h[JM]) and decoded(call('HGET', key, 'opts')) or nil
+  if h[DEID] then
+    free_deduplication(id, h[DEID])
+  end
+  if h[PARENT] then
+    if set == 'completed' then
+      child_completed(id, h[PARENT], s.result)
+    else
+      child_failed(id, h[PARENT], call('HGET', key, 'parent'), s.error)
+    end
+  end
+  local node = not h[JM] and node_keep(opts, set) or nil
+  local at_once = h[JM] and keep and (keep.last == 0 or keep.age == 0) or node and node.count == 0
+  if at_once then
+    delete_keys(id)
+  else
+    write(key, h, s, fields, derived)
+    if h[DEFA] and set == 'failed' then
+      call('HDEL', key, 'defa')
+    end
+    call('ZADD', Q .. ':' .. set, now, id)
+  end
+  if set == 'completed' then
+    event('completed', 'jobId', id, 'returnvalue', s.result, 'prev', 'active')
+  else
+    event('failed', 'jobId', id, 'failedReason', s.error, 'prev', 'active')
+    if atm >= (tonumber(opts.attempts) or 0) then
+      event('retries-exhausted', 'jobId', id, 'attemptsMade', atm)
+    end
+  end
+  if at_once then
+    return
+  elseif h[JM] then
+    keep_own(id, keep or {})
+  elseif node then
+    keep_as_node(set, node)
+  end
+end
+
+-- Back to where it stood: before all that came in after it. Jobs with another due time (jmd) have no such place.
+local MOST_PASSED = 200
+
+local function is_before(other, seq)
+  local h = call('HMGET', job_key(other), 'jm', 'jmd')
+  return h[1] and not h[2] and tonumber(h[1]) < seq
+end
+
+local function back_to_wait(id, seq)
+  local passed = 0
+  if seq then
+    local front = call('LRANGE', wait_key(), -MOST_PASSED, -1)
+    for i = 1, #front do
+      if is_before(front[i], seq) then
+        passed = #front - i + 1
+        break
+      end
+    end
+  end
+  local aside = passed > 0 and call('RPOP', wait_key(), passed) or {}
+  call('RPUSH', wait_key(), id)
+  for i = #aside, 1, -1 do
+    call('RPUSH', wait_key(), aside[i])
+  end
+end
+
+local function back_to_prioritized(id, priority, seq)
+  local base = priority * TWO_32
+  -- Places before the first of a priority belong to it as well: nobody counts that far.
+  local front = call('ZRANGEBYSCORE', Q .. ':prioritized', base - TWO_32 / 2, base + TWO_32 / 2, 'WITHSCORES',
+    'LIMIT', 0, MOST_PASSED)
+  local passed = 0
+  for i = 1, seq and #front or 0, 2 do
+    if is_before(front[i], seq) then
+      passed = i
+    end
+  end
+  local score = passed > 0 and tonumber(front[passed + 1]) or base
+  if passed == 0 and front[2] and tonumber(front[2]) <= base then
+    score = tonumber(front[2]) - 1
+  end
+  -- Those that stay in front move up by one place.
+  for i = 1, passed, 2 do
+    call('ZADD', Q .. ':prioritized', i == 1 and tonumber(front[2]) - 1 or tonumber(front[i - 1]), front[i])
+  end
+  call('ZADD', Q .. ':prioritized', score, id)
+end
+
+local function wait_again(id, key, h, s)
+  local errored = s.outcome == 'errored'
+  local atm = (tonumber(h[ATM]) or 0) + (errored and 1 or 0)
+  local fields = {'jmu', now}
+  local priority = tonumber(h[PRIORITY]) or 0
+  counts(h, s, atm, atm, fields)
+  if errored then
+    fields[#fields + 1], fields[#fields + 2] = 'failedReason', s.error
+    if s.tracebacks then
+      fields[#fields + 1], fields[#fields + 2] = 'stacktrace', s.tracebacks
+    end
+  end
+  if atm == 0 then
+    -- BullMQ writes no zero: one that was never counted is absent.
+    table.remove(fields, 4)
+    table.remove(fields, 3)
+  end
+  if s.due then
+    fields[#fields + 1], fields[#fields + 2] = 'jmd', s.due
+  else
+    -- One that was seized before it was due waits for its time again.
+    local due = tonumber(call('HGET', key, 'jmd'))
+    s.due = due and due > now and due or nil
+  end
+  if s.due and s.due > now then
+    fields[#fields + 1], fields[#fields + 2] = 'delay', s.due - now
+    write(key, h, s, fields, atm)
+    to_delayed(id, s.due)
+    event('delayed', 'jobId', id, 'delay', s.due)
+    return
+  end
+  write(key, h, s, fields, atm)
+  if s.due then
+    to_line(id, priority, priority == 0 and decoded(call('HGET', key, 'opts')).lifo)
+  elseif priority > 0 then
+    back_to_prioritized(id, priority, tonumber(h[JM]))
+    line_grew = true
+  else
+    back_to_wait(id, tonumber(h[JM]))
+    line_grew = true
+  end
+  event('waiting', 'jobId', id, 'prev', 'active')
+end
+
+-- A run of a recurring job is over, and there is a next one.
+local function end_run(id, key, h, s)
+  local sid = h[RJK]
+  local jmr = decoded(call('HGET', key, 'jmr'))
+  local overtaken = (jmr.revision or 0) ~= s.runs.revision
+  local slot = s.slot
+  if overtaken then
+    slot = tonumber(call('HGET', key, 'jmx')) or slot
+  end
+  jmr.runs, jmr.failed_runs = s.runs.runs, s.runs.failed_runs
+  jmr.last_error, jmr.last_finished_ms = s.runs.last_error or nil, now
+  local own = {jmr = cjson.encode(jmr)}
+  if h[JM] then
+    call('HSET', key, 'jmr', own.jmr)
+  end
+  local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'limit', 'ic')
+  local more = call('HMGET', key, 'data', 'opts', 'ats', 'jmc', 'jmo')
+  local set = s.outcome == 'succeeded' and 'completed' or 'failed'
+  -- The run stays as was said of the job; of the last one the settlement says it.
+  local keeps = (decoded(more[5]).o or {})[set == 'completed' and 'keep_succeeded' or 'keep_failed']
+  finish(id, key, h, set, s, s.keep or (keeps and {last = keeps.last, age = keeps.age_ms} or s.keep_run))
+  local is_current = id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
+  local limit = tonumber(record[3])
+  if not slot or not is_current or not record[1] or (limit and (tonumber(record[4]) or 0) >= limit) then
+    return
+  end
+  local opts = decoded(more[2])
+  if type(opts['repeat']) == 'table' then
+    opts['repeat'].count = (tonumber(opts['repeat'].count) or 0) + 1
+  end
+  call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
+  if not h[JM] then
+    own = {}
+  else
+    -- The fence goes on from run to run.
+    own.jmc = (tonumber(more[4]) or 0) + (tonumber(more[3]) or 0)
+    own.jmo = more[5] or nil
+    own.jmq = set == 'completed' and s.result or nil
+  end
+  add_run(sid, slot, {name = record[1], data = record[2] or '{}', opts = opts, priority = tonumber(h[PRIORITY]) or 0,
+    own = own, ours = h[JM] and true or false})
+end
+
+-- "done", "lost", or why it cannot be.
+local function settle(s)
+  local id = resolve(s.id)
+  local key = job_key(id)
+  if not holds(call('GET', key .. ':lock'), s.token) then
+    return 'lost'
+  end
+  local h = call('HMGET', key, unpack(LOOKED_AT))
+  if s.state == 'succeeded' and call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') > 0 then
+    return 'it has children that are not finished, or failed'
+  end
+  if call('LREM', Q .. ':active', -1, id) == 0 then
+    return 'lost'
+  end
+  call('DEL', key .. ':lock')
+  if has_stalled then
+    call('SREM', Q .. ':stalled', id)
+  end
+  for _, fact in ipairs(s.facts or {}) do
+    tell(fact[1], id, h[NAME], fact[2], fact[3])
+  end
+  if s.runs and h[RJK] then
+    end_run(id, key, h, s)
+  elseif s.state == 'waiting' then
+    wait_again(id, key, h, s)
+  else
+    finish(id, key, h, s.state == 'succeeded' and 'completed' or 'failed', s, s.keep)
+  end
+  return 'done'
+end

@@ -1,0 +1,40 @@
+-- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
+--- include base
+--- include places
+--- include add
+--- include parents
+--- include keep
+
+local removed = 0
+local function remove(id, set)
+  local h = call('HMGET', job_key(id), 'name', 'atm')
+  tell('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
+  forget(id, set)
+  removed = removed + 1
+end
+
+local old = call('ZRANGEBYSCORE', Q .. ':jobmill:expiry', '-inf', now, 'LIMIT', 0, ask.limit)
+for _, id in ipairs(old) do
+  local _, set = place_of(id)
+  if set then
+    remove(id, set)
+  else
+    call('ZREM', Q .. ':jobmill:expiry', id)  -- somebody retried or removed it
+  end
+end
+local more = #old == ask.limit
+local kept = call('ZRANGE', Q .. ':jobmill:last', 0, -1, 'WITHSCORES')
+for i = 1, #kept, 2 do
+  local place, set = place_of(kept[i])
+  if not place then
+    call('ZREM', Q .. ':jobmill:last', kept[i])
+  elseif place >= tonumber(kept[i + 1]) then
+    if removed >= ask.limit then
+      more = true
+      break
+    end
+    remove(kept[i], set)
+  end
+end
+set_markers()
+return {removed, more and 1 or 0}

@@ -1,0 +1,36 @@
+-- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}].
+-- Returns: the places of those whose lease is lost, from 0.
+--- include base
+--- include lease
+--- include resolve
+
+local lost = {}
+trim_events()
+for i, r in ipairs(ask.reports) do
+  r.id = resolve(r.id)
+  local key = job_key(r.id)
+  if not holds(call('GET', key .. ':lock'), r.token) or call('EXISTS', key) == 0 then
+    lost[#lost + 1] = i - 1
+  else
+    local h = call('HMGET', key, 'name', 'atm', 'jme', 'jm', 'opts', 'jmt')
+    if r.progress then
+      call('HSET', key, 'progress', r.progress, 'jmu', now)
+      event('progress', 'jobId', r.id, 'data', r.progress)
+      tell('progress', r.id, h[1], tonumber(h[3] or h[2] or 0) + 1, r.data)
+    end
+    if #r.lines > 0 then
+      call('RPUSH', key .. ':logs', unpack(r.lines))
+      local most = h[4] and 1000 or tonumber(decoded(h[5]).kl)
+      if most then
+        call('LTRIM', key .. ':logs', -most, -1)
+      end
+      -- BullMQ keeps lines without their times: ours are kept beside, "ms:lines" a report, read from the end.
+      local times = (h[6] and h[6] .. ' ' or '') .. string.format('%.0f:%d', now, #r.lines)
+      if #times > 20000 then
+        times = string.match(string.sub(times, -16000), ' (.*)$')
+      end
+      call('HSET', key, 'jmt', times)
+    end
+  end
+end
+return lost

@@ -1,0 +1,108 @@
+-- schedule: makes, changes or removes a job scheduler as Node does it.
+-- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
+-- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
+--- include base
+--- include places
+--- include add
+--- include runs
+
+local sid = ask.sid
+local record_key = Q .. ':repeat:' .. sid
+local previous = tonumber(call('ZSCORE', Q .. ':repeat', sid))
+local pending = previous and 'repeat:' .. sid .. ':' .. string.format('%.0f', previous)
+
+-- The job of the next run, unless it runs already or is over.
+local function remove_pending()
+  local state, place
+  if pending then
+    state, place = state_of(pending)
+  end
+  if state ~= 'waiting' then
+    return nil
+  end
+  local deid = call('HGET', job_key(pending), 'deid')
+  take_out(pending, place)
+  if deid and call('GET', Q .. ':de:' .. deid) == pending then
+    call('DEL', Q .. ':de:' .. deid)
+  end
+  delete_keys(pending)
+  delayed_changed = place == 'delayed'
+  return place
+end
+
+trim_events()
+if ask.remove then
+  if not previous then
+    return 0
+  end
+  local place = remove_pending()
+  if place then
+    event('removed', 'jobId', pending, 'prev', place)
+  end
+  end_scheduler(sid)
+  call('HDEL', Q .. ':jobmill:recurring', sid)
+  return 1
+end
+
+local every = ask.every
+local old = call('HMGET', record_key, 'every', 'ic', 'offset')
+local had_pending = remove_pending()
+local slot = ask.next
+local offset = ask.offset
+if every then
+  local aligned = math.floor(now / every) * every
+  if previous and had_pending and tonumber(old[1]) == every then
+    slot = previous
+    offset = offset or tonumber(old[3])
+  elseif previous then
+    slot = previous + every
+    if slot < now then
+      slot = aligned + (offset or 0)
+      slot = slot < now and slot + every or slot
+    end
+  elseif ask.start and ask.start > now then
+    slot = ask.start
+  elseif offset and offset > 0 then
+    slot = aligned + offset
+    slot = slot <= now and slot + every or slot
+  else
+    slot = now
+  end
+  offset = offset or slot % every
+  local tries = 0
+  while call('EXISTS', job_key('repeat:' .. sid .. ':' .. string.format('%.0f', slot))) == 1 do
+    slot = slot + every
+    tries = tries + 1
+    if tries > 32 then
+      return redis.error_reply('ERR jobmill: the next 32 slots of this scheduler are taken')
+    end
+  end
+end
+
+local ic = tonumber(old[2]) or 1
+call('DEL', record_key)
+call('HSET', record_key, 'name', ask.name, 'ic', ic, unpack(ask.record))
+if every then
+  call('HSET', record_key, 'every', every)
+  if offset and offset > 0 then
+    call('HSET', record_key, 'offset', offset)
+  end
+end
+if ask.data ~= '{}' then
+  call('HSET', record_key, 'data', ask.data)
+end
+if ask.opts ~= '{}' then
+  call('HSET', record_key, 'opts', ask.opts)
+end
+local opts = decoded(ask.opts)
+opts['repeat'] = decoded(ask.repeat_opts)
+opts['repeat'].count = ic
+if every then
+  opts['repeat'].every = every
+  opts['repeat'].offset = offset
+end
+call('INCR', Q .. ':id')
+local id = add_run(sid, slot, {name = ask.name, data = ask.data, opts = opts, priority = tonumber(opts.priority) or 0,
+  own = {}, ours = false})
+set_markers()
+return {id, math.max(0, slot - now)}

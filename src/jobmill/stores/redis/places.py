@@ -1,0 +1,199 @@
+"""Where a store is: what its URL says to us, and what is left of it for redis-py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from msgspec import Struct
+from redis.asyncio.connection import Connection, parse_url
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from jobmill.core.limits import check_name
+from jobmill.errors import Invalid
+
+PREFIX = "bull"
+LAYOUTS = ("6", "5")
+Kind: TypeAlias = Literal["single", "sentinel", "cluster"]
+
+_KINDS: dict[str, Kind] = {
+    "redis": "single",
+    "rediss": "single",
+    "unix": "single",
+    "redis+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
+_FORMS: dict[Kind, str] = {
+    "single": "redis://user:password@host:6379/0, rediss://… for TLS, or unix:///path/of/socket?db=0",
+    "sentinel": "redis+sentinel://host1:26379,host2:26379/service/0",
+    "cluster": "redis+cluster://host1:6379,host2:6379, without a database: a cluster has one",
+}
+_PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+_TAG = re.compile(r"[^{]*\{[^}]+\}.*", re.DOTALL)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]*)(?::(\d{1,5}))?")
+
+#: Options of redis-py that would do nothing here, or break what this store relies on.
+_DECIDED = {
+    *("protocol", "decode_responses", "encoding", "encoding_errors", "client_name", "socket_timeout", "timeout"),
+    *("max_connections", "health_check_interval", "retry_on_timeout", "retry_on_error", "legacy_responses"),
+    *("host", "port", "path", "connection_class"),
+}
+_SENTINEL = ("username", "password")
+
+
+class Address(NamedTuple):
+    """A server's host and port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As a URL says it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A server, or several that know of each other; and the prefix that the queues have there."""
+
+    kind: Kind
+    #: For people: without password and options.
+    url: str
+    prefix: str
+    #: 6, or 5 for queues that BullMQ 5 works as well: it keeps the jobs of a paused queue elsewhere.
+    layout: int
+    #: The server; or the sentinels; or nodes of the cluster, which know the others. Empty for a unix socket.
+    hosts: tuple[Address, ...]
+    #: What the sentinels call the servers that they watch.
+    service: str
+    #: redis-py's, for every connection: its class, and what that takes but for host and port.
+    options: dict[str, Any]
+    #: redis-py's, for connections to sentinels.
+    sentinel_options: dict[str, Any]
+
+    @staticmethod
+    def read(url: str) -> Place:
+        """From `redis://user:password@host:6379/0?prefix=bull&layout=6`; other options are redis-py's."""
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise Invalid("url", _FORMS["single"], without_password(url), str(error)) from error
+        if parts.scheme not in _KINDS:
+            raise Invalid("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_password(url))
+        kind = _KINDS[parts.scheme]
+        ours, rest = _split_options(parts)
+        credentials, at, netloc = parts.netloc.rpartition("@")
+        hosts = () if parts.scheme == "unix" else _hosts(kind, netloc, url)
+        service, path = _split_path(kind, parts, url)
+        sentinel_options = {name: rest.pop(f"sentinel_{name}") for name in _SENTINEL if f"sentinel_{name}" in rest}
+        if sentinel_options and kind != "sentinel":
+            raise Invalid("url", "sentinel_… with redis+sentinel:// only", without_password(url))
+        scheme = parts.scheme.partition("+")[0]
+        options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(rest)}", url)
+        if kind == "cluster" and options["db"]:
+            raise Invalid("url", _FORMS[kind], f"db={options['db']}")
+        user, where = f"{unquote(credentials.partition(':')[0])}@".removeprefix("@"), ",".join(map(str, hosts))
+        db = "" if kind == "cluster" else f"/{options['db']}"
+        shown = f"{path}, db {options['db']}" if scheme == "unix" else f"{where}{'/' if service else ''}{service}{db}"
+        return Place(
+            kind=kind,
+            url=f"{parts.scheme}://{user}{shown}",
+            prefix=check_name(ours.get("prefix", PREFIX), "prefix"),
+            layout=_layout(ours),
+            hosts=hosts,
+            service=service,
+            options=options,
+            sentinel_options={**sentinel_options},
+        )
+
+    @property
+    def shown(self) -> str:
+        """Where the jobs are, in words without secrets."""
+        return f"{self.url}, prefix {self.prefix}"
+
+    def check_queue(self, queue: str) -> None:
+        """Refuse a queue whose keys would be spread over the nodes of a cluster."""
+        # Only what is between the first brace and the next closing one counts.
+        if self.kind == "cluster" and not _TAG.fullmatch(f"{self.prefix}:{queue}"):
+            raise Invalid(
+                "queue",
+                "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
+                queue,
+                "all keys of a queue must be on one node; write the braces into the queue's name here and in Node, "
+                "or ?prefix={bull} in the URL",
+            )
+
+    def __repr__(self) -> str:
+        """Without secrets."""
+        return f"Place({self.shown!r})"
+
+
+def slot_of(key: str) -> int:
+    """Which of the 16,384 slots of a cluster a key is in."""
+    return key_slot(key.encode())
+
+
+def without_password(url: str) -> str:
+    """A URL as messages may show it: options may hold secrets, too."""
+    scheme, separator, rest = url.partition("?")[0].partition("://")
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host}"
+
+
+def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
+    """Ours, and redis-py's."""
+    ours: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in _DECIDED:
+            raise Invalid("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
+        (ours if name in ("prefix", "layout") else rest)[name] = value
+    return ours, rest
+
+
+def _layout(ours: dict[str, str]) -> int:
+    layout = ours.get("layout", LAYOUTS[0])
+    if layout not in LAYOUTS:
+        raise Invalid("layout", "6, or 5 for queues that BullMQ 5 works as well", layout)
+    return int(layout)
+
+
+def _hosts(kind: Kind, netloc: str, url: str) -> tuple[Address, ...]:
+    found = []
+    for text in netloc.split(","):
+        match = _HOST.fullmatch(text)
+        port = int(match[2] or _PORTS[kind]) if match else 0
+        if match is None or not 0 < port < 65_536:
+            raise Invalid("url", _FORMS[kind], without_password(url))
+        found.append(Address(match[1].strip("[]") or "localhost", port))
+    if kind == "single" and len(found) > 1:
+        raise Invalid("url", _FORMS[kind], without_password(url), "several: redis+sentinel://… or redis+cluster://…")
+    return tuple(found)
+
+
+def _split_path(kind: Kind, parts: SplitResult, url: str) -> tuple[str, str]:
+    """The service of sentinels, and what redis-py reads the database or the socket from."""
+    if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            raise Invalid("url", _FORMS[kind], without_password(url))
+        return "", parts.path
+    names = [unquote(name) for name in parts.path.split("/")[1:]]
+    if names and names[-1] == "":
+        names.pop()
+    service = names.pop(0) if kind == "sentinel" and names else ""
+    db = names.pop(0) if kind != "cluster" and names else "0"
+    if names or (kind == "sentinel" and not service) or not (db.isascii() and db.isdigit()):
+        raise Invalid("url", _FORMS[kind], without_password(url))
+    return service, f"/{db}"
+
+
+def _options(url: str, whole: str) -> dict[str, Any]:
+    """What redis-py reads from a URL; tried out, so that what it does not know is refused here."""
+    try:
+        options: dict[str, Any] = {"db": 0, "connection_class": Connection, **parse_url(url)}
+        options["connection_class"](**{name: value for name, value in options.items() if name != "connection_class"})
+    except (TypeError, ValueError, RedisError) as error:
+        raise Invalid("url", "options that redis-py's connections have", without_password(whole), str(error)) from error
+    return options

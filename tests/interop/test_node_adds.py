@@ -1,0 +1,111 @@
+"""Node adds, we work: real processes on one queue."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.helpers import until
+from tests.interop.scene import QUEUE, Scene
+
+pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+
+
+async def test_every_kind_of_job(scene: Scene) -> None:
+    await scene.ready_worker("--name", "py-1")
+    ids = {
+        "standard": await scene.add(),
+        "lifo": await scene.add(lifo=True),
+        "custom id": await scene.add(jobId="a-job"),
+        "delayed": await scene.add(delay=200),
+        "prioritised": await scene.add(priority=7),
+        "data that is no object": await scene.add("send", {"to": "ada"}),
+    }
+    for id in ids.values():
+        job = await scene.ended(id)
+        assert job["returnvalue"] == f"Python sent {id}"
+        assert (job["attemptsMade"], job["processedBy"]) == (1, "py-1")
+    runs = [note.id for note in scene.notes()]
+    assert sorted(runs) == sorted(ids.values())
+    assert await scene.counts() == {"completed": len(ids)}
+
+
+async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
+    await scene.ready_worker()
+    id = await scene.add(delay=700)
+    job = await scene.ended(id)
+    (note,) = scene.notes()
+    assert 0 <= note.at_ms - (job["timestamp"] + 700) < 100
+
+
+async def test_smaller_priorities_first_and_jobs_without_one_before_all(scene: Scene) -> None:
+    ids = [await scene.add(priority=priority) for priority in (5, 1, 5, 2_097_151, 1)]
+    ids.append(await scene.add())
+    scene.worker("--slots", "1")
+    await until(lambda: len(scene.notes()) == 6, 30)
+    assert [note.id for note in scene.notes()] == [ids[n] for n in (5, 1, 4, 0, 2, 3)]
+
+
+async def test_unique(scene: Scene) -> None:
+    first = await scene.add(deduplication={"id": "once"})
+    await scene.add(deduplication={"id": "once"})
+    assert await scene.counts() == {"waiting": 1}
+    scene.worker()
+    await scene.ended(first)
+    again = await scene.add(deduplication={"id": "once"})
+    await scene.ended(again)
+    assert [note.id for note in scene.notes()] == [first, again]
+
+
+async def test_retries_with_nodes_own_backoff(scene: Scene) -> None:
+    await scene.ready_worker()
+    id = await scene.add("flaky", {"failures": 2}, attempts=3, backoff={"type": "exponential", "delay": 200})
+    job = await scene.ended(id)
+    assert (job["returnvalue"], job["attemptsMade"]) == (2, 3)
+    assert job["failedReason"] == "RuntimeError: attempt 2 is no good"
+    first, second, third = (note.at_ms for note in scene.notes())
+    assert 200 <= second - first < 350
+    assert 400 <= third - second < 550
+
+
+async def test_without_attempts_nodes_job_has_one(scene: Scene) -> None:
+    scene.worker()
+    await scene.node.ask("listen", queue=QUEUE)
+    id = await scene.add("broken")
+    job = await scene.ended(id, state="failed")
+    assert (job["failedReason"], job["attemptsMade"]) == ("RuntimeError: always broken", 1)
+    (stack,) = job["stacktrace"]
+    assert "Traceback" in stack
+    event = await scene.node.event("failed")
+    assert (event["job"], event["reason"]) == (id, "RuntimeError: always broken")
+
+
+async def test_a_scheduler_of_nodes(scene: Scene) -> None:
+    await scene.ready_worker()
+    await scene.node.ask(
+        "schedule", queue=QUEUE, scheduler="often", repeat={"every": 300, "limit": 4}, template={"name": "send"}
+    )
+    await until(lambda: len(scene.notes()) == 4, 20)
+    await until(lambda: scene.counts(), 20)
+    assert await scene.counts() == {"completed": 4}
+    times = [note.at_ms for note in scene.notes()]
+    assert all(150 < later - sooner < 450 for sooner, later in pairwise(times[1:]))
+
+
+async def test_node_awaits_hears_and_reads_what_we_do(scene: Scene) -> None:
+    await scene.node.ask("listen", queue=QUEUE)
+    await scene.ready_worker()
+    id = await scene.add("send", {"to": "log"})
+    assert await scene.node.ask("wait", queue=QUEUE, job=id) == f"Python sent {id}"
+    progress = await scene.node.event("progress")
+    assert (progress["job"], progress["data"]) == (id, 50)
+    assert await scene.node.ask("logs", queue=QUEUE, job=id) == ["half way"]
+
+
+async def test_node_awaits_a_job_that_fails_with_us(scene: Scene) -> None:
+    await scene.node.ask("listen", queue=QUEUE)
+    await scene.ready_worker()
+    id = await scene.add("broken")
+    with pytest.raises(Exception, match="always broken"):
+        await scene.node.ask("wait", queue=QUEUE, job=id)

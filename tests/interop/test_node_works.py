@@ -1,0 +1,103 @@
+"""We add, Node works: real processes on one queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import jobmill
+from tests.helpers import until
+from tests.interop.scene import QUEUE, Scene
+
+pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+
+
+def runs(scene: Scene) -> list[str]:
+    """The ids of what Node ran, in order."""
+    return [event["job"] for event in scene.node.events if event["event"] == "run"]
+
+
+async def test_every_kind_of_job(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = [
+        await scene.jobs.enqueue("send", {"to": "ada"}, queue=QUEUE),
+        await scene.jobs.enqueue("send", {}, queue=QUEUE, id="a-job"),
+        await scene.jobs.enqueue("send", {}, queue=QUEUE, delay=0.2),
+        await scene.jobs.enqueue("send", {}, queue=QUEUE, priority=3),
+        *await scene.jobs.enqueue_many([scene.jobs.job("send", {}, queue=QUEUE) for _ in range(3)]),
+    ]
+    for one in enqueued:
+        node_id = one.id.removeprefix(f"{QUEUE}:")
+        assert await one.result(timeout=20) == f"Node sent {node_id}"
+        job = await one.job()
+        assert (job.state, job.claims, job.errors) == ("succeeded", 1, 0)
+    assert len(runs(scene)) == len(enqueued)
+
+
+async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = await scene.jobs.enqueue("send", {}, queue=QUEUE, delay=0.7)
+    await enqueued.result(timeout=20)
+    job = await enqueued.job()
+    run = await scene.node.event("run")
+    assert 0 <= run["at"] - (job.created_ms + 700) < 100
+
+
+async def test_in_order_of_priority(scene: Scene) -> None:
+    enqueued = [await scene.jobs.enqueue("send", {}, queue=QUEUE, priority=n) for n in (5, 1, 5, 0, 1)]
+    await scene.node.ask("work", queue=QUEUE)
+    for one in enqueued:
+        await one.result(timeout=20)
+    assert runs(scene) == [enqueued[n].id for n in (3, 1, 4, 0, 2)]
+
+
+async def test_unique(scene: Scene) -> None:
+    first = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
+    second = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
+    assert (second.how, second.id) == ("duplicate", first.id)
+    await scene.node.ask("work", queue=QUEUE)
+    await first.result(timeout=20)
+    third = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
+    await third.result(timeout=20)
+    assert runs(scene) == [first.id, third.id]
+
+
+async def test_retries_with_our_backoff(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = await scene.jobs.enqueue(
+        "flaky", {"failures": 2}, queue=QUEUE, max_attempts=3, backoff=jobmill.exponential(0.2)
+    )
+    assert await enqueued.result(timeout=20) == 2
+    first, second, third = (event["at"] for event in scene.node.events if event["event"] == "run")
+    assert 200 <= second - first < 350
+    assert 400 <= third - second < 550
+
+
+async def test_three_attempts_unless_said_otherwise(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = await scene.jobs.enqueue("broken", {}, queue=QUEUE, backoff=0.01)
+    with pytest.raises(jobmill.JobFailed, match="always broken"):
+        await enqueued.result(timeout=20)
+    job = await enqueued.job()
+    assert (job.errors, job.claims, len(job.tracebacks)) == (3, 3, 3)
+
+
+async def test_a_recurring_job_of_ours(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = await scene.jobs.enqueue("send", {"to": "ada"}, queue=QUEUE, every=0.3, key="often")
+    await until(lambda: len(runs(scene)) >= 4, 20)
+    (scheduler,) = await scene.node.ask("schedulers", queue=QUEUE)
+    assert (scheduler["key"], scheduler["name"], scheduler["every"]) == ("send often", "send", 300)
+    await scene.jobs.cancel(enqueued.id)
+    assert await scene.node.ask("schedulers", queue=QUEUE) == []
+    so_far = len(runs(scene))
+    await asyncio.sleep(0.7)  # nothing to await: nothing may happen
+    assert len(runs(scene)) <= so_far + 1
+
+
+async def test_we_await_and_read_what_node_does(scene: Scene) -> None:
+    await scene.node.ask("work", queue=QUEUE)
+    enqueued = await scene.jobs.enqueue("slow", {"ms": 100}, queue=QUEUE)
+    assert await enqueued.result(timeout=20) == 100
+    assert (await scene.get(enqueued.id))["state"] == "completed"

@@ -1,0 +1,371 @@
+"""Single connections of the Redis store: how they are made, shared, broken off and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+
+from jobmill.errors import StoreAway, StoreError
+from jobmill.stores.redis import connecting, line
+from jobmill.stores.redis.line import Line, pack
+from jobmill.stores.redis.lines import Lines
+from jobmill.stores.redis.link import Link
+from jobmill.stores.redis.places import Place
+from tests.helpers import until
+from tests.servers.places import free_port, port_of
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisServer, Rooms
+from tests.stores.redis_links import clients, linked, main_name, own
+
+pytestmark = pytest.mark.stores("redis")
+
+CERTIFICATE = Path(__file__).parents[1] / "servers" / "tls" / "localhost.pem"
+
+
+@pytest.fixture
+async def proxy(local_redis_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(port_of(local_redis_url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def proxied(proxy: Proxy, local_redis_url: str) -> AsyncIterator[Link]:
+    async with linked(proxy.url(local_redis_url)) as link:
+        yield link
+
+
+# ---------------------------------------------------------------------------------------------------- making
+
+
+async def test_redis_py_keeps_its_stream_where_we_take_it_from(redis_url: str) -> None:
+    """Fails when another version of redis-py keeps it elsewhere: see connecting.py for what to change."""
+    place = Place.read(redis_url)
+    connection = connecting._Tcp(host=place.hosts[0].host, port=place.hosts[0].port, protocol=2)
+    with pytest.raises(StoreError, match=f"redis-py {redis.__version__} keeps its stream elsewhere"):
+        connection.hand_over()
+    await connection.connect()  # type: ignore[no-untyped-call]
+    writer = connection.hand_over()
+    assert isinstance(writer, asyncio.StreamWriter)
+    assert not connection.is_connected, "redis-py would close what it has given away"
+    there = Line(writer, place.url)
+    assert await there.send(pack(("PING",))) == b"PONG"
+    there.end("over")
+    await there.lost()
+
+
+async def test_it_has_a_name_that_no_worker_has_and_watches_over_its_connection(redis_url: str) -> None:
+    async with linked(own(redis_url.partition("?")[0])) as link:
+        await link.call("x", "PING")
+        assert len(await clients(link, main_name(link))) == 1
+        found = link._lines.here().known("x")
+        assert found is not None
+        underneath = found._transport.get_extra_info("socket")
+        assert underneath.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert underneath.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert underneath.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
+async def test_a_name_that_a_server_would_refuse(redis_url: str) -> None:
+    async with linked(f"{redis_url.partition('?')[0]}?prefix=%C3%A4") as link:
+        assert await link.call("x", "CLIENT", "GETNAME") == b"?:jobmill"
+
+
+async def test_each_database_has_its_own_keys(redis_database_url: str, redis_server: Rooms) -> None:
+    async with linked(redis_database_url) as link:
+        await link.call("a", "SET", "a", "1")
+        with redis_server.client(link.place.options["db"]) as client:
+            assert client.get("a") == b"1"
+
+
+async def test_through_a_unix_socket(own_redis: RedisServer) -> None:
+    async with linked(own_redis.socket_url(5)) as link:
+        assert await link.call("a", "SET", "a", "1") == b"OK"
+        with own_redis.client(5) as client:
+            assert client.get("a") == b"1"
+
+
+async def test_users_and_passwords() -> None:
+    with RedisServer(password="p@ss:w/rd") as server:
+        async with linked(server.url()) as link:
+            assert await link.call("a", "PING") == b"PONG"
+            await link.call("a", "ACL", "SETUSER", "ada", "on", ">secret", "~*", "+ping", "+client|setname")
+        async with linked(f"redis://ada:secret@127.0.0.1:{server.port}") as link:
+            assert await link.call("a", "PING") == b"PONG"
+            with pytest.raises(StoreError, match="its ACL does not allow this user what Jobmill needs.*NOPERM") as no:
+                await link.call("a", "GET", "a")
+            assert not isinstance(no.value, StoreAway)
+        for user, said in (("ada:wrong@", "does not know this user with this password"), ("", "it wants a password")):
+            async with linked(f"redis://{user}127.0.0.1:{server.port}") as link:
+                with pytest.raises(StoreError, match=said) as no:
+                    await link.call("a", "PING")
+                assert not isinstance(no.value, StoreAway)
+                assert "wrong" not in str(no.value)
+
+
+async def test_over_tls(own_redis: RedisServer) -> None:
+    """The wheels' servers have no TLS: it ends in front of them, as with stunnel."""
+
+    async def forward(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection("127.0.0.1", own_redis.port)
+
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+            writer.close()
+
+        await asyncio.gather(pump(client, to_server), pump(server, to_client), return_exceptions=True)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATE)
+    port = free_port()
+    async with await asyncio.start_server(forward, "127.0.0.1", port, ssl=context):
+        async with linked(f"rediss://localhost:{port}?ssl_ca_certs={CERTIFICATE}") as link:
+            big = b"x" * 300_000
+            assert await link.many("a", [("SET", "a", big), ("GET", "a")]) == [b"OK", big]
+        async with linked(f"rediss://localhost:{port}") as link:
+            with pytest.raises(StoreAway, match="certificate verify failed"):
+                await link.call("a", "PING")
+
+
+async def test_nobody_listens() -> None:
+    port = free_port()
+    async with linked(f"redis://ada:secret@127.0.0.1:{port}") as link:
+        with pytest.raises(StoreAway, match=rf"Redis at redis://ada@127.0.0.1:{port}/0 cannot be reached") as away:
+            await link.call("a", "PING")
+        assert "secret" not in str(away.value)
+
+
+async def test_something_listens_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with linked(f"redis://127.0.0.1:{silent.getsockname()[1]}") as link:
+            with pytest.raises(StoreAway, match="could not be reached within 0.1 s"):
+                await link.call("a", "PING")
+
+
+async def test_something_answers_that_is_not_redis() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    port = free_port()
+    async with await asyncio.start_server(answer, "127.0.0.1", port), linked(f"redis://127.0.0.1:{port}") as link:
+        with pytest.raises(StoreAway, match="cannot be reached"):
+            await link.call("a", "PING")
+
+
+async def test_a_reply_that_nobody_asked_for_ends_the_line() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1_000):
+            writer.write(b"+OK\r\n" * data.count(b"*") + b"+PONG\r\n" * data.count(b"PING"))
+        writer.close()
+
+    port = free_port()
+    async with await asyncio.start_server(answer, "127.0.0.1", port), linked(f"redis://127.0.0.1:{port}") as link:
+        await link.call("a", "PING")
+        lines = link._lines.here()
+        await until(lambda: lines.known("a") is None)
+        assert "is not Redis, or out of step" in str(lines._lines[None].ended)
+
+
+# ---------------------------------------------------------------------------------------------------- sharing
+
+
+async def test_many_callers_share_one_connection_and_one_attempt(proxied: Link, proxy: Proxy) -> None:
+    answers = await asyncio.gather(*(proxied.call("a", "ECHO", n) for n in range(500)))
+    assert answers == [str(n).encode() for n in range(500)]
+    assert proxy.accepted == 1
+
+
+async def test_many_callers_share_one_failure(proxied: Link, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+    connect = Lines.new
+
+    async def counted(self: Lines, *args: object) -> Line:
+        nonlocal made
+        made += 1
+        return await connect(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Lines, "new", counted)
+    proxy.refuse()
+    answers = await asyncio.gather(*(proxied.call("a", "PING") for _ in range(50)), return_exceptions=True)
+    assert {type(one) for one in answers} == {StoreAway}
+    assert len({id(one) for one in answers}) == 50, "an error collects the traceback of whoever raises it"
+    assert made == 1
+    proxy.accept()
+    assert await proxied.call("a", "PING") == b"PONG"
+
+
+async def test_a_caller_who_gives_up_does_not_end_the_attempt_for_others(proxied: Link, proxy: Proxy) -> None:
+    proxy.stall()
+    first = asyncio.create_task(proxied.call("a", "ECHO", "first"))
+    second = asyncio.create_task(proxied.call("a", "ECHO", "second"))
+    await until(lambda: proxy.held)
+    first.cancel()
+    await asyncio.wait([first])
+    proxy.go_on()
+    assert await second == b"second"
+    assert first.cancelled()
+    assert proxy.accepted == 1
+
+
+async def test_callers_who_give_up_leave_the_replies_of_others_in_order(proxied: Link, proxy: Proxy) -> None:
+    await proxied.call("a", "PING")
+    proxy.stall()
+    tasks = [asyncio.create_task(proxied.call("a", "ECHO", n)) for n in range(300)]
+    several = [asyncio.create_task(proxied.many("a", [("ECHO", n), ("ECHO", -n)])) for n in range(300)]
+    await until(lambda: proxy.held)
+    for task in (*tasks[::3], *several[::2]):
+        task.cancel()
+    await asyncio.wait([*tasks[::3], *several[::2]])
+    proxy.go_on()
+    assert [await task for n, task in enumerate(tasks) if n % 3] == [b"%d" % n for n in range(300) if n % 3]
+    assert [await task for task in several[1::2]] == [[b"%d" % n, b"%d" % -n] for n in range(1, 300, 2)]
+    assert proxy.accepted == 1
+
+
+async def test_replies_of_any_size_in_any_pieces(proxied: Link, local_redis_url: str) -> None:
+    key = f"{proxied.place.prefix}:x"
+    sizes = [0, 1, 65_535, 65_536, 65_537, 5_000_000, 3]
+    values = [b"v" * size for size in sizes]
+    replies = await asyncio.gather(
+        *(proxied.many(key, [("SET", f"{key}{n}", value), ("GET", f"{key}{n}")]) for n, value in enumerate(values))
+    )
+    assert replies == [[b"OK", value] for value in values]
+
+
+# ---------------------------------------------------------------------------------------------------- breaking
+
+
+async def test_a_connection_that_is_cut_takes_what_is_in_flight_with_it_only(proxied: Link, proxy: Proxy) -> None:
+    await proxied.call("a", "PING")
+    proxy.stall()
+    tasks = [asyncio.create_task(proxied.call("a", "PING")) for _ in range(20)]
+    await until(lambda: proxy.held)
+    proxy.cut()
+    for answer in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(answer, StoreAway)
+        assert "closed the connection" in str(answer)
+    proxy.go_on()
+    assert await proxied.call("a", "PING") == b"PONG"
+    assert proxy.accepted == 2
+
+
+async def test_a_killed_client_is_replaced_under_its_name(redis_url: str) -> None:
+    async with linked(redis_url) as link, linked(redis_url.partition("?")[0]) as other:
+        for _ in range(20):
+            calls = [asyncio.create_task(link.call("a", "PING")) for _ in range(50)]
+            await calls[0]
+            (ours,) = await clients(other, main_name(link))
+            await other.call("a", "CLIENT", "KILL", "ID", ours["id"])
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(one == b"PONG" or isinstance(one, StoreAway) for one in answers)
+            found = link._lines.here()
+            await until(lambda lines=found: lines.known("a") is None)  # type: ignore[misc]
+            assert await link.call("a", "PING") == b"PONG"
+        assert len(await clients(other, main_name(link))) == 1
+
+
+async def test_a_server_that_was_killed_and_restarted(own_redis: RedisServer) -> None:
+    async with linked(own(own_redis.url())) as link:
+        assert await link.call("a", "SET", "a", "1") == b"OK"
+        calls = asyncio.create_task(_call_for_ever(link))
+        await asyncio.sleep(0)
+        own_redis.kill()
+        with pytest.raises(StoreAway):
+            await calls
+        with pytest.raises(StoreAway, match="cannot be reached"):
+            await link.call("a", "PING")
+        own_redis.start()
+        assert await link.call("a", "GET", "a") == b"1"
+        assert len(await clients(link, main_name(link))) == 1
+
+
+async def _call_for_ever(link: Link) -> None:
+    while True:
+        await link.call("a", "INCR", "n")
+
+
+async def test_a_server_that_stands_still_is_given_up(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.3)
+    clock = asyncio.get_running_loop().time
+    async with linked(own_redis.url()) as link:
+        await link.call("a", "PING")
+        own_redis.pause()
+        began = clock()
+        answers = await asyncio.gather(*(link.call("a", "PING") for _ in range(10)), return_exceptions=True)
+        assert {str(one) for one in answers} == {f"Redis at {link.place.url} did not answer within 0.3 s"}
+        assert 0.25 < clock() - began < 1.5
+        with pytest.raises(StoreAway, match="could not be reached within 0.3 s"):
+            await link.call("a", "PING")
+        own_redis.resume()
+        assert await link.call("a", "PING") == b"PONG"
+
+
+async def test_one_whose_calls_are_answered_in_time_is_not(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "CALL_SECONDS", 0.1)
+    async with linked(redis_url) as link:
+        await link.call("a", "PING")
+        first = link._lines.here().known("a")
+        end = asyncio.get_running_loop().time() + 0.35
+        while asyncio.get_running_loop().time() < end:
+            await link.call("a", "PING")
+        await asyncio.sleep(0.25)  # the timer of the last call runs out, with nothing to wait for
+        assert link._lines.here().known("a") is first
+        assert first is not None
+        assert first._watchdog is None
+
+
+@pytest.mark.parametrize("loops", ["asyncio", "uvloop"] if find_spec("uvloop") else ["asyncio"])
+async def test_a_process_that_stood_still_itself_blames_nobody(
+    redis_url: str, loops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "CALL_SECONDS", 0.1)
+    block = time.sleep
+
+    async def stand_still() -> list[bytes]:
+        async with linked(redis_url) as link:
+            await link.call("a", "PING")
+            before = asyncio.create_task(link.call("a", "ECHO", "before"))
+            await asyncio.sleep(0)
+            block(0.3)
+            return [await link.call("a", "ECHO", "after"), await before]
+
+    def elsewhere() -> list[bytes]:
+        with asyncio.Runner(loop_factory=import_module(loops).new_event_loop) as runner:
+            return runner.run(stand_still())
+
+    assert await asyncio.to_thread(elsewhere) == [b"after", b"before"]
+
+
+async def test_half_open(proxied: Link, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    await proxied.call("a", "PING")
+    monkeypatch.setattr(line, "CALL_SECONDS", 0.2)
+    proxy.half_open()
+    with pytest.raises(StoreAway, match="did not answer within 0.2 s"):
+        await proxied.call("a", "PING")
+    assert await proxied.call("a", "PING") == b"PONG"
+
+
+async def test_a_replica_is_left(own_redis: RedisServer) -> None:
+    """A failover made the server that we are connected to a replica: whoever is the primary must be looked for."""
+    async with linked(own_redis.url()) as link:
+        await link.call("a", "SET", "a", "1")
+        first = link._lines.here().known("a")
+        own_redis.ask("REPLICAOF", "127.0.0.1", free_port())
+        with pytest.raises(StoreAway, match="this server is a replica and takes no writes.*READONLY"):
+            await link.call("a", "SET", "a", "2")
+        assert link._lines.here().known("a") is None
+        own_redis.ask("REPLICAOF", "NO", "ONE")
+        assert await link.call("a", "SET", "a", "3") == b"OK"
+        assert link._lines.here().known("a") is not first

@@ -1,0 +1,86 @@
+"""The link of the Redis store to whichever server sentinels name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+import redis
+
+from jobmill.errors import StoreAway
+from jobmill.stores.redis.link import Link
+from jobmill.stores.redis.script import Script
+from tests.helpers import until
+from tests.servers.redis_groups import SERVICE, RedisSentinel
+from tests.stores.redis_links import clients, linked
+
+pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+
+COUNT = Script("return redis.call('INCR', KEYS[1])")
+
+
+async def retried(link: Link) -> int:
+    async def once() -> int | None:
+        try:
+            answer: int = await link.run(COUNT, "n", [])
+        except StoreAway:
+            return None
+        return answer
+
+    answer: int = await until(once, 30)
+    return answer
+
+
+async def test_the_primary_is_found_and_found_again(redis_sentinel: RedisSentinel) -> None:
+    first = redis_sentinel.primary()
+    async with linked(redis_sentinel.url(prefix="t")) as link:
+        assert await link.run(COUNT, "n", []) == 1
+        assert first.ask("GET", "n") == b"1"
+        blocking = await link.blocking("marker", "sleeper")
+        first.ask("WAIT", 1, 5_000)
+        first.kill()
+        with pytest.raises(StoreAway):
+            await link.run(COUNT, "n", [])
+        await asyncio.to_thread(redis_sentinel.await_failover, first)
+        assert await retried(link) == 2
+        second = redis_sentinel.primary()
+        assert second is not first
+        assert second.ask("GET", "n") == b"2"
+        assert await blocking.pop("marker", 0.01) is None
+        assert len(await clients(link, "t:jobmill")) == len(await clients(link, "sleeper")) == 1
+
+
+async def test_a_failover_that_somebody_asked_for(redis_sentinel: RedisSentinel) -> None:
+    first = redis_sentinel.primary()
+    async with linked(redis_sentinel.url()) as link:
+        assert await link.run(COUNT, "n", []) == 1
+        first.ask("WAIT", 1, 5_000)
+        await until(lambda: _is_begun(redis_sentinel))
+        await asyncio.to_thread(redis_sentinel.await_failover, first)
+        # The sentinel does this as well, but only 10 to 20 s later.
+        first.ask("REPLICAOF", "127.0.0.1", redis_sentinel.primary().port)
+        # Nobody tells us but the server that we are connected to: it takes no more writes.
+        with pytest.raises(StoreAway, match="READONLY"):
+            await link.run(COUNT, "n", [])
+        assert await retried(link) == 2
+        assert redis_sentinel.primary().ask("GET", "n") == b"2"
+
+
+def _is_begun(group: RedisSentinel) -> bool:
+    """A sentinel refuses until it has heard of the replica a second time."""
+    with contextlib.suppress(redis.ResponseError):
+        return bool(group.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE))
+    return False
+
+
+async def test_no_sentinel_knows(redis_sentinel: RedisSentinel) -> None:
+    unknown = redis_sentinel.url().replace(f"/{SERVICE}/", "/other/")
+    async with linked(unknown) as link:
+        with pytest.raises(StoreAway, match="the sentinels of .*/other/0 know of no primary that works"):
+            await link.call("a", "PING")
+    for sentinel in redis_sentinel.sentinels:
+        sentinel.kill()
+    async with linked(redis_sentinel.url()) as link:
+        with pytest.raises(StoreAway, match="know of no primary that works"):
+            await link.call("a", "PING")
