@@ -8,9 +8,13 @@ The convention, by what stands behind the three backticks:
     python file=NAME.py     is written to that file, from which later blocks may import
     sql                     runs on a PostgreSQL database of the page's own, whose URL is in DATABASE_URL from its start
     sql no-run              is only shown
+    js                      runs on Node to its end, with BullMQ installed
+    js background           runs on Node until the page ends
+    redis                   is only shown: what one types into redis-cli, or writes into redis.conf
     console                 lines that begin with "$ jobmill" are parsed as the command line would parse them
 
-A page runs in an empty working directory without JOBMILL_URL, so that `jobmill.connect()` makes its file there.
+A page runs in an empty working directory without JOBMILL_URL, so that `jobmill.connect()` makes its file there. One
+that has REDIS_URL in its blocks finds an empty database of a Redis there.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from typing import Any
 import pytest
 
 from jobmill import Client
+from tests.docs.node import Scripts
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -139,12 +144,17 @@ class Example:
         monkeypatch.setitem(sys.modules, name, self._module)
         self.namespace = vars(self._module)
         self._files: list[str] = []
+        #: Where the page has JavaScript to run.
+        self.scripts: Scripts | None = None
 
     async def run(self, block: Block) -> None:
         """Do with the block what its fence says."""
         if block.file is not None:
             (self._folder / block.file).write_text(block.code)
             self._files.append(block.file.removesuffix(".py"))
+            return
+        if block.language == "js":
+            await self._run_script(block)
             return
         code = compiled(block) if block.language == "python" else None
         if block.how == "no-run":
@@ -158,6 +168,14 @@ class Example:
         for name in [name for name in self.namespace if name not in known and name.startswith("test_")]:
             await _awaited(self.namespace[name]())
 
+    async def _run_script(self, block: Block) -> None:
+        assert self.scripts is not None
+        assert block.how in ("", "background"), f"{block}: what is `{block.how}`?"
+        if block.how == "background":
+            await self.scripts.begin(block.code)
+        else:
+            await self.scripts.run(str(block), block.code)
+
     async def evaluate(self, code: Any) -> Any:
         """Run compiled code, or an expression as text, in the page's namespace."""
         return await _awaited(eval(code, self.namespace))
@@ -170,6 +188,8 @@ class Example:
             await client.close()
         for name in self._files:
             sys.modules.pop(name, None)
+        if self.scripts is not None:
+            await self.scripts.close()
 
     def _clients(self) -> Iterator[Client]:
         for module in (self._module, *(sys.modules.get(name) for name in self._files)):
@@ -179,6 +199,16 @@ class Example:
 def needs_database(page: Path) -> bool:
     """Whether a page has SQL to run."""
     return any(block.language == "sql" and block.how == "" for block in blocks(page))
+
+
+def needs_redis(page: Path) -> bool:
+    """Whether a page has something to run on Redis."""
+    return any("REDIS_URL" in block.code for block in blocks(page) if block.language in ("python", "js"))
+
+
+def needs_node(page: Path) -> bool:
+    """Whether a page has JavaScript to run."""
+    return any(block.language == "js" for block in blocks(page))
 
 
 async def _executed(block: Block) -> None:

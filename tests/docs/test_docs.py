@@ -18,6 +18,7 @@ import click
 import pytest
 
 from jobmill.cli import main
+from tests.docs.node import Scripts
 from tests.docs.pages import (
     PAGES,
     ROOT,
@@ -26,6 +27,8 @@ from tests.docs.pages import (
     blocks,
     headings,
     needs_database,
+    needs_node,
+    needs_redis,
     prose,
     section,
     spans,
@@ -45,7 +48,15 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 # ---------------------------------------------------------------------------------------------------- examples
 
 
-@each_page
+# Node takes a moment to start.
+run_page = pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if needs_node(page) else []) for page in PAGES],
+    ids=lambda page: page.stem,
+)
+
+
+@run_page
 async def test_the_examples_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -53,16 +64,20 @@ async def test_the_examples_run(
         if needs_database(page):
             server = request.getfixturevalue("postgres_server")
             monkeypatch.setenv("DATABASE_URL", await stack.enter_async_context(server.database()))
+        if needs_redis(page):
+            monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_database_url"))
         example = Example(page, tmp_path, monkeypatch)
         stack.push_async_callback(example.close)
+        if needs_node(page):
+            example.scripts = Scripts(request.getfixturevalue("node_packages"), tmp_path)
         for block in blocks(page):
-            if block.language in ("python", "sql"):
+            if block.language in ("python", "sql", "js"):
                 await example.run(block)
 
 
 @each_page
 def test_every_block_has_a_language_that_we_know(page: Path) -> None:
-    known = ("python", "console", "sql", "toml")
+    known = ("python", "console", "sql", "toml", "js", "redis")
     assert [str(block) for block in blocks(page) if block.language not in known] == []
 
 

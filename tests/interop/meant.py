@@ -10,6 +10,14 @@ _OWN_STACK = "the stack of Node's own code, which failed the job without running
 
 MEANT: dict[str, dict[str, str]] = {
     "test_promote": {r"^bull:mail:marker ": _FIRST_DUE},
+    "test_promote_all": {
+        r"^bull:mail:[abc] delay": "Node's promotion of all leaves `delay`, ours is the promotion of each",
+        r"^bull:mail:(pc|prioritized|wait) ": "and forgets priorities, which ours keeps",
+    },
+    "test_retry_all": {
+        r"^bull:mail:[abc] atm": "a job that is requeued has fresh budgets",
+        r"^bull:mail:(pc|prioritized|wait) ": "Node's retry of all forgets priorities, ours keeps them",
+    },
     "test_requeue_what_completed": {
         r"^bull:mail:a progress": "a job that is requeued through the port starts afresh, its progress too"
     },
@@ -20,6 +28,9 @@ MEANT: dict[str, dict[str, str]] = {
     "test_stalled_more_often_than_node_allows": {
         r"^bull:mail:a defa": "Node notes the failure for the next claim, we are that claim",
         r"^bull:mail:a stacktrace": _OWN_STACK,
+    },
+    "test_the_parent_is_removed": {
+        r"^bull:parents:marker ": "Node wakes nobody for a parent whose last child was removed, and that is now claimable"
     },
     "test_a_child_fails[fails the parent]": {r"^bull:parents:p stacktrace": _OWN_STACK},
     "test_a_failure_goes_up_through_the_generations": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -196,7 +196,7 @@ class OurSide:
         """Remove what is past its retention, as a worker does from time to time."""
         await self.store.purge()
 
-    async def retry_all(self, *, queue: str = "mail", state: str = "failed") -> Any:
+    async def retry_all(self, *, queue: str = "mail", state: Literal["failed", "completed"] = "failed") -> Any:
         """All finished jobs of a state wait again."""
         await self.queue(queue).retry_all(state=state)
 
@@ -214,7 +214,7 @@ class OurSide:
         """All waiting jobs leave."""
         await self.queue(queue).drain(delayed=delayed)
 
-    async def clean(self, grace_ms: int, limit: int, state: str, *, queue: str = "mail") -> Any:
+    async def clean(self, grace_ms: int, limit: int, state: Any, *, queue: str = "mail") -> Any:
         """Jobs of a state leave that have been in it for longer."""
         return sorted(await self.queue(queue).clean(grace_ms, limit, state))
 

@@ -109,7 +109,7 @@ async def test_it_can_sleep_for_longer_than_other_calls_may_take(
 # ---------------------------------------------------------------------------------------------------- giving up
 
 
-async def test_a_cancelled_pop_is_ended_at_the_server(redis_url: str) -> None:
+async def test_a_cancelled_pop_is_ended_at_the_server(redis_url: str, redis_name: str) -> None:
     async with linked(redis_url) as link:
         blocking, task = await popping(link)
         await asleep(link)

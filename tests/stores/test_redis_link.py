@@ -292,7 +292,7 @@ async def run(url: str, program: str) -> str:
         "link = Link(Place.read(os.environ['JOBMILL_URL']))\n"
     )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-X", "dev", "-W", "error", "-c", opening + program),
+        *(sys.executable, "-W", "error", "-c", opening + program),
         env={**os.environ, "JOBMILL_URL": url},
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -109,10 +109,12 @@ class Blocking:
         self._lines.blocking.discard(self)
         line, self._line = self._line, None
         if line is not None:
-            self._unblock()
-            await _patiently(self._popping)
-            await _patiently(self._putting_back)
-            line.end(WAS_CLOSED)
+            try:
+                self._unblock()
+                await _patiently(self._popping)
+                await _patiently(self._putting_back)
+            finally:
+                line.end(WAS_CLOSED)
             await line.lost()
 
     def abandon(self) -> None:

@@ -102,7 +102,7 @@ async def _connected(place: Place, address: Address | None, name: str) -> asynci
 
 async def _primary(place: Place) -> Address:
     """Which of the servers that sentinels watch takes the writes."""
-    options = {**place.sentinel_options, "socket_timeout": SENTINEL_SECONDS, "protocol": 2}
+    options: dict[str, Any] = {**place.sentinel_options, "socket_timeout": SENTINEL_SECONDS, "protocol": 2}
     options |= {"socket_connect_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
     sentinel = Sentinel(place.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -35,15 +36,24 @@ class Enqueues(Base):
         for queue in by_queue:
             await self._register(queue)
         receipts: list[Receipt] = [None] * len(new_jobs)  # type: ignore[list-item]
-        for queue, places in by_queue.items():
-            for first in range(0, len(places), MOST_A_CALL):
-                some = places[first : first + MOST_A_CALL]
-                now_ms = self.now()
-                jobs = [_written(new_jobs[place], now_ms) for place in some]
-                answers = await self._run(scripts.ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
-                for place, (how, id, ours) in zip(some, answers, strict=True):
-                    receipts[place] = Receipt(port_id(queue, id.decode(), bool(ours)), how.decode())
+        # Sent one after the other, before the first is answered: client and server work at the same time.
+        await asyncio.gather(
+            *(
+                self._enqueue(queue, new_jobs, places[first : first + MOST_A_CALL], receipts)
+                for queue, places in by_queue.items()
+                for first in range(0, len(places), MOST_A_CALL)
+            )
+        )
         return receipts
+
+    async def _enqueue(
+        self, queue: str, new_jobs: Sequence[NewJob], places: list[int], receipts: list[Receipt]
+    ) -> None:
+        now_ms = self.now()
+        jobs = [_written(new_jobs[place], now_ms) for place in places]
+        answers = await self._run(scripts.ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
+        for place, (how, id, ours) in zip(places, answers, strict=True):
+            receipts[place] = Receipt(port_id(queue, id.decode(), bool(ours)), how.decode())
 
 
 def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
@@ -85,13 +95,14 @@ def _run(new: NewJob, slot_ms: int) -> dict[str, Any]:
     """What the scheduler of a recurring job is told."""
     rule = new.recurrence
     assert rule is not None
-    repeat = opts.repeat_opts(rule, slot_ms)
+    repeat = opts.repeat_opts(rule)
+    offset = 0 if rule.every_ms is None else slot_ms % rule.every_ms
     template = opts.as_opts(new.options, new.priority)
     record = [part for field, value in repeat.items() for part in (field, value)]
     return {
         "sid": scheduler_id(new.name, rule.key),
         "rule": _text(structs.replace(rule, revision=0)),
         "rule_opts": _text(repeat),
-        "record": [*record, "opts", _text(template)],
+        "record": [*record, "offset", offset, "opts", _text(template)],
         "keeps_due": new.keeps_due,
     }

@@ -13,7 +13,7 @@ from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refus
 from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.feeds import Feeds
-from jobmill.stores.redis.hashes import Unreadable, claimed_job, fields
+from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job, fields
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.scans import Scans
 from jobmill.stores.redis.waking import Wakes
@@ -68,33 +68,38 @@ class Exchanges(Wakes, Feeds):
         told = self._feeds.get(queue, False)
         while True:
             some, places = places[:MOST_A_CALL], places[MOST_A_CALL:]
-            ask = [_written(settlements[place], now_ms, told) for place in some]
-            n = 0 if wanted is None or places else min(MOST_A_CALL, wanted.n)
+            handed = _Handed([settlements[place] for place in some], now_ms, told)
             claims = wanted is not None and not places
+            n = min(MOST_A_CALL, wanted.n) if wanted is not None and claims else 0
             request = wanted.request(n) if wanted is not None and claims else None
             not_these = wanted.not_these if wanted is not None and claims and len(wanted.not_these) > len(some) else ()
-            answer = await self._run(
-                scripts.EXCHANGE, queue, now_ms, settle=ask, claim=request, not_these=list(not_these)
+            plain, others, taken, next_due, foreign, feed = await self._run(
+                scripts.EXCHANGE,
+                queue,
+                now_ms,
+                plain=handed.plain,
+                settle=handed.others,
+                claim=request,
+                not_these=list(not_these),
             )
-            for place, code in zip(some, answer[0], strict=True):
+            codes = handed.in_order(plain, others)
+            for place, code in zip(some, codes, strict=True):
                 settled[place] = _SETTLED.get(code) or Refused(code.decode())
-            feed_on = bool(answer[4])
-            if feed_on and not told:
-                await self._tell_late(queue, [settlements[place] for place in some], answer[0], now_ms)
-            self._feeds[queue] = told = feed_on
+            if feed and not told:
+                await self._tell_late([settlements[place] for place in some], codes, now_ms)
+            self._feeds[queue] = told = bool(feed)
             if places:
                 continue
             if wanted is None:
                 return
-            taken = answer[1]
             wanted.take(queue, taken, now_ms)
             self._scans.leased(queue, now_ms + wanted.claim.lease_ms, bool(taken))
-            self._only_foreign(queue, bool(answer[3]), now_ms)
+            self._only_foreign(queue, bool(foreign), now_ms)
             if not (len(taken) == n == MOST_A_CALL and wanted.n > 0):
-                wanted.due(answer[2])
+                wanted.due(next_due)
                 return
 
-    async def _tell_late(self, queue: str, done: list[Settlement], codes: list[bytes], now_ms: int) -> None:
+    async def _tell_late(self, done: list[Settlement], codes: list[bytes], now_ms: int) -> None:
         """The feed was turned on since the last call: what this one made is told right after."""
         told = [
             event
@@ -155,6 +160,31 @@ class Exchanges(Wakes, Feeds):
         return lost
 
 
+class _Handed:
+    """Settlements of one call, sorted: those that are written in a few steps for all, and the others, one by one."""
+
+    def __init__(self, settlements: list[Settlement], now_ms: int, told: bool) -> None:
+        self.plain: list[tuple[str, str, str, int | None]] = []
+        self.others: list[dict[str, Any]] = []
+        self._is_plain: list[bool] = []
+        several = len({one.lease.id for one in settlements}) < len(settlements)
+        for done in settlements:
+            # What is settled twice in a call is settled in order; what is told goes with its facts.
+            plain = None if told or several else _plain(done)
+            self._is_plain.append(plain is not None)
+            if plain is None:
+                self.others.append(_written(done, now_ms, told))
+            else:
+                self.plain.append(plain)
+
+    def in_order(self, plain: list[bytes], others: list[bytes]) -> list[bytes]:
+        """The answers, as the settlements came."""
+        if not others or not plain:
+            return plain or others
+        of_plain, of_others = iter(plain), iter(others)
+        return [next(of_plain if is_plain else of_others) for is_plain in self._is_plain]
+
+
 class _Claiming:
     """One claim on its way over the queues: what it may still take, and what it has."""
 
@@ -185,7 +215,8 @@ class _Claiming:
             id = raw_id.decode()
             h = fields(flat)
             name = h.get(b"name", b"").decode(errors="replace")
-            lease = Lease(port_id(queue, id, b"jm" in h), claim.token, queue, name, until_ms, id)
+            locator = (id, not crashed and b"jm" in h and SETTLED_PLAINLY.issuperset(h))
+            lease = Lease(port_id(queue, id, b"jm" in h), claim.token, queue, name, until_ms, locator)
             try:
                 self.claimed.append(Claimed(claimed_job(queue, id, h, claim.worker, now_ms, bool(crashed)), lease))
             except Unreadable as error:
@@ -205,7 +236,20 @@ def _text(value: Any) -> str:
 
 
 def _local(lease: Lease) -> str:
-    return local_id(lease.queue, lease.id) if lease.locator is None else lease.locator
+    if lease.locator is None:
+        return local_id(lease.queue, lease.id)
+    id: str = lease.locator[0]
+    return id
+
+
+def _plain(done: Settlement) -> tuple[str, str, str, int | None] | None:
+    """A settlement that a job's own fields have no say in."""
+    lease, keep = done.lease, done.keep
+    if lease.locator is None or not lease.locator[1] or done.state != "succeeded" or done.errors or done.crashes:
+        return None
+    if done.runs is not None or keep is None or keep.last is not None or keep.age_ms == 0:
+        return None
+    return (lease.locator[0], lease.token, done.result_json.decode(), keep.age_ms)
 
 
 def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:

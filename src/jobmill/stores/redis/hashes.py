@@ -56,6 +56,9 @@ def fields(flat: list[bytes]) -> dict[bytes, bytes]:
 #: The fields of a job of ours of which nothing special was said, and what happens to it in an ordinary life.
 _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
 
+#: And those that have no say in how it is settled.
+SETTLED_PLAINLY = _PLAIN | {b"jmo", b"jmd", b"jmu", b"jmt", b"ats", b"processedOn", b"pb", b"progress"}
+
 
 def claimed_job(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool) -> Job:
     """A job as a claim made it of the hash that it found; Unreadable where it can only be failed."""

@@ -144,14 +144,13 @@ def _keep(said: object) -> dict[str, int]:
 # ---------------------------------------------------------------------------------------------------- recurrence
 
 
-def repeat_opts(rule: Recurrence, slot_ms: int) -> dict[str, Any]:
+def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     """`opts.repeat` of a run, from which Node finds the next one."""
     repeat: dict[str, Any] = {}
     if rule.cron is not None:
         repeat |= {"pattern": rule.cron, "tz": rule.zone}
     else:
-        every = rule.every_ms or 1
-        repeat |= {"every": every, "offset": slot_ms % every}
+        repeat["every"] = rule.every_ms
     if rule.until_ms is not None:
         repeat["endDate"] = rule.until_ms
     return repeat

@@ -71,7 +71,7 @@ class Place(Struct, frozen=True, kw_only=True):
     #: redis-py's, for every connection: its class, and what that takes but for host and port.
     options: dict[str, Any]
     #: redis-py's, for connections to sentinels.
-    sentinel_options: dict[str, Any]
+    sentinel_options: dict[str, str]
 
     @staticmethod
     def read(url: str) -> Place:
@@ -94,18 +94,21 @@ class Place(Struct, frozen=True, kw_only=True):
         options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(rest)}", url)
         if kind == "cluster" and options["db"]:
             raise Invalid("url", _FORMS[kind], f"db={options['db']}")
-        user, where = f"{unquote(credentials.partition(':')[0])}@".removeprefix("@"), ",".join(map(str, hosts))
-        db = "" if kind == "cluster" else f"/{options['db']}"
-        shown = f"{path}, db {options['db']}" if scheme == "unix" else f"{where}{'/' if service else ''}{service}{db}"
+        user = unquote(credentials.partition(":")[0])
+        if scheme == "unix":
+            shown = f"{path}, db {options['db']}"
+        else:
+            ends = [] if kind == "cluster" else [service, str(options["db"])]
+            shown = "/".join([",".join(map(str, hosts)), *filter(None, ends)])
         return Place(
             kind=kind,
-            url=f"{parts.scheme}://{user}{shown}",
+            url=f"{parts.scheme}://{user}{'@' if user else ''}{shown}",
             prefix=check_name(ours.get("prefix", PREFIX), "prefix"),
             layout=_layout(ours),
             hosts=hosts,
             service=service,
             options=options,
-            sentinel_options={**sentinel_options},
+            sentinel_options=sentinel_options,
         )
 
     @property

@@ -11,7 +11,7 @@ class Scans:
     def __init__(self) -> None:
         # By queue and the names that were asked for: what one claim had to leave may be another's.
         self._next: dict[tuple[str, frozenset[str]], int] = {}
-        # When the first lease ends that this process has taken since.
+        # When the first lease ends that this process knows of.
         self._ends: dict[str, int] = {}
 
     def is_due(self, queue: str, names: frozenset[str], now_ms: int) -> bool:
@@ -20,11 +20,13 @@ class Scans:
 
     def done(self, queue: str, names: frozenset[str], now_ms: int, next_end_ms: int, left: bool) -> None:
         """It was looked; `left`: there was more than could be taken."""
-        self._ends.pop(queue, None)
-        soon = now_ms + SCAN_MS if next_end_ms < 0 else min(now_ms + SCAN_MS, next_end_ms)
+        if next_end_ms < 0:
+            self._ends.pop(queue, None)
+        else:
+            self._ends[queue] = next_end_ms
         if len(self._next) > 1_000:
             self._next.clear()
-        self._next[queue, names] = 0 if left else soon
+        self._next[queue, names] = 0 if left else now_ms + SCAN_MS
 
     def leased(self, queue: str, until_ms: int, happened: bool) -> None:
         """A lease of ours ends then."""

@@ -2,6 +2,7 @@
 -- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
 -- Returns: per id, "done" or why not.
 --- include base
+--- include lines
 --- include places
 --- include add
 --- include runs
@@ -126,7 +127,54 @@ function verbs.reprioritise(id, h, place)
   end
 end
 
+-- The children of a flow's parent, whatever became of them: their keys.
+local function children_of(id)
+  local key = job_key(id)
+  local found = call('HKEYS', key .. ':processed')
+  for _, more in ipairs({call('SMEMBERS', key .. ':dependencies'), call('HKEYS', key .. ':failed'),
+    call('ZRANGE', key .. ':unsuccessful', 0, -1)}) do
+    for _, child in ipairs(more) do
+      found[#found + 1] = child
+    end
+  end
+  return found
+end
+
+-- Does something with a job that may be in another queue: all keys are made from Q.
+local function elsewhere(key, act)
+  local here, P, id = Q, split_key(key)
+  Q = P
+  local answer = act(id)
+  Q = here
+  return answer
+end
+
+local has_running_child
+function has_running_child(id)
+  for _, child in ipairs(children_of(id)) do
+    if call('EXISTS', child .. ':lock') == 1 or elsewhere(child, has_running_child) then
+      return true
+    end
+  end
+  return false
+end
+
 function verbs.remove(id, h, place)
+  if has_running_child(id) then
+    return 'a child of the job is running'
+  end
+  local children, _ = children_of(id), nil
+  for _, child in ipairs(children) do
+    elsewhere(child, function(its_id)
+      local state, its_place = state_of(its_id)
+      if state then
+        verbs.remove(its_id, look(its_id), its_place)
+      end
+    end)
+  end
+  if #children > 0 then
+    _, place = state_of(id)  -- it waited for the last of them
+  end
   take_out(id, place)
   forget_retention(id)
   end_recurrence(id, h)

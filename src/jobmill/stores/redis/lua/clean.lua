@@ -1,6 +1,7 @@
 -- clean: removes jobs of one place as Node does: those that are older than `before`, at most `limit` (0: all).
 -- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
 --- include base
+--- include lines
 --- include places
 --- include add
 --- include parents

@@ -1,6 +1,7 @@
 -- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil.
 -- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, as they are now.
 --- include base
+--- include lines
 --- include places
 
 local meta = Q .. ':meta'
@@ -27,7 +28,7 @@ if ask.paused == true then
     move_list(Q .. ':wait', Q .. ':paused')
   end
   event('paused')
-elseif ask.paused == false and paused then
+elseif ask.paused == false then
   call('HDEL', meta, 'paused')
   paused = false
   -- What version 5 left there goes to the front, in its own order.

@@ -3,6 +3,7 @@
 --   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueueing.py
 -- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include base
+--- include lines
 --- include places
 --- include add
 --- include runs
@@ -40,15 +41,19 @@ local function owner_of(id, special, job)
     call('DEL', Q .. ':dn:' .. deid)
     call('HSET', Q .. ':dn:' .. deid, 'name', job[2], 'data', job[3], 'opts', job[4], 'jid', id)
     call('PERSIST', owner_key)
-  elseif mode.reschedule and job[5] > 0 and call('ZREM', Q .. ':delayed', owner) == 1 then
-    call('HSET', job_key(owner), 'delay', job[5])
-    to_delayed(owner, job[6])
-    event('delayed', 'jobId', owner, 'delay', job[6])
   end
   if ttl and mode.extend then
     call('SET', owner_key, owner, 'PX', ttl)
   end
-  event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
+  -- Where it would have been replaced, had it not begun to run, nobody is told.
+  if not (mode.replace and ttl) then
+    event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
+  end
+  if mode.reschedule and job[5] > 0 and call('ZREM', Q .. ':delayed', owner) == 1 then
+    call('HSET', job_key(owner), 'delay', job[5])
+    to_delayed(owner, job[6])
+    event('delayed', 'jobId', owner, 'delay', job[6])
+  end
   return owner
 end
 
@@ -63,7 +68,7 @@ local function write_record(run, ic)
 end
 
 -- A recurring job whose key is live takes the new rule over, and where it runs, for the time after this run.
-local function update_run(live, run, own)
+local function update_run(live, run, own, number)
   local key = job_key(live)
   local h = call('HMGET', key, 'jmr', 'jmc', 'ats')
   local old = decoded(h[1])
@@ -91,10 +96,10 @@ local function update_run(live, run, own)
   own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
   run.opts['repeat'].count = ic
   return add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
-    own = own, ours = true})
+    own = own, ours = true, number = number})
 end
 
-local function enqueue_recurring(job, special)
+local function enqueue_recurring(job, special, number)
   local owner = call('GET', Q .. ':de:' .. special.deid)
   if owner and call('EXISTS', job_key(owner)) == 1 then
     return 'duplicate', owner
@@ -109,12 +114,12 @@ local function enqueue_recurring(job, special)
   end
   local live = live_run(run.sid)
   if live then
-    return 'updated', update_run(live, run, own)
+    return 'updated', update_run(live, run, own, number)
   end
   write_record(run, 1)
   own.jmr = cjson.encode({rule = run.rule, revision = 0})
   local id = add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
-    own = own, ours = true})
+    own = own, ours = true, number = number})
   tell('enqueued', id, run.name, 1)
   return 'created', id
 end
@@ -122,7 +127,7 @@ end
 local function enqueue(job, number)
   local special = job[9] or {}
   if special.run then
-    return enqueue_recurring(job, special)
+    return enqueue_recurring(job, special, number)
   end
   local id = job[1] or string.format('%.0f', number)
   if job[1] and call('EXISTS', job_key(id)) == 1 then
@@ -145,9 +150,43 @@ local function enqueue(job, number)
   return 'created', id
 end
 
+-- Undelayed jobs of which nothing special was said go in together: measured at 200 a call, 7.6 us a job instead of 10.8.
+local function enqueue_plain(jobs, last)
+  local receipts, keys, seen, ids = {}, {}, {}, {}
+  for i, job in ipairs(jobs) do
+    if job[5] > 0 or job[7] > 0 or job[8] or job[9] or not job[1] or seen[job[1]] then
+      return nil
+    end
+    seen[job[1]] = true
+    keys[i] = job_key(job[1])
+  end
+  if call('EXISTS', unpack(keys)) > 0 then
+    return nil
+  end
+  local events = Q .. ':events'
+  for i, job in ipairs(jobs) do
+    local id, name = job[1], job[2]
+    call('HSET', keys[i], 'name', name, 'data', job[3], 'opts', job[4], 'timestamp', now_text, 'delay', '0', 'priority', '0',
+      'jm', last - #jobs + i)
+    call('XADD', events, '*', 'event', 'added', 'jobId', id, 'name', name)
+    call('XADD', events, '*', 'event', 'waiting', 'jobId', id)
+    tell('enqueued', id, name, 1)
+    ids[i] = id
+    receipts[i] = {'created', id, 1}
+  end
+  call('LPUSH', wait_key(), unpack(ids))
+  line_grew = true
+  return receipts
+end
+
 trim_events()
 local last = call('INCRBY', Q .. ':id', #ask.jobs)
-local receipts = {}
+local receipts = ask.ours and enqueue_plain(ask.jobs, last)
+if receipts then
+  set_markers()
+  return receipts
+end
+receipts = {}
 for i, job in ipairs(ask.jobs) do
   local how, id = enqueue(job, last - #ask.jobs + i)
   local ours = how == 'created' and (ask.ours and 1 or 0) or call('HEXISTS', job_key(id), 'jm')

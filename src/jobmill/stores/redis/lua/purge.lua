@@ -1,5 +1,6 @@
 -- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
 --- include base
+--- include lines
 --- include places
 --- include add
 --- include parents

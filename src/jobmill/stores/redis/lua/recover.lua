@@ -12,13 +12,24 @@ end
 local ids = call('LRANGE', Q .. ':active', 0, -1)
 local ended = {}
 local next_end = -1
-for i = #ids, 1, -1 do
-  local value = call('GET', job_key(ids[i]) .. ':lock')
-  local at = value and ends(value)
-  if not value or (at and at <= now) then
-    ended[#ended + 1] = ids[i]
-  elseif at and (next_end < 0 or at < next_end) then
-    next_end = at
+-- The oldest first. Locks of one claim are the same text: what it says is read once.
+local known = {}
+for last = #ids, 1, -1000 do
+  local keys = {}
+  for i = last, math.max(1, last - 999), -1 do
+    keys[#keys + 1] = job_key(ids[i]) .. ':lock'
+  end
+  for k, value in ipairs(call('MGET', unpack(keys))) do
+    local at = value and known[value]
+    if value and at == nil then
+      at = ends(value) or false
+      known[value] = at
+    end
+    if not value or (at and at <= now) then
+      ended[#ended + 1] = ids[last - k + 1]
+    elseif at and (next_end < 0 or at < next_end) then
+      next_end = at
+    end
   end
 end
 local most = paused and 0 or c.n
@@ -31,24 +42,29 @@ if concurrency then
 end
 local taken = {}
 local left = false
-local counted = 0
+local limited = 0
+make_lock(c)
 for _, id in ipairs(ended) do
-  local h = #taken < most and call('HGETALL', job_key(id)) or {}
   if #taken >= most then
     left = true
-  else
-    local fits, is_unknown = has_room(c.names, h, id, not_these)
+    break
+  end
+  if not not_these[id] then
+    local h = call('HGETALL', job_key(id))
+    local name, ats, doomed = peek(h)
+    local fits, is_unknown = has_room(c.names, name)
     if fits then
-      if #taken == 0 then
-        call('XTRIM', Q .. ':events', 'MAXLEN', '~', max_events)
-      end
-      counted = counted + (take(c, id, h, true) and 0 or 1)
+      take(c, id, h, name, ats, true)
       call('SREM', Q .. ':stalled', id)
       taken[#taken + 1] = {id, h, 1}
+      limited = limited + (doomed and 0 or 1)
     else
       left = left or not is_unknown
     end
   end
 end
-count_in_window(counted)
+if #taken > 0 then
+  trim_events()
+end
+count_in_window(limited)
 return {taken, next_end, left and 1 or 0}

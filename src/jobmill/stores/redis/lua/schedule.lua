@@ -2,6 +2,7 @@
 -- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
 -- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
 --- include base
+--- include lines
 --- include places
 --- include add
 --- include runs
@@ -54,7 +55,7 @@ if every then
   if previous and had_pending and tonumber(old[1]) == every then
     slot = previous
     offset = offset or tonumber(old[3])
-  elseif previous then
+  elseif previous and tonumber(old[1]) == every then
     slot = previous + every
     if slot < now then
       slot = aligned + (offset or 0)
@@ -68,7 +69,7 @@ if every then
   else
     slot = now
   end
-  offset = offset or slot % every
+  offset = offset or tonumber(old[3]) or slot % every
   local tries = 0
   while call('EXISTS', job_key('repeat:' .. sid .. ':' .. string.format('%.0f', slot))) == 1 do
     slot = slot + every
@@ -84,10 +85,8 @@ call('DEL', record_key)
 call('HSET', record_key, 'name', ask.name, 'ic', ic, unpack(ask.record))
 if every then
   call('HSET', record_key, 'every', every)
-  if offset and offset > 0 then
-    call('HSET', record_key, 'offset', offset)
-  end
 end
+call('HSET', record_key, 'offset', offset or tonumber(old[3]) or 0)
 if ask.data ~= '{}' then
   call('HSET', record_key, 'data', ask.data)
 end
@@ -97,11 +96,8 @@ end
 local opts = decoded(ask.opts)
 opts['repeat'] = decoded(ask.repeat_opts)
 opts['repeat'].count = ic
-if every then
-  opts['repeat'].every = every
-  opts['repeat'].offset = offset
-end
-call('INCR', Q .. ':id')
+opts['repeat'].every = every
+opts['repeat'].offset = ask.offset
 local id = add_run(sid, slot, {name = ask.name, data = ask.data, opts = opts, priority = tonumber(opts.priority) or 0,
   own = {}, ours = false})
 set_markers()

@@ -43,6 +43,7 @@ local function free_deduplication(id, deid)
   end
   call('DEL', Q .. ':dn:' .. deid)
   call('SET', owner, kept[4])
+  call('INCR', Q .. ':id')
   local opts = decoded(kept[3])
   local delay = tonumber(opts.delay) or 0
   add({id = kept[4], name = kept[1], data = kept[2], opts = kept[3], delay = delay, due = now + delay,

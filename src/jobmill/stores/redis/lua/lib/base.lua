@@ -4,6 +4,8 @@ local call = redis.call
 local Q = KEYS[1]
 local ask = cmsgpack.unpack(ARGV[1])
 local now = ask.now
+-- Numbers become text at every call: this one once.
+local now_text = string.format('%.0f', now)
 
 local said = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed')
 local paused = said[1] ~= false
@@ -24,8 +26,11 @@ local function event(name, ...)
   call('XADD', Q .. ':events', '*', 'event', name, ...)
 end
 
+-- The stream is cut by whole nodes of 100 entries; asking for its length first is ten times cheaper than trying.
 local function trim_events()
-  call('XTRIM', Q .. ':events', 'MAXLEN', '~', max_events)
+  if call('XLEN', Q .. ':events') >= max_events + 100 then
+    call('XTRIM', Q .. ':events', 'MAXLEN', '~', max_events)
+  end
 end
 
 -- Our own feed, where it is on. To be told before the job's hash goes: ids of ours are shown without their queue.

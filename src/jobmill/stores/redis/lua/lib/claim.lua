@@ -1,5 +1,6 @@
 -- Taking jobs under a lease. c: n, token, lease_ms, worker, worker_json, names {name: room}
 local MOST_LOOKED_AT = 1000
+local EVENTS = Q .. ':events'
 
 -- How many claims the rate limit leaves in this window, and when that ends; nil without a limit.
 local function room_in_window()
@@ -29,58 +30,58 @@ local function count_in_window(k)
   end
 end
 
--- A flat hash, looked up.
-local function of(h, field)
-  for i = 1, #h, 2 do
-    if h[i] == field then
-      return h[i + 1]
-    end
-  end
-  return nil
-end
-
--- The job is ours now: what was stored before, for the answer.
-local function take(c, id, h, crashed)
-  local key = job_key(id)
-  local atm, ats, name, doomed, jme = 0, 0, nil, nil, nil
+-- What a claim must know of a job's flat hash: name, how often it was claimed, whether it must fail.
+local function peek(h)
+  local name, ats, doomed = nil, 0, false
   for i = 1, #h, 2 do
     local field = h[i]
-    if field == 'ats' then
-      ats = tonumber(h[i + 1]) or 0
-    elseif field == 'atm' then
-      atm = h[i + 1]
-    elseif field == 'jme' then
-      jme = h[i + 1]
-    elseif field == 'name' then
+    if field == 'name' then
       name = h[i + 1]
+    elseif field == 'ats' then
+      ats = tonumber(h[i + 1]) or 0
     elseif field == 'defa' then
       doomed = true
     end
   end
+  return name, ats, doomed
+end
+
+local function tell_claim(c, id, h, name, crashed)
+  local errors = 0
+  for i = 1, #h, 2 do
+    if h[i] == 'jme' or (h[i] == 'atm' and errors == 0) then
+      errors = tonumber(h[i + 1]) or 0
+    end
+  end
+  if crashed then
+    tell('lease_lost', id, name, errors + 1)
+  end
+  tell('claimed', id, name, errors + 1, c.worker_json)
+end
+
+-- The job is ours now.
+local function take(c, id, h, name, ats, crashed)
+  local key = job_key(id)
   if crashed then
     call('HINCRBY', key, 'stc', 1)
     event('waiting', 'jobId', id, 'prev', 'active')
     event('stalled', 'jobId', id)
   end
-  call('HSET', key, 'processedOn', now, 'pb', c.worker, 'ats', ats + 1)
-  lock(id, c.token, c.lease_ms)
-  event('active', 'jobId', id, 'prev', 'waiting')
+  call('HSET', key, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
+  call('SET', key .. ':lock', c.lock, 'PX', c.lock_ms)
+  call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   if feed_on then
-    local attempt = tonumber(jme or atm) + 1
-    if crashed then
-      tell('lease_lost', id, name, attempt)
-    end
-    tell('claimed', id, name, attempt, c.worker_json)
+    tell_claim(c, id, h, name, crashed)
   end
-  return doomed
+end
+
+local function make_lock(c)
+  c.lock = lock_value(c.token, c.lease_ms)
+  c.lock_ms = string.format('%.0f', c.lease_ms + linger)
 end
 
 -- Whether this claim may have the job; its room is used up. Without a name the hash is missing or broken: anybody's.
-local function has_room(rooms, h, id, not_these)
-  if not_these[id] then
-    return false, false
-  end
-  local name = of(h, 'name')
+local function has_room(rooms, name)
   if not name then
     return true
   end
@@ -95,15 +96,22 @@ end
 -- Up to `most` jobs from the line, in order; others are put back as they stood. Redis cannot look for names: a job whose
 -- name nobody here knows is passed over, 1,000 of them in one call; beyond that such jobs are taken too, and released by
 -- the worker with a delay, so that they do not hide the others for ever.
-local function claim_waiting(c, most, rooms, not_these, taken, rated)
-  local looked, passed, unknown = 0, {}, {}
+local function claim_waiting(c, most, rooms, not_these, taken)
+  local looked, passed = 0, {}
+  local limited = 0  -- how many of them count for the rate limit
   local function consider(id, score)
     local h = call('HGETALL', job_key(id))
-    local fits, is_unknown = has_room(rooms, h, id, not_these)
+    local name, ats, doomed = peek(h)
+    local fits, is_unknown = false, false
+    if not not_these[id] then
+      fits, is_unknown = has_room(rooms, name)
+    end
     if fits then
       taken[#taken + 1] = {id, h, 0}
+      take(c, id, h, name, ats, false)
+      limited = limited + (doomed and 0 or 1)
     else
-      passed[#passed + 1] = {id, score, is_unknown and h or nil}
+      passed[#passed + 1] = {id, score, is_unknown, h}
     end
     looked = looked + 1
   end
@@ -112,16 +120,18 @@ local function claim_waiting(c, most, rooms, not_these, taken, rated)
     if not ids or #ids == 0 then
       break
     end
-    for _, id in ipairs(ids) do
-      if string.sub(id, 1, 2) ~= '0:' then  -- markers of versions before 5
-        consider(id, nil)
+    for i = 1, #ids do
+      if string.sub(ids[i], 1, 2) ~= '0:' then  -- markers of versions before 5
+        consider(ids[i], nil)
       end
     end
   end
   while #taken < most and looked < MOST_LOOKED_AT do
     local popped = call('ZPOPMIN', Q .. ':prioritized', most - #taken)
     if #popped == 0 then
-      call('DEL', Q .. ':pc')
+      if #passed == 0 then  -- else some go back there
+        call('DEL', Q .. ':pc')
+      end
       break
     end
     for i = 1, #popped, 2 do
@@ -132,15 +142,25 @@ local function claim_waiting(c, most, rooms, not_these, taken, rated)
   local left = #taken == most
     and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
   for i = #passed, 1, -1 do
-    local id, score, h = passed[i][1], passed[i][2], passed[i][3]
-    if h and looked >= MOST_LOOKED_AT and #taken < most then
+    local id, score, is_unknown, h = unpack(passed[i], 1, 4)
+    if is_unknown and looked >= MOST_LOOKED_AT and #taken < most then
+      local name, ats = peek(h)
       taken[#taken + 1] = {id, h, 0}
+      take(c, id, h, name, ats, false)
     elseif score then
       call('ZADD', Q .. ':prioritized', score, id)
     else
       call('RPUSH', Q .. ':wait', id)
     end
-    left = left or not h
+    left = left or not is_unknown
+  end
+  local ids = {}
+  for i = 1, #taken do
+    ids[i] = taken[i][1]
+  end
+  if #ids > 0 then
+    call('LPUSH', Q .. ':active', unpack(ids))
+    count_in_window(limited)
   end
   return left, #passed > 0
 end

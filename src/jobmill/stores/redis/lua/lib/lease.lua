@@ -12,7 +12,10 @@ local function ends(lock)
   return tonumber(string.match(lock, '^jm:.*:(%d+)$'))
 end
 
+local function lock_value(token, lease_ms)
+  return 'jm:' .. token .. ':' .. string.format('%.0f', now + lease_ms)
+end
+
 local function lock(id, token, lease_ms)
-  call('SET', job_key(id) .. ':lock', 'jm:' .. token .. ':' .. string.format('%.0f', now + lease_ms),
-    'PX', lease_ms + linger)
+  call('SET', job_key(id) .. ':lock', lock_value(token, lease_ms), 'PX', lease_ms + linger)
 end

@@ -15,7 +15,7 @@ local function live_run(sid)
 end
 
 -- The next run of a scheduler, at `slot` or right after, where an earlier run has that very id.
--- run: name, data, opts (a table), priority, own (a table of own fields)
+-- run: name, data, opts (a table), priority, ours, number (where it was counted already), own (a table of own fields)
 local function add_run(sid, slot, run)
   while call('EXISTS', job_key('repeat:' .. sid .. ':' .. slot)) == 1 do
     slot = slot + 1
@@ -26,14 +26,12 @@ local function add_run(sid, slot, run)
   opts.jobId = id
   opts.delay = delay
   opts.timestamp = now
-  opts.prevMillis = slot
+  opts.prevMillis = opts['repeat'].pattern and slot or nil
   opts.repeatJobKey = sid
   call('ZADD', Q .. ':repeat', slot, sid)
   call('HSET', Q .. ':jobmill:recurring', sid, slot)
-  local own = {'jm', call('INCR', Q .. ':id')}
-  if not run.ours then
-    own = {}
-  end
+  local number = run.number or call('INCR', Q .. ':id')
+  local own = run.ours and {'jm', number} or {}
   for field, value in pairs(run.own) do
     own[#own + 1] = field
     own[#own + 1] = value

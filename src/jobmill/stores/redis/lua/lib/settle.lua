@@ -209,12 +209,12 @@ local function end_run(id, key, h, s)
     return
   end
   local opts = decoded(more[2])
-  if type(opts['repeat']) == 'table' then
-    opts['repeat'].count = (tonumber(opts['repeat'].count) or 0) + 1
-  end
+  opts['repeat'] = type(opts['repeat']) == 'table' and opts['repeat'] or {}
+  opts['repeat'].count = (tonumber(opts['repeat'].count) or 0) + 1
   call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
   if not h[JM] then
     own = {}
+    opts.attempts = opts.attempts or 0
   else
     -- The fence goes on from run to run.
     own.jmc = (tonumber(more[4]) or 0) + (tonumber(more[3]) or 0)

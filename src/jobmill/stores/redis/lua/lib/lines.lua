@@ -1,0 +1,58 @@
+-- The lines that a job waits in: wait, prioritized and delayed.
+local TWO_32 = 4294967296
+
+-- Version 5 of BullMQ keeps the waiting jobs of a paused queue in a list of their own.
+local function wait_key()
+  return ask.v5 and paused and Q .. ':paused' or Q .. ':wait'
+end
+
+local function to_prioritized(id, priority)
+  call('ZADD', Q .. ':prioritized', priority * TWO_32 + call('INCR', Q .. ':pc') % TWO_32, id)
+end
+
+-- To the back of its line; lifo: to the front.
+local function to_line(id, priority, lifo)
+  if priority > 0 then
+    to_prioritized(id, priority)
+  else
+    call(lifo and 'RPUSH' or 'LPUSH', wait_key(), id)
+  end
+  line_grew = true
+end
+
+-- 4096 places in each millisecond keep jobs of one instant in the order that they came in.
+local function to_delayed(id, due)
+  local base = due * 4096
+  local last = call('ZREVRANGEBYSCORE', Q .. ':delayed', base + 4095, base, 'WITHSCORES', 'LIMIT', 0, 1)
+  local score = last[2] and math.min(tonumber(last[2]) + 1, base + 4095) or base
+  call('ZADD', Q .. ':delayed', score, id)
+  delayed_changed = true
+end
+
+-- When the first delayed job is due; nil without one.
+local function first_delayed()
+  local first = call('ZRANGE', Q .. ':delayed', 0, 0, 'WITHSCORES')
+  return first[1] and math.floor(tonumber(first[2]) / 4096) or nil
+end
+
+-- Delayed jobs that are due go to the back of their lines, by due time. Returns when the next one is.
+local function promote()
+  local first = first_delayed()
+  if not first or first > now then
+    return first
+  end
+  local due = call('ZRANGEBYSCORE', Q .. ':delayed', 0, (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
+  call('ZREM', Q .. ':delayed', unpack(due))
+  for _, id in ipairs(due) do
+    local priority = tonumber(call('HGET', job_key(id), 'priority')) or 0
+    if priority > 0 then
+      to_prioritized(id, priority)
+    else
+      call('LPUSH', wait_key(), id)
+    end
+    event('waiting', 'jobId', id, 'prev', 'delayed')
+    call('HSET', job_key(id), 'delay', 0)
+  end
+  line_grew = true
+  return first_delayed()
+end

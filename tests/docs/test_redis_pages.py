@@ -1,0 +1,149 @@
+"""docs/redis.md and docs/bullmq.md: what they say of keys, calls, options and rights is so."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import jobmill
+from jobmill import bullmq
+from jobmill.stores.redis import RedisStore, connecting, line
+from jobmill.stores.redis.places import Place
+from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
+from tests.servers.redis import Rooms
+
+REDIS = ROOT / "docs/redis.md"
+BULLMQ = ROOT / "docs/bullmq.md"
+OPTIONS = ROOT / "docs/options.md"
+STORE = ROOT / "src/jobmill/stores/redis"
+
+pytestmark = pytest.mark.stores("redis")
+
+
+@pytest.mark.parametrize("page", [REDIS, OPTIONS], ids=lambda page: page.stem)
+def test_urls_and_their_options(page: Path) -> None:
+    for row in table(page, "Connecting", "URL"):
+        if urlsplit(url := code_of(row["URL"])).scheme.startswith(("redis", "unix")):
+            assert isinstance(jobmill.connect(url).store, RedisStore)
+    plain = Place.read("redis://db")
+    told = {
+        name: row["default"].strip("`")
+        for row in table(page, "Connecting", "option in the URL")
+        for name in spans(row["option in the URL"])
+    }
+    assert (told["prefix"], told["layout"]) == (plain.prefix, str(plain.layout))
+
+
+def test_deadlines() -> None:
+    told = {row["what"]: row["within"] for row in table(REDIS, "Calls and connections", "what")}
+    assert list(told.values())[:3] == [
+        f"{seconds:g} s" for seconds in (connecting.CONNECT_SECONDS, connecting.SENTINEL_SECONDS, line.CALL_SECONDS)
+    ]
+
+
+def test_what_is_our_own() -> None:
+    told = set(spans(section(BULLMQ, "What Jobmill writes of its own")))
+    source = "".join(path.read_text() for path in [*STORE.rglob("*.py"), *STORE.rglob("*.lua")])
+    keys = {f"Q:jobmill:{name}" for name in re.findall(r":jobmill:(\w+)", source)}
+    fields = set(re.findall(r"[\"'.](jm\w*)\b(?!:)", source)) - {"jmfeed"}
+    assert {name for name in told if name.startswith("Q:jobmill:")} == keys
+    assert {name for name in told if name.startswith("jm")} == fields | {"jmfeed"}
+
+
+def test_every_call_of_a_queue_is_told() -> None:
+    told = {
+        name
+        for row in table(BULLMQ, "Node's Queue in Python", "in Node")
+        for name in re.findall(r"\w+", row["in Python"])
+    }
+    own = {name for name, _ in inspect.getmembers(bullmq.Queue, inspect.isfunction) if not name.startswith("_")}
+    assert own <= told
+
+
+@pytest.fixture
+def limited_url(redis_server: Rooms) -> Iterator[str]:
+    """As a user who may do what the page says, and nothing else."""
+    (command,) = [block.code for block in blocks(REDIS) if block.code.startswith("ACL")]
+    user, prefix = f"u{uuid.uuid4().hex[:12]}", f"t{uuid.uuid4().hex[:12]}"
+    words = [word.replace("~bull", f"~{prefix}").replace(":bull:", f":{prefix}:") for word in command.split()]
+    assert words[:3] == ["ACL", "SETUSER", "jobmill"]
+    redis_server.ask("ACL", "SETUSER", user, *words[3:])
+    redis_server.ask("ACL", "LOG", "RESET")
+    parts = urlsplit(redis_server.url(1))
+    try:
+        yield parts._replace(netloc=f"{user}:secret@{parts.hostname}:{parts.port}", query=f"prefix={prefix}").geturl()
+    finally:
+        redis_server.ask("ACL", "DELUSER", user)
+        with redis_server.client(1) as client:
+            client.delete(*client.keys(f"*{prefix}:*"), "none")
+
+
+@pytest.mark.slow
+async def test_the_rights_are_enough(limited_url: str, redis_server: Rooms, redis_name: str) -> None:
+    async with jobmill.connect(limited_url) as jobs:
+        await use(jobs)
+        user = str(urlsplit(limited_url).username)
+        with redis_server.client() as client:
+            refused = [row for row in client.acl_log() if row["username"] in (user, user.encode())]
+        assert refused == []
+
+
+@pytest.mark.slow
+async def test_there_are_no_more_rights(limited_url: str) -> None:
+    url = f"{limited_url.partition('?')[0]}?prefix=another"
+    async with jobmill.connect(url) as jobs:
+        with pytest.raises(jobmill.StoreError, match="NOPERM|permission"):
+            await jobs.enqueue("work")
+
+
+async def use(jobs: jobmill.Client) -> None:
+    """Every verb, and what BullMQ has besides."""
+    queue, mail = jobs.queue("mail"), bullmq.Queue(jobs.store, "mail")  # type: ignore[arg-type]
+
+    @jobs.handler(queue="mail", backoff=0.01, max_attempts=2)
+    async def work(context: jobmill.Context, fails: bool = False) -> None:
+        context.progress(50)
+        context.log("half way")
+        await asyncio.sleep(0.15)  # a heartbeat comes
+        if fails:
+            raise ValueError
+
+    await queue.feed()
+    await queue.rate_limit(1_000)
+    await queue.running_limit(100)
+    async with jobmill.Worker(jobs, lease=0.3):
+        plain = await work.enqueue()
+        failing = await work.options(unique_key="once").enqueue(fails=True)
+        delayed = await work.options(delay=0.1, priority=1).enqueue()
+        often = await work.options(every=0.2, key="often").enqueue()
+        await plain.result(timeout=20)
+        with pytest.raises(jobmill.JobFailed):
+            await failing.result(timeout=20)
+        await delayed.result(timeout=20)
+    await queue.pause()
+    await queue.resume()
+    assert len(await jobs.logs(plain.id)) == 1
+    for act in (jobs.requeue, jobs.cancel, jobs.remove):
+        assert (await act(failing.id)).changed == [failing.id]
+    later = await work.options(delay=3_600).enqueue()
+    await jobs.reschedule(later.id, delay=7_200)
+    await jobs.reprioritise(later.id, priority=3)
+    await jobs.cancel(often.id)
+    await jobs.stats()
+    await jobs.purge()
+    assert [event async for event in jobs.events("mail", follow=False)]
+    await mail.add("work", lifo=True, deduplication=bullmq.Deduplication(id="a", ttl=1_000))
+    await mail.upsert_scheduler("s", every=1_000)
+    await mail.remove_scheduler("s")
+    await mail.promote_all()
+    await mail.retry_all()
+    await mail.drain(delayed=True)
+    await mail.clean(0)
+    await mail.rate_limit(10)
