@@ -29,9 +29,6 @@ MEANT: dict[str, dict[str, str]] = {
         r"^bull:mail:a defa": "Node notes the failure for the next claim, we are that claim",
         r"^bull:mail:a stacktrace": _OWN_STACK,
     },
-    "test_the_parent_is_removed": {
-        r"^bull:parents:marker ": "Node wakes nobody for a parent whose last child was removed, and that is now claimable"
-    },
     "test_a_child_fails[fails the parent]": {r"^bull:parents:p stacktrace": _OWN_STACK},
     "test_a_failure_goes_up_through_the_generations": {
         r"^bull:children:a stacktrace": _OWN_STACK,

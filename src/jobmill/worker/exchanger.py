@@ -117,6 +117,8 @@ class Exchanger:
         return self._occupied - (self._left if self.once else 0)
 
     async def _turn(self) -> None:
+        # What woke us until now is seen by this turn: left set, it would cost an exchange that finds nothing.
+        self._woken.clear()
         claim = self._claim()
         if claim is None and not self._finished:
             # A tick that has nothing to claim is over; otherwise only what finishes is of interest.

@@ -21,7 +21,6 @@ from jobmill.core.changes import (
     Reschedule,
     Seize,
 )
-from jobmill.core.job import KEEP_FAILED
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.ids import local_id
 from jobmill.stores.redis.looking import Looks
@@ -78,8 +77,6 @@ class Changes(Looks):
             "from": dict.fromkeys(CHANGES_FROM[type(change)], True),
         }
         match change:
-            case Cancel():
-                ask["keep_ms"] = KEEP_FAILED.age_ms
             case Requeue():
                 due_ms = change.due.resolve(now_ms)
                 ask["due"] = [due_ms + round((index + place) * change.step_ms) for place in range(len(ids))]
@@ -91,7 +88,7 @@ class Changes(Looks):
                 worker_json = msgspec.json.encode({"worker": change.worker}).decode()
                 ask |= {"token": change.token, "worker": change.worker, "worker_json": worker_json}
                 ask["lease_ms"] = change.lease_ms
-            case Remove():
+            case Cancel() | Remove():
                 pass
         answers: list[bytes] = await self._run(scripts.CHANGE, queue, now_ms, **ask)
         if isinstance(change, Seize):
@@ -101,7 +98,7 @@ class Changes(Looks):
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port: jobs of ours, queue by queue. Node's go by BullMQ's own rules, when the next one ends."""
         removed, more = 0, False
-        for queue in await self._known_queues():
+        for queue in await self._registered_queues():
             if removed >= limit:
                 return Purged(removed, more=True)
             many, left = await self._run(scripts.PURGE, queue, self.now(), limit=min(limit - removed, 500))

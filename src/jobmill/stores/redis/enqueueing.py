@@ -14,7 +14,7 @@ from jobmill.core.changes import NewJob, Receipt
 from jobmill.core.job import NO_OPTIONS
 from jobmill.stores.redis import opts, scripts
 from jobmill.stores.redis.base import Base
-from jobmill.stores.redis.ids import deduplication_id, local_id, port_id, scheduler_id
+from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_id, port_id, scheduler_id
 
 #: So that no call keeps the server for long: it does one thing at a time.
 MOST_A_CALL = 200
@@ -33,6 +33,7 @@ class Enqueues(Base):
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for place, new in enumerate(new_jobs):
             by_queue[new.queue].append(place)
+            check_no_own_key(local_id(new.queue, new.id))
         for queue in by_queue:
             await self._register(queue)
         receipts: list[Receipt] = [None] * len(new_jobs)  # type: ignore[list-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.scans import Scans
 from jobmill.stores.redis.waking import Wakes
+
+log = logging.getLogger("jobmill")
 
 MOST_A_CALL = 200
 # Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
@@ -48,6 +51,8 @@ class Exchanges(Wakes, Feeds):
                 self._works(queue, wanted.claim.worker)
                 await self._recover(queue, wanted, now_ms)
             await self._exchange_queue(queue, settlements, by_queue.get(queue, []), settled, wanted, now_ms)
+        if claiming is not None and claiming.no_text:
+            await self._fail_no_text(claiming.no_text, now_ms)
         return Exchanged(
             settled=settled,
             claimed=[] if claiming is None else claiming.claimed,
@@ -126,6 +131,21 @@ class Exchanges(Wakes, Feeds):
         self._scans.done(queue, names, now_ms, next_end, bool(left))
         self._scans.leased(queue, now_ms + wanted.claim.lease_ms, bool(taken))
 
+    async def _fail_no_text(self, ids: list[tuple[str, bytes]], now_ms: int) -> None:
+        """An id that is no text can go through no verb: such a job is failed here."""
+        why = "its id is no text: it is not UTF-8"
+        for queue, id in ids:
+            log.warning("job %r of queue %s is failed: %s", id, queue, why)
+            key = self._key(queue).encode()
+            own = key + b":" + id
+            steps: list[tuple[str | bytes | int, ...]] = [
+                ("HSET", own, "failedReason", why, "finishedOn", now_ms),
+                ("ZADD", key + b":failed", now_ms, id),
+                ("LREM", key + b":active", -1, id),
+                ("DEL", own + b":lock"),
+            ]
+            await self._link.many(self._key(queue), steps)
+
     # ------------------------------------------------------------------------------------------------ running
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
@@ -194,6 +214,8 @@ class _Claiming:
         self.rooms = dict(claim.names)
         self.not_these = not_these
         self.claimed: list[Claimed | Broken] = []
+        #: Ids that can go through no verb, and their queues.
+        self.no_text: list[tuple[str, bytes]] = []
         self.next_due_ms: int | None = None
         self._worker_json = _text({"worker": claim.worker})
 
@@ -212,7 +234,11 @@ class _Claiming:
         claim = self.claim
         until_ms = now_ms + claim.lease_ms
         for raw_id, flat, crashed in taken:
-            id = raw_id.decode()
+            try:
+                id = raw_id.decode()
+            except UnicodeDecodeError:
+                self.no_text.append((queue, raw_id))
+                continue
             h = fields(flat)
             name = h.get(b"name", b"").decode(errors="replace")
             locator = (id, not crashed and b"jm" in h and SETTLED_PLAINLY.issuperset(h))

@@ -23,6 +23,11 @@ T = TypeVar("T")
 
 STALLED = "job stalled more than allowable limit"
 
+# Beyond that a number is not what it says any more once it has been through Lua or JavaScript.
+MOST = 2**53
+# What reading something that nobody validated may raise.
+_GARBAGE = (ValueError, TypeError, OverflowError, RecursionError)
+
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode = msgspec.json.decode
 _decode_rule = msgspec.json.Decoder(Recurrence).decode
@@ -63,8 +68,8 @@ SETTLED_PLAINLY = _PLAIN | {b"jmo", b"jmd", b"jmu", b"jmt", b"ats", b"processedO
 def claimed_job(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool) -> Job:
     """A job as a claim made it of the hash that it found; Unreadable where it can only be failed."""
     try:
-        if b"data" not in h:
-            raise Unreadable("its hash is missing, or has no data")
+        if b"data" not in h or b"name" not in h:
+            raise Unreadable(_missing(id, h))
         _check_json(h[b"data"])
         if _PLAIN.issuperset(h) and b"jm" in h:
             return _plain(queue, id, h, worker, now_ms)
@@ -79,8 +84,14 @@ def claimed_job(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms:
             crashes=crashes,
             doomed=_doomed(h, crashes),
         )
-    except (KeyError, ValueError, RecursionError) as error:
+    except (KeyError, *_GARBAGE) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _missing(id: str, h: dict[bytes, bytes]) -> str:
+    if b"jmaside" in h:
+        return f"its key held a {h[b'jmaside'].decode()} instead of a hash, which is at jobmill:aside:{id} of its queue now"
+    return "its hash has no name" if b"data" in h else "its hash is missing, or has no data"
 
 
 def _plain(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms: int) -> Job:
@@ -173,7 +184,7 @@ class _Reader:
             return otherwise
         try:
             return how(value)
-        except (ValueError, RecursionError) as error:
+        except _GARBAGE as error:
             if self._strict:
                 raise ValueError(f"{field.decode()}: {error}") from error
             return otherwise
@@ -195,8 +206,13 @@ class _Reader:
         """Of a job that Node made."""
         return None if b"jm" in self.h else self._read(b"opts", opts.read, opts.NOTHING)
 
-    def runs(self) -> Runs | None:
-        return self._read(b"jmr", _decode_runs, None)
+    def runs(self) -> dict[str, Any]:
+        return self._read(b"jmr", _runs, {})
+
+    def node_runs(self, sid: str, name: str, node: opts.NodeOpts | None) -> dict[str, Any]:
+        """Of a scheduler that Node made."""
+        repeat = (node.repeat if node is not None else None) or {}
+        return self._read(b"rjk", lambda _: opts.node_runs(sid, name, repeat), {})
 
     def tracebacks(self) -> tuple[str, ...]:
         return self._read(b"stacktrace", _tracebacks, ())
@@ -207,9 +223,12 @@ class _Reader:
 
 def _whole(value: bytes) -> int:
     try:
-        return int(value)
+        number = int(value)
     except ValueError:
-        return int(float(value))
+        number = int(float(value))
+    if not -MOST < number < MOST:
+        raise ValueError("expected a number below 2**53")
+    return number
 
 
 def _tracebacks(value: bytes) -> tuple[str, ...]:
@@ -258,18 +277,17 @@ def _keys(read: _Reader, id: str, name: str, node: opts.NodeOpts | None) -> dict
         deid = read.text(b"deid")
         return {} if deid is None else {"unique_key": deid.removeprefix(f"{name} ")}
     known: dict[str, Any] = {"slot_ms": _slot(id), "unique_key": scheduler_key(sid, name)}
-    runs = read.runs()
-    if runs is not None and runs.rule:
-        rule = _decode_rule(runs.rule)
-        return known | {
-            "recurrence": structs.replace(rule, revision=int(runs.revision)),
-            "runs": int(runs.runs),
-            "failed_runs": int(runs.failed_runs),
-            "last_error": runs.last_error,
-            "last_finished_ms": None if runs.last_finished_ms is None else int(runs.last_finished_ms),
-        }
-    repeat = (node.repeat if node is not None else None) or {}
-    return known | {
-        "recurrence": opts.node_recurrence(sid, name, repeat),
-        "runs": max(0, int(repeat.get("count", 1)) - 1),
+    return known | (read.runs() or read.node_runs(sid, name, node))
+
+
+def _runs(value: bytes) -> dict[str, Any]:
+    runs = _decode_runs(value)
+    if not runs.rule:
+        return {}
+    return {
+        "recurrence": structs.replace(_decode_rule(runs.rule), revision=int(runs.revision)),
+        "runs": int(runs.runs),
+        "failed_runs": int(runs.failed_runs),
+        "last_error": runs.last_error,
+        "last_finished_ms": None if runs.last_finished_ms is None else int(runs.last_finished_ms),
     }

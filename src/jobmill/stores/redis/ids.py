@@ -7,7 +7,21 @@ keeps one id from run to run, `queue:repeat:<scheduler>`, while each run is a jo
 
 from __future__ import annotations
 
+from jobmill.errors import Invalid
+
 RUN = "repeat:"
+
+#: The queue's own keys stand beside those of its jobs: a job of such an id would take their place. See aside.lua.
+_OWN_KEYS = frozenset(
+    "id meta wait paused active prioritized pc delayed waiting-children completed failed events marker stalled "
+    "stalled-check limiter repeat".split()
+)
+
+
+def check_no_own_key(id: str) -> None:
+    """Refuse an id, as BullMQ calls it in its queue, whose key is not a job's."""
+    if id in _OWN_KEYS:
+        raise Invalid("id", "an id that is not the name of a key of BullMQ's", id, "prefix it, such as job-" + id)
 
 
 def port_id(queue: str, id: str, ours: bool, *, is_latest: bool = True) -> str:

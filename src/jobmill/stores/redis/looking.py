@@ -155,7 +155,7 @@ class Looks(Exchanges):
                 rows = await self._run(scripts.PAGE, queue, 0, place=place, start=start, stop=stop)
                 for n, (id, score, cancelled, flat) in enumerate(rows):
                     state: State = "cancelled" if cancelled else PLACES[place]
-                    shown = job_of(queue, id.decode(), state, fields(flat), score=score if place == "delayed" else b"")
+                    shown = job_of(queue, id.decode(errors="replace"), state, fields(flat), score=score if place == "delayed" else b"")
                     jobs.append((before + start + n, shown))
             before += length
         return jobs
@@ -176,13 +176,16 @@ class Looks(Exchanges):
         self._queues_seen = sorted(queues)
         return self._queues_seen
 
+    async def _registered_queues(self) -> list[str]:
+        """Those that Jobmill has put jobs into."""
+        return sorted([queue.decode() for queue in await self._link.call(self._registry, "SMEMBERS", self._registry)])
+
     async def _queues_of(self, ids: Sequence[str]) -> dict[str, str | None]:
         """The queue of each id; None where there is no such job, "" where several queues have one."""
         found: dict[str, str | None] = {id: queue_of(id) for id in ids}
         homeless = [id for id, queue in found.items() if queue is None and id]
         if homeless:
-            registered = await self._link.call(self._registry, "SMEMBERS", self._registry)
-            await self._look_for(homeless, [queue.decode() for queue in registered], found)
+            await self._look_for(homeless, await self._registered_queues(), found)
             if still := [id for id in homeless if found[id] is None]:
                 await self._look_for(still, await self._known_queues(), found)
         return found

@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from jobmill.core.changes import Filter, Requeue, Reschedule, after
 from jobmill.core.job import State
-from jobmill.core.limits import check_int, check_name, check_priority, check_queue
+from jobmill.core.limits import check_id, check_int, check_name, check_priority, check_queue
 from jobmill.core.recurrence import first_slot, recurrence
 from jobmill.errors import Invalid
 from jobmill.stores.redis import scripts
+from jobmill.stores.redis.ids import check_no_own_key
 from jobmill.stores.redis.store import RedisStore
 
 # What Node writes into the limiter so that nothing fits any more.
@@ -187,6 +188,10 @@ class Queue:
 
 def _added(job: Add, now_ms: int) -> tuple[Any, ...]:
     check_name(job.name)
+    if job.job_id is not None:
+        check_no_own_key(check_id(job.job_id))
+    if job.deduplication is not None and not isinstance(job.deduplication, Deduplication):
+        raise Invalid("deduplication", "a jobmill.bullmq.Deduplication", job.deduplication)
     opts: dict[str, Any] = {
         "attempts": 0 if job.attempts is None else check_int(job.attempts, "attempts", 0),
         **job.opts,

@@ -15,6 +15,8 @@ from jobmill.stores.redis.ids import scheduler_key
 
 # What Node is told of a job of which nothing was said: three attempts, a second after the first, two after the next.
 DEFAULT: dict[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
+# The largest number that is exact in JavaScript and in Lua.
+MOST = 2**53 - 1
 # Node's `maxStalledCount` is an option of its workers, 1 unless said otherwise: the second stall is the last.
 NODE_CRASHES = 2
 
@@ -110,7 +112,8 @@ def read(opts_json: bytes) -> NodeOpts:
 
 
 def _whole(value: object) -> int:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    # Whoever writes a number without end means a large one.
+    return int(max(-MOST, min(value, MOST))) if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
 def _backoff(said: object) -> dict[str, Any]:
@@ -131,13 +134,13 @@ def _keep(said: object) -> dict[str, int]:
     if said is True:
         return {"last": 0}
     if isinstance(said, int | float) and not isinstance(said, bool):
-        return {} if said < 0 else {"last": int(said)}
+        return {} if said < 0 else {"last": _whole(said)}
     keep = {}
     if isinstance(said, dict):
         if isinstance(said.get("age"), int | float):
-            keep["age_ms"] = max(0, min(int(said["age"] * 1000), MAX_MS))
+            keep["age_ms"] = int(max(0, min(said["age"] * 1000, MAX_MS)))
         if isinstance(said.get("count"), int | float) and said["count"] >= 0:
-            keep["last"] = int(said["count"])
+            keep["last"] = _whole(said["count"])
     return keep
 
 
@@ -154,6 +157,15 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     if rule.until_ms is not None:
         repeat["endDate"] = rule.until_ms
     return repeat
+
+
+def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
+    """The recurrence of a scheduler that Node made, and how often it has run; ValueError for garbage."""
+    zone = repeat.get("tz")
+    if not isinstance(zone, str | None):
+        raise ValueError(f"opts.repeat.tz: expected the name of a time zone, got {zone!r}")
+    runs = max(0, _whole(repeat.get("count", 1)) - 1)
+    return {"recurrence": node_recurrence(sid, name, repeat), "runs": runs}
 
 
 def node_recurrence(sid: str, name: str, repeat: dict[str, Any]) -> Recurrence:

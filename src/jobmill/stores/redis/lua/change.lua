@@ -3,6 +3,7 @@
 -- Returns: per id, "done" or why not.
 --- include base
 --- include lines
+--- include aside
 --- include places
 --- include add
 --- include runs
@@ -12,7 +13,7 @@
 --- include resolve
 
 local function attempt_of(h)
-  return tonumber(h.jme or h.atm or 0) + 1
+  return (tonumber(h.jme or h.atm) or 0) + 1
 end
 
 local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats'}
@@ -57,7 +58,7 @@ function verbs.cancel(id, h, place)
   tell('cancelled', id, h.name, attempt_of(h))
   line_grew = line_grew or place == 'active'
   local said = (decoded(h.jmo).o or {}).keep_failed
-  local keep = said and {last = said.last, age = said.age_ms} or (h.jm and {age = ask.keep_ms} or {})
+  local keep = said and {last = said.last, age = said.age_ms} or (h.jm and {age = DEFAULT_AGES.failed} or {})
   if keep.last == 0 or keep.age == 0 then
     tell('removed', id, h.name, attempt_of(h))
     delete_keys(id)
@@ -67,7 +68,7 @@ function verbs.cancel(id, h, place)
   call('HDEL', key, 'defa', 'jmu')
   call('ZADD', Q .. ':failed', now, id)
   call('ZADD', Q .. ':jobmill:cancelled', now, id)
-  keep_own(id, keep)
+  keep_own(id, keep, 'failed')
 end
 
 function verbs.requeue(id, h, place, i)
@@ -218,6 +219,7 @@ for i, said_id in ipairs(ask.ids) do
   elseif not ask.from[state] then
     answers[i] = 'the job is ' .. state
   else
+    mend(id)
     answers[i] = verbs[ask.verb](id, look(id), place, i) or 'done'
   end
 end

@@ -2,6 +2,7 @@
 -- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
 --- include base
 --- include lines
+--- include aside
 --- include places
 --- include add
 --- include parents
@@ -39,13 +40,13 @@ for _, id in ipairs(ids) do
   if ask.limit > 0 and #removed >= ask.limit then
     break
   end
-  local h = call('HMGET', job_key(id), 'rjk', 'finishedOn', 'processedOn', 'timestamp')
+  local h = redis.pcall('HMGET', job_key(id), 'rjk', 'finishedOn', 'processedOn', 'timestamp', 'deid')
   local is_held = ask.place == 'active' and call('EXISTS', job_key(id) .. ':lock') == 1
   if not is_next_run(id, h[1]) and not is_held and is_old(id, h) then
     if is_list then
       call('LREM', key, -1, id)
     end
-    local deid = call('HGET', job_key(id), 'deid')
+    local deid = h[5]
     if deid and call('GET', Q .. ':de:' .. deid) == id then
       call('DEL', Q .. ':de:' .. deid)
     end

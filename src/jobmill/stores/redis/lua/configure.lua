@@ -2,6 +2,7 @@
 -- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, as they are now.
 --- include base
 --- include lines
+--- include aside
 --- include places
 
 local meta = Q .. ':meta'

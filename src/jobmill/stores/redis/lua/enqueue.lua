@@ -4,6 +4,7 @@
 -- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include base
 --- include lines
+--- include aside
 --- include places
 --- include add
 --- include runs
@@ -57,13 +58,17 @@ local function owner_of(id, special, job)
   return owner
 end
 
--- What a scheduler's record says; its count of runs goes on.
-local function write_record(run, ic)
+-- What a scheduler's record says; its count of runs goes on. What is ours is there too, for runs that Node makes of it.
+local function write_record(run, ic, own)
   local key = Q .. ':repeat:' .. run.sid
   call('DEL', key)
   call('HSET', key, 'name', run.name, 'ic', ic, unpack(run.record))
   if run.data ~= '{}' then
     call('HSET', key, 'data', run.data)
+  end
+  call('HSET', key, 'jmr', own.jmr)
+  if own.jmo then
+    call('HSET', key, 'jmo', own.jmo)
   end
 end
 
@@ -84,15 +89,16 @@ local function update_run(live, run, own, number)
   end
   old.rule = run.rule
   old.revision = (old.revision or 0) + 1
-  write_record(run, ic)
+  own.jmr = cjson.encode(old)
+  write_record(run, ic, own)
   local _, place = state_of(live)
   if place == 'active' then
-    call('HSET', key, 'jmr', cjson.encode(old), 'jmx', run.slot)
+    call('HSET', key, 'jmr', own.jmr, 'jmx', run.slot)
     return live
   end
   take_out(live, place)
   delete_keys(live)
-  own.jmr, own.jmu = cjson.encode(old), now
+  own.jmu = now
   own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
   run.opts['repeat'].count = ic
   return add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
@@ -116,8 +122,8 @@ local function enqueue_recurring(job, special, number)
   if live then
     return 'updated', update_run(live, run, own, number)
   end
-  write_record(run, 1)
   own.jmr = cjson.encode({rule = run.rule, revision = 0})
+  write_record(run, 1, own)
   local id = add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
     own = own, ours = true, number = number})
   tell('enqueued', id, run.name, 1)
@@ -189,7 +195,7 @@ end
 receipts = {}
 for i, job in ipairs(ask.jobs) do
   local how, id = enqueue(job, last - #ask.jobs + i)
-  local ours = how == 'created' and (ask.ours and 1 or 0) or call('HEXISTS', job_key(id), 'jm')
+  local ours = how == 'created' and (ask.ours and 1 or 0) or (redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and 1 or 0)
   receipts[i] = {how, id, ours}
 end
 set_markers()

@@ -6,6 +6,7 @@
 --- include lease
 --- include resolve
 --- include lines
+--- include aside
 --- include claim
 
 -- Measured on one slot: making these functions cost 11 of 36 us a call, and most calls need none of them.
@@ -49,8 +50,8 @@ local function settle_plain()
     not_these[id] = true
     if not holds(values[i], s[2]) then
       plain_answers[i] = 'lost'
-    elseif has_children or call('HEXISTS', key, 'parentKey') == 1 then
-      -- A flow took the job in while it ran.
+    elseif has_children or redis.pcall('HEXISTS', key, 'parentKey') ~= 0 then
+      -- A flow took the job in while it ran; or its key is no hash any more.
       others[#others + 1] = {id = id, token = s[2], state = 'succeeded', outcome = 'succeeded', errors = 0, crashes = 0,
         result = result, keep = {age = s[4]}, answers_plain = i}
     elseif call('LREM', Q .. ':active', -1, id) == 0 then
@@ -61,8 +62,8 @@ local function settle_plain()
       local k = #done + 1
       done[k], done_locks[k] = id, locks[i]
       scored[2 * k - 1], scored[2 * k] = now_text, id
-      if s[4] then
-        expiring[#expiring + 1], expiring[#expiring + 2] = now + s[4], id
+      if s[4] ~= 604800000 then  -- the default, of which nothing is noted: see keep.lua
+        expiring[#expiring + 1], expiring[#expiring + 2] = s[4] and now + s[4] or '+inf', id
       end
       plain_answers[i] = 'done'
     end

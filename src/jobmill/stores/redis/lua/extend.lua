@@ -13,7 +13,7 @@ local lost = {}
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 for i, lease in ipairs(ask.leases) do
   local id, token = resolve(lease[1]), lease[2]
-  if holds(call('GET', job_key(id) .. ':lock'), token) then
+  if holds(call('MGET', job_key(id) .. ':lock')[1], token) then
     lock(id, token, ask.ms)
     if has_stalled then
       call('SREM', Q .. ':stalled', id)

@@ -1,5 +1,6 @@
 -- get: jobs by their ids. ask: ids. Returns: per id, {state, place, score, hash} or nothing.
 --- include reading
+--- include aside
 --- include places
 --- include resolve
 
@@ -11,7 +12,7 @@ for i, said_id in ipairs(ask.ids) do
     found[i] = {}
   else
     local score = place == 'delayed' and call('ZSCORE', Q .. ':delayed', id) or ''
-    found[i] = {id, state, place, score, call('HGETALL', job_key(id))}
+    found[i] = {id, state, place, score, looked_up('HGETALL', job_key(id))}
   end
 end
 return found

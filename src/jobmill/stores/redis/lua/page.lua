@@ -21,7 +21,7 @@ end
 local page = {}
 for i, id in ipairs(ids) do
   local cancelled = ask.place == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
-  local h = ask.fields and call('HMGET', job_key(id), unpack(ask.fields)) or call('HGETALL', job_key(id))
+  local h = ask.fields and looked_up('HMGET', job_key(id), unpack(ask.fields)) or looked_up('HGETALL', job_key(id))
   page[i] = {id, scores[i] or '', cancelled and 1 or 0, h}
 end
 return page

@@ -1,6 +1,7 @@
 -- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
 --- include base
 --- include lines
+--- include aside
 --- include places
 --- include add
 --- include parents
@@ -8,7 +9,7 @@
 
 local removed = 0
 local function remove(id, set)
-  local h = call('HMGET', job_key(id), 'name', 'atm')
+  local h = redis.pcall('HMGET', job_key(id), 'name', 'atm')
   tell('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
   forget(id, set)
   removed = removed + 1
@@ -24,6 +25,25 @@ for _, id in ipairs(old) do
   end
 end
 local more = #old == ask.limit
+
+-- Of jobs without a rule of their own, by the default age. What must stay is passed once: `purged` says up to when.
+for set, age in pairs(DEFAULT_AGES) do
+  local from = call('HGET', Q .. ':jobmill:purged', set) or '-inf'
+  local found = call('ZRANGEBYSCORE', Q .. ':' .. set, from, now - age, 'WITHSCORES', 'LIMIT', 0, ask.limit + 1)
+  for i = 1, #found, 2 do
+    if removed >= ask.limit then
+      more = true
+      break
+    end
+    local id = found[i]
+    if redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and not call('ZSCORE', Q .. ':jobmill:expiry', id)
+      and not call('ZSCORE', Q .. ':jobmill:last', id) then
+      remove(id, set)
+    end
+    call('HSET', Q .. ':jobmill:purged', set, found[i + 1])
+  end
+  more = more or #found > 2 * ask.limit
+end
 local kept = call('ZRANGE', Q .. ':jobmill:last', 0, -1, 'WITHSCORES')
 for i = 1, #kept, 2 do
   local place, set = place_of(kept[i])

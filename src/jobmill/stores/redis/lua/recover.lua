@@ -2,6 +2,7 @@
 -- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next of our leases ends or -1, whether some were left.
 --- include base
 --- include lease
+--- include aside
 --- include claim
 
 local c = ask.claim
@@ -49,12 +50,20 @@ for _, id in ipairs(ended) do
     left = true
     break
   end
-  if not not_these[id] then
-    local h = call('HGETALL', job_key(id))
-    local name, ats, doomed = peek(h)
+  if not_these[id] then
+    left = true  -- for the next call
+  else
+    local h = redis.pcall('HGETALL', job_key(id))
+    local name, ats, doomed, sid = peek(h)
+    local is_job = name or mend(id)
+    if not name and is_job then
+      h = call('HGETALL', job_key(id))
+    end
     local fits, is_unknown = has_room(c.names, name)
-    if fits then
-      take(c, id, h, name, ats, true)
+    if not is_job then
+      call('LREM', Q .. ':active', -1, id)
+    elseif fits then
+      take(c, id, h, name, ats, true, sid)
       call('SREM', Q .. ':stalled', id)
       taken[#taken + 1] = {id, h, 1}
       limited = limited + (doomed and 0 or 1)

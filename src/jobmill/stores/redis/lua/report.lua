@@ -9,14 +9,14 @@ trim_events()
 for i, r in ipairs(ask.reports) do
   r.id = resolve(r.id)
   local key = job_key(r.id)
-  if not holds(call('GET', key .. ':lock'), r.token) or call('EXISTS', key) == 0 then
+  if not holds(call('MGET', key .. ':lock')[1], r.token) or call('EXISTS', key) == 0 then
     lost[#lost + 1] = i - 1
   else
     local h = call('HMGET', key, 'name', 'atm', 'jme', 'jm', 'opts', 'jmt')
     if r.progress then
       call('HSET', key, 'progress', r.progress, 'jmu', now)
       event('progress', 'jobId', r.id, 'data', r.progress)
-      tell('progress', r.id, h[1], tonumber(h[3] or h[2] or 0) + 1, r.data)
+      tell('progress', r.id, h[1], (tonumber(h[3] or h[2]) or 0) + 1, r.data)
     end
     if #r.lines > 0 then
       call('RPUSH', key .. ':logs', unpack(r.lines))

@@ -3,6 +3,7 @@
 -- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
 --- include base
 --- include lines
+--- include aside
 --- include places
 --- include add
 --- include runs

@@ -25,6 +25,9 @@ end
 
 -- The keys that belong to one job, and nothing else of it.
 local function delete_keys(id)
+  if is_own_key(id) then
+    return
+  end
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
     key .. ':unsuccessful')

@@ -30,20 +30,40 @@ local function count_in_window(k)
   end
 end
 
--- What a claim must know of a job's flat hash: name, how often it was claimed, whether it must fail.
+-- What a claim must know of a job's flat hash: name, how often it was claimed, whether it must fail, its scheduler where
+-- it is one's of Node's making.
 local function peek(h)
-  local name, ats, doomed = nil, 0, false
+  local name, ats, doomed, sid, ours = nil, 0, false, nil, false
   for i = 1, #h, 2 do
     local field = h[i]
     if field == 'name' then
       name = h[i + 1]
+    elseif field == 'jm' then
+      ours = true
     elseif field == 'ats' then
       ats = tonumber(h[i + 1]) or 0
     elseif field == 'defa' then
       doomed = true
+    elseif field == 'rjk' then
+      sid = h[i + 1]
     end
   end
-  return name, ats, doomed
+  return name, ats, doomed, not ours and sid or nil
+end
+
+-- A run that Node made of a scheduler of ours is ours again.
+local function adopt(id, h, sid)
+  local said = call('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
+  if said[1] then
+    local own = {'jm', '0', 'jmr', said[1]}
+    if said[2] then
+      own[5], own[6] = 'jmo', said[2]
+    end
+    call('HSET', job_key(id), unpack(own))
+    for i = 1, #own do
+      h[#h + 1] = own[i]
+    end
+  end
 end
 
 local function tell_claim(c, id, h, name, crashed)
@@ -60,10 +80,15 @@ local function tell_claim(c, id, h, name, crashed)
 end
 
 -- The job is ours now.
-local function take(c, id, h, name, ats, crashed)
+local function take(c, id, h, name, ats, crashed, sid)
   local key = job_key(id)
+  if sid then
+    adopt(id, h, sid)
+  end
   if crashed then
-    call('HINCRBY', key, 'stc', 1)
+    if type(redis.pcall('HINCRBY', key, 'stc', 1)) ~= 'number' then
+      call('HSET', key, 'stc', 1)  -- it was no number
+    end
     event('waiting', 'jobId', id, 'prev', 'active')
     event('stalled', 'jobId', id)
   end
@@ -100,20 +125,26 @@ local function claim_waiting(c, most, rooms, not_these, taken)
   local looked, passed = 0, {}
   local limited = 0  -- how many of them count for the rate limit
   local function consider(id, score)
-    local h = call('HGETALL', job_key(id))
-    local name, ats, doomed = peek(h)
+    looked = looked + 1
+    local h = redis.pcall('HGETALL', job_key(id))
+    local name, ats, doomed, sid = peek(h)
+    if not name then
+      if not mend(id) then
+        return  -- nobody's
+      end
+      h = call('HGETALL', job_key(id))
+    end
     local fits, is_unknown = false, false
     if not not_these[id] then
       fits, is_unknown = has_room(rooms, name)
     end
     if fits then
       taken[#taken + 1] = {id, h, 0}
-      take(c, id, h, name, ats, false)
+      take(c, id, h, name, ats, false, sid)
       limited = limited + (doomed and 0 or 1)
     else
       passed[#passed + 1] = {id, score, is_unknown, h}
     end
-    looked = looked + 1
   end
   while #taken < most and looked < MOST_LOOKED_AT do
     local ids = call('RPOP', Q .. ':wait', most - #taken)
@@ -121,7 +152,8 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       break
     end
     for i = 1, #ids do
-      if string.sub(ids[i], 1, 2) ~= '0:' then  -- markers of versions before 5
+      -- Versions before 5 put markers there, "0:0": without a hash.
+      if string.sub(ids[i], 1, 2) ~= '0:' or call('EXISTS', job_key(ids[i])) == 1 then
         consider(ids[i], nil)
       end
     end
@@ -144,9 +176,9 @@ local function claim_waiting(c, most, rooms, not_these, taken)
   for i = #passed, 1, -1 do
     local id, score, is_unknown, h = unpack(passed[i], 1, 4)
     if is_unknown and looked >= MOST_LOOKED_AT and #taken < most then
-      local name, ats = peek(h)
+      local name, ats, _, sid = peek(h)
       taken[#taken + 1] = {id, h, 0}
-      take(c, id, h, name, ats, false)
+      take(c, id, h, name, ats, false, sid)
     elseif score then
       call('ZADD', Q .. ':prioritized', score, id)
     else

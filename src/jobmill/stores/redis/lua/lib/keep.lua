@@ -1,17 +1,20 @@
 -- How long finished jobs stay. A job of ours goes by its own rule; a job of Node's by BullMQ's, which rules over all.
 
+-- 7 and 30 days, in ms; see core/job.py.
+local DEFAULT_AGES = {completed = 604800000, failed = 2592000000}
+
 -- A finished job leaves; nobody is told (BullMQ tells nobody either).
 local function forget(id, set)
-  local said = call('HMGET', job_key(id), 'parentKey', 'deid', 'rjk')
+  local said = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid')
   call('ZREM', Q .. ':' .. set, id)
   call('ZREM', Q .. ':jobmill:cancelled', id)
   call('ZREM', Q .. ':jobmill:expiry', id)
   call('ZREM', Q .. ':jobmill:last', id)
   if said[1] then
-    child_gone(id, said[1])
+    pcall(child_gone, id, said[1])  -- whatever its parent's keys are: this job goes
   end
   if said[2] then
-    free_deduplication(id, said[2])
+    pcall(free_deduplication, id, said[2])
   end
   delete_keys(id)
 end
@@ -32,13 +35,14 @@ local function place_of(id)
   return call('ZREVRANK', Q .. ':failed', id) - call('ZCOUNT', Q .. ':jobmill:cancelled', '(' .. score, '+inf'), 'failed'
 end
 
--- By the job's own rule: {last, age}, either of which may be missing.
-local function keep_own(id, keep)
-  if keep.age then
-    call('ZADD', Q .. ':jobmill:expiry', now + keep.age, id)
-  end
+-- By the job's own rule: {last, age}, either of which may be missing. Where it is the default, nothing is noted: purge
+-- finds such jobs by their age alone, also those that Node has settled.
+local function keep_own(id, keep, set)
   if keep.last then
     call('ZADD', Q .. ':jobmill:last', keep.last, id)
+  end
+  if keep.age ~= DEFAULT_AGES[set] then
+    call('ZADD', Q .. ':jobmill:expiry', keep.age and now + keep.age or '+inf', id)
   end
 end
 

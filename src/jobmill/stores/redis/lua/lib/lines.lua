@@ -41,17 +41,18 @@ local function promote()
   if not first or first > now then
     return first
   end
-  local due = call('ZRANGEBYSCORE', Q .. ':delayed', 0, (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
+  local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
   call('ZREM', Q .. ':delayed', unpack(due))
   for _, id in ipairs(due) do
-    local priority = tonumber(call('HGET', job_key(id), 'priority')) or 0
+    -- What is no hash is left to the claim: here it would stop all that come after it.
+    local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
     if priority > 0 then
       to_prioritized(id, priority)
     else
       call('LPUSH', wait_key(), id)
     end
     event('waiting', 'jobId', id, 'prev', 'delayed')
-    call('HSET', job_key(id), 'delay', 0)
+    redis.pcall('HSET', job_key(id), 'delay', 0)
   end
   line_grew = true
   return first_delayed()

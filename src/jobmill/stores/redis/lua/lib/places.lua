@@ -2,6 +2,9 @@
 
 -- The state that the port shows and the place that BullMQ has: "running", "active".
 local function state_of(id)
+  if is_own_key(id) then
+    return nil
+  end
   local finished = call('ZSCORE', Q .. ':completed', id)
   if finished then
     return 'succeeded', 'completed'
@@ -16,7 +19,8 @@ local function state_of(id)
       return 'waiting', place
     end
   end
-  if call('HEXISTS', job_key(id), 'ats') == 1 and call('LPOS', Q .. ':active', id) then
+  -- One that has never been claimed does not run. What is no hash (an error here) may stand there all the same.
+  if redis.pcall('HEXISTS', job_key(id), 'ats') ~= 0 and call('LPOS', Q .. ':active', id) then
     return 'running', 'active'
   end
   if call('EXISTS', job_key(id)) == 0 then

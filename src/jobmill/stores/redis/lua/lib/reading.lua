@@ -6,3 +6,8 @@ local paused = false
 local function job_key(id)
   return Q .. ':' .. id
 end
+-- Of a key that is no hash, nothing.
+local function looked_up(...)
+  local h = redis.pcall(...)
+  return h.err and {} or h
+end

@@ -25,15 +25,20 @@ local function write(key, h, s, fields, derived)
   call('HSET', key, unpack(fields))
 end
 
+local function whole(value)
+  value = tonumber(value)
+  return value and value >= 0 and value < 9007199254740992 and math.floor(value) or nil
+end
+
 -- What BullMQ's removeOnComplete and removeOnFail say, as {count, age, limit}; nil keeps for ever.
 local function node_keep(opts, set)
   local said = opts[set == 'completed' and 'removeOnComplete' or 'removeOnFail']
   if said == true then
     return {count = 0}
   elseif type(said) == 'number' then
-    return {count = said}
+    return {count = whole(said)}
   elseif type(said) == 'table' then
-    return {count = tonumber(said.count), age = tonumber(said.age), limit = tonumber(said.limit)}
+    return {count = whole(said.count), age = whole(said.age), limit = whole(said.limit)}
   end
   return nil
 end
@@ -84,7 +89,7 @@ local function finish(id, key, h, set, s, keep)
   if at_once then
     return
   elseif h[JM] then
-    keep_own(id, keep or {})
+    keep_own(id, keep or {}, set)
   elseif node then
     keep_as_node(set, node)
   end
@@ -94,8 +99,9 @@ end
 local MOST_PASSED = 200
 
 local function is_before(other, seq)
-  local h = call('HMGET', job_key(other), 'jm', 'jmd')
-  return h[1] and not h[2] and tonumber(h[1]) < seq
+  local h = redis.pcall('HMGET', job_key(other), 'jm', 'jmd')
+  local its_seq = tonumber(h[1])
+  return its_seq and not h[2] and its_seq < seq
 end
 
 local function back_to_wait(id, seq)
@@ -196,6 +202,9 @@ local function end_run(id, key, h, s)
   local own = {jmr = cjson.encode(jmr)}
   if h[JM] then
     call('HSET', key, 'jmr', own.jmr)
+    if call('HEXISTS', Q .. ':repeat:' .. sid, 'jmr') == 1 then
+      call('HSET', Q .. ':repeat:' .. sid, 'jmr', own.jmr)
+    end
   end
   local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'limit', 'ic')
   local more = call('HMGET', key, 'data', 'opts', 'ats', 'jmc', 'jmo')
@@ -211,6 +220,8 @@ local function end_run(id, key, h, s)
   local opts = decoded(more[2])
   opts['repeat'] = type(opts['repeat']) == 'table' and opts['repeat'] or {}
   opts['repeat'].count = (tonumber(opts['repeat'].count) or 0) + 1
+  -- A scheduler leaves an empty payload out; repeatables of version 5, which have no count, have none at all.
+  local data = record[2] or (record[4] and '{}' or more[1])
   call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
   if not h[JM] then
     own = {}
@@ -221,15 +232,14 @@ local function end_run(id, key, h, s)
     own.jmo = more[5] or nil
     own.jmq = set == 'completed' and s.result or nil
   end
-  add_run(sid, slot, {name = record[1], data = record[2] or '{}', opts = opts, priority = tonumber(h[PRIORITY]) or 0,
+  add_run(sid, slot, {name = record[1], data = data, opts = opts, priority = tonumber(h[PRIORITY]) or 0,
     own = own, ours = h[JM] and true or false})
 end
 
--- "done", "lost", or why it cannot be.
-local function settle(s)
+local function settle_now(s)
   local id = resolve(s.id)
   local key = job_key(id)
-  if not holds(call('GET', key .. ':lock'), s.token) then
+  if not holds(call('MGET', key .. ':lock')[1], s.token) then
     return 'lost'
   end
   local h = call('HMGET', key, unpack(LOOKED_AT))
@@ -239,7 +249,6 @@ local function settle(s)
   if call('LREM', Q .. ':active', -1, id) == 0 then
     return 'lost'
   end
-  call('DEL', key .. ':lock')
   if has_stalled then
     call('SREM', Q .. ':stalled', id)
   end
@@ -253,5 +262,33 @@ local function settle(s)
   else
     finish(id, key, h, s.state == 'succeeded' and 'completed' or 'failed', s, s.keep)
   end
+  call('DEL', key .. ':lock')
+  return 'done'
+end
+
+-- "done", "lost", or why it cannot be: an error must neither stop the others nor leave the job nowhere.
+local function settle(s)
+  local fine, answer = pcall(settle_now, s)
+  if fine then
+    return answer
+  end
+  local why = type(answer) == 'table' and answer.err or tostring(answer)
+  local id = resolve(s.id)
+  for _, place in ipairs({':active', ':wait', ':paused'}) do
+    call('LREM', Q .. place, -1, id)
+  end
+  for _, place in ipairs({':prioritized', ':delayed', ':completed', ':failed'}) do
+    call('ZREM', Q .. place, id)
+  end
+  mend(id)
+  if s.state ~= 'failed' then
+    -- It still runs: the worker will hand in that it failed, and why.
+    call('LPUSH', Q .. ':active', id)
+    return why
+  end
+  call('DEL', job_key(id) .. ':lock')
+  call('HSET', job_key(id), 'failedReason', s.error, 'finishedOn', now)
+  call('ZADD', Q .. ':failed', now, id)
+  event('failed', 'jobId', id, 'failedReason', s.error, 'prev', 'active')
   return 'done'
 end
