@@ -71,6 +71,10 @@ def _rows(store_name: str, versions: Sequence[str]) -> list[list[str]]:
     return [[name if version == mine else "" for version in versions] for name in names]
 
 
+def _is_older(fixture: str, value: object) -> bool:
+    return fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
+
+
 def _versions(store_name: str) -> Sequence[str]:
     if store_name == "redis":
         from tests.servers.redis import RedisServers
@@ -81,7 +85,13 @@ def _versions(store_name: str) -> Sequence[str]:
     return PostgresServers.names()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run.
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and any(_is_older(fixture, value) for fixture, value in callspec.params.items()):
+            item.add_marker(pytest.mark.slow)
     chosen = config.getoption("--store")
     if not chosen:
         return

@@ -1,4 +1,4 @@
-"""When to look for running jobs whose lease has ended: every 5 s, and when a lease that we know of may have."""
+"""When to look for running jobs whose lease has ended: every 5 s, and when a lease that we know of has."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ class Scans:
     """What one process knows. Each looks by itself: no key in Redis says who has looked, so no crash can stop it."""
 
     def __init__(self) -> None:
-        # By queue and the names that were asked for: what one claim had to leave may be another's.
-        self._next: dict[tuple[str, frozenset[str]], int] = {}
-        # When the first lease ends that this process knows of.
-        self._ends: dict[str, int] = {}
+        # When it was last looked, by queue and the names asked for: what one claim must leave may be another's.
+        self._last: dict[tuple[str, frozenset[str]], int] = {}
+        # By queue: when the first of the leases ends that are known, and the last time that one did.
+        self._first_end: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
 
     def is_due(self, queue: str, names: frozenset[str], now_ms: int) -> bool:
         """Whether to look now."""
-        return self._next.get((queue, names), 0) <= now_ms or self._ends.get(queue, now_ms + 1) <= now_ms
+        end = self._first_end.get(queue)
+        if end is not None and end <= now_ms:
+            # Whoever looks next learns of the lease that ends after it.
+            self._ended[queue] = self._first_end.pop(queue)
+        last = self._last.get((queue, names))
+        return last is None or last + SCAN_MS <= now_ms or self._ended.get(queue, last) > last
 
     def done(self, queue: str, names: frozenset[str], now_ms: int, next_end_ms: int, left: bool) -> None:
         """It was looked; `left`: there was more than could be taken."""
-        if next_end_ms < 0:
-            self._ends.pop(queue, None)
+        self.leased(queue, next_end_ms, next_end_ms >= 0)
+        if len(self._last) > 1_000:
+            self._last.clear()
+        if left:
+            self._last.pop((queue, names), None)
         else:
-            self._ends[queue] = next_end_ms
-        if len(self._next) > 1_000:
-            self._next.clear()
-        self._next[queue, names] = 0 if left else now_ms + SCAN_MS
+            self._last[queue, names] = now_ms
 
     def leased(self, queue: str, until_ms: int, happened: bool) -> None:
-        """A lease of ours ends then."""
+        """A lease ends then."""
         if happened:
-            self._ends[queue] = min(until_ms, self._ends.get(queue, until_ms))
+            self._first_end[queue] = min(until_ms, self._first_end.get(queue, until_ms))

@@ -53,7 +53,7 @@ end
 
 -- A run that Node made of a scheduler of ours is ours again.
 local function adopt(id, h, sid)
-  local said = call('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
+  local said = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
   if said[1] then
     local own = {'jm', '0', 'jmr', said[1]}
     if said[2] then
