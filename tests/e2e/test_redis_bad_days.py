@@ -45,7 +45,7 @@ async def test_clients_that_are_killed_again_and_again(tmp_path: Path, own_redis
     async with storm(tmp_path, own_redis.url()) as made:
         with own_redis.client() as administrator:
             for _ in range(60):
-                killed += administrator.client_kill_filter(_type="normal", skipme=True)  # type: ignore[no-untyped-call]
+                killed += administrator.client_kill_filter(_type="normal", skipme=True)
                 await asyncio.sleep(0.05)
         await made.resumes()
         assert killed > 60
@@ -98,7 +98,7 @@ async def test_a_server_whose_connections_are_all_taken(tmp_path: Path, own_redi
     async with storm(tmp_path, own_redis.url()) as made:
         with own_redis.client() as administrator:
             administrator.config_set("maxclients", 1)
-            administrator.client_kill_filter(_type="normal", skipme=True)  # type: ignore[no-untyped-call]
+            administrator.client_kill_filter(_type="normal", skipme=True)
             await made.was_said("max number of clients reached")
             administrator.config_set("maxclients", 1_000)
         await made.resumes()

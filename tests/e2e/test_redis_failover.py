@@ -67,9 +67,7 @@ async def all_have_ended(made: Storm, url: str, may_be_missing: set[str]) -> Non
 async def test_a_node_of_a_cluster_that_is_killed(tmp_path: Path, own_redis_cluster: RedisCluster) -> None:
     cluster = own_redis_cluster
     url = cluster.url(prefix="{app}")
-    async with failing_over(
-        tmp_path, url, lambda: cluster.primary_of("{app}"), cluster.await_failover
-    ) as (made, dead):
+    async with failing_over(tmp_path, url, lambda: cluster.primary_of("{app}"), cluster.await_failover) as (made, dead):
         # It comes back, as a replica now, and tells nobody wrong.
         dead.start()
         await made.moves(100)

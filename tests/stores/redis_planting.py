@@ -17,7 +17,14 @@ from jobmill.worker.worker import Worker
 from tests.helpers import until
 
 #: What Node writes of a job without options.
-HASH = {"name": "work", "data": "{}", "opts": '{"attempts":0}', "timestamp": 1_700_000_000_000, "delay": 0, "priority": 0}
+HASH = {
+    "name": "work",
+    "data": "{}",
+    "opts": '{"attempts":0}',
+    "timestamp": 1_700_000_000_000,
+    "delay": 0,
+    "priority": 0,
+}
 
 LISTS = ("active", "wait", "paused")
 
@@ -77,7 +84,7 @@ class Works:
         async def good(n: int) -> int:
             return n
 
-    async def good(self, n: int) -> Enqueued[Any]:
+    async def good(self, n: int) -> Enqueued:
         """A job that nothing is wrong with."""
         return await self.jobs.enqueue("good", {"n": n})
 

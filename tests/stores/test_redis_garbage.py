@@ -1,4 +1,4 @@
-"""What programs write that nobody checked: it is run or failed, with the reason, and never holds up what comes after."""
+"""What programs write that nobody checked: it is run or failed, with the reason, and holds up nothing after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from jobmill.core.changes import EVERYTHING, Cancel, Filter, Remove, Requeue
 from jobmill.errors import Invalid
@@ -78,7 +77,9 @@ async def store(redis_url: str) -> Any:
 
 def no_loop_raised(caplog: pytest.LogCaptureFixture) -> None:
     """Each job is a matter of its own: no loop of the worker stumbles over one."""
-    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
+    assert [
+        record.getMessage() for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR
+    ] == []
 
 
 # ---------------------------------------------------------------------------------------------------- fields

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
 from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
+from jobmill.errors import Invalid, StoreError
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.feeds import Feeds
 from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job, fields
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.scans import Scans
+from jobmill.stores.redis.troubles import Trouble, Troubles
 from jobmill.stores.redis.waking import Wakes
 
 log = logging.getLogger("jobmill")
@@ -34,38 +37,65 @@ class Exchanges(Wakes, Feeds):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._scans = Scans()
+        self._troubles = Troubles()
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """See the port. Each queue is a step of its own; first what another worker left behind, then what waits."""
-        settled: list[Settled] = ["lost"] * len(settlements)
+        settled: list[Settled | None] = [None] * len(settlements)
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for place, settlement in enumerate(settlements):
             by_queue[settlement.lease.queue].append(place)
         claiming = _Claiming(claim, {_local(one.lease) for one in settlements}) if claim is not None else None
         queues = dict.fromkeys([*(claim.queues if claim is not None else ()), *by_queue])
         now_ms = self.now()
-        for queue in queues:
-            self._place.check_queue(queue)
+        tried = self._troubles.spare(queues, by_queue, now_ms)
+        found: dict[str, Trouble] = {}
+        for queue in tried:
             wanted = claiming if claim is not None and queue in claim.queues else None
-            if wanted is not None:
-                self._works(queue, wanted.claim.worker)
-                await self._recover(queue, wanted, now_ms)
-            await self._exchange_queue(queue, settlements, by_queue.get(queue, []), settled, wanted, now_ms)
-        if claiming is not None and claiming.no_text:
-            await self._fail_no_text(claiming.no_text, now_ms)
+            places = by_queue.get(queue, [])
+            try:
+                self._place.check_queue(queue)
+                if wanted is not None:
+                    self._works(queue, wanted.claim.worker)
+                    await self._recover(queue, wanted, now_ms)
+                await self._exchange_queue(queue, settlements, places, settled, wanted, now_ms)
+            except (StoreError, Invalid) as error:
+                found[queue] = error
+                if any(settled[place] is None for place in places) or (len(found) == len(tried) and not claiming):
+                    await self._give_back(claiming, now_ms)
+                    raise
+        if claiming is None:
+            return Exchanged(settled=_all(settled), claimed=[], next_due_ms=None, now_ms=now_ms)
+        await self._conclude(claiming, tried, found, now_ms)
         return Exchanged(
-            settled=settled,
-            claimed=[] if claiming is None else claiming.claimed,
-            next_due_ms=None if claiming is None else claiming.next_due_ms,
-            now_ms=now_ms,
+            settled=_all(settled), claimed=claiming.claimed, next_due_ms=claiming.next_due_ms, now_ms=now_ms
         )
+
+    async def _conclude(self, claiming: _Claiming, tried: list[str], found: dict[str, Trouble], now_ms: int) -> None:
+        """A claim has been through its queues. Trouble with some of them is raised only if nothing else came of it."""
+        if len(found) == len(tried) and not claiming.claimed:
+            raise next(iter(found.values()))
+        self._troubles.note(tried, found, now_ms)
+        if (again_ms := self._troubles.next_try_ms(claiming.claim.queues)) is not None:
+            claiming.due(again_ms)
+        if claiming.no_text:
+            await self._fail_no_text(claiming.no_text, now_ms)
+
+    async def _give_back(self, claiming: _Claiming | None, now_ms: int) -> None:
+        """Nobody will hear of what was claimed before the call failed: it need not wait for the end of its lease."""
+        by_queue: defaultdict[str, list[Settlement]] = defaultdict(list)
+        for one in claiming.claimed if claiming is not None else ():
+            by_queue[one.lease.queue].append(_released(one))
+        for queue, own in by_queue.items():
+            with contextlib.suppress(StoreError):
+                await self._exchange_queue(queue, own, list(range(len(own))), [None] * len(own), None, now_ms)
 
     async def _exchange_queue(
         self,
         queue: str,
         settlements: Sequence[Settlement],
         places: list[int],
-        settled: list[Settled],
+        settled: list[Settled | None],
         wanted: _Claiming | None,
         now_ms: int,
     ) -> None:
@@ -259,6 +289,24 @@ class _Claiming:
 def _text(value: Any) -> str:
     """JSON; as text, because the msgpack of Redis knows no bytes."""
     return msgspec.json.encode(value).decode()
+
+
+def _all(settled: list[Settled | None]) -> list[Settled]:
+    """Each queue has answered for its own."""
+    return cast("list[Settled]", settled)
+
+
+def _released(one: Claimed | Broken) -> Settlement:
+    """As if it had never been claimed."""
+    job = one.job if isinstance(one, Claimed) else None
+    return Settlement(
+        lease=one.lease,
+        outcome="released",
+        state="waiting",
+        attempt=1 if job is None else job.attempt,
+        errors=0 if job is None else job.errors,
+        crashes=0 if job is None else job.crashes,
+    )
 
 
 def _local(lease: Lease) -> str:

@@ -74,7 +74,9 @@ def _event(queue: str, id: bytes, h: dict[bytes, bytes]) -> Event:
     return Event(
         id=id.decode(),
         type=h[b"type"].decode(),
-        job_id=port_id(queue, h[b"job"].decode(errors="replace"), h[b"ours"] == b"1") if said is None else said.decode(),
+        job_id=port_id(queue, h[b"job"].decode(errors="replace"), h[b"ours"] == b"1")
+        if said is None
+        else said.decode(),
         name=h[b"name"].decode(errors="replace"),
         queue=queue,
         at_ms=int(h[b"at"]),

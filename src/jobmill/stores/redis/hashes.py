@@ -90,7 +90,8 @@ def claimed_job(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms:
 
 def _missing(id: str, h: dict[bytes, bytes]) -> str:
     if b"jmaside" in h:
-        return f"its key held a {h[b'jmaside'].decode()} instead of a hash, which is at jobmill:aside:{id} of its queue now"
+        kind = h[b"jmaside"].decode()
+        return f"its key held a {kind} instead of a hash, which is at jobmill:aside:{id} of its queue now"
     return "its hash has no name" if b"data" in h else "its hash is missing, or has no data"
 
 

@@ -13,8 +13,21 @@ RUN = "repeat:"
 
 #: The queue's own keys stand beside those of its jobs: a job of such an id would take their place. See aside.lua.
 _OWN_KEYS = frozenset(
-    "id meta wait paused active prioritized pc delayed waiting-children completed failed events marker stalled "
-    "stalled-check limiter repeat".split()
+    {
+        "id",
+        "meta",
+        "pc",
+        "events",
+        "marker",
+        "limiter",
+        "repeat",
+        "stalled",
+        "stalled-check",
+        "wait",
+        "paused",
+        "active",
+    }
+    | {"prioritized", "delayed", "waiting-children", "completed", "failed"}
 )
 
 

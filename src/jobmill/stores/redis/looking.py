@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.cursors import newer_than, older_than, read_cursor
@@ -14,6 +15,8 @@ from jobmill.stores.redis import scripts
 from jobmill.stores.redis.exchanging import Exchanges
 from jobmill.stores.redis.hashes import fields, job_of
 from jobmill.stores.redis.ids import local_id, queue_of
+
+T = TypeVar("T")
 
 #: In the order in which a listing shows them.
 PLACES: dict[str, State] = {
@@ -28,6 +31,7 @@ PLACES: dict[str, State] = {
 }
 _LISTS = ("active", "wait", "paused")
 _STRETCH = 200
+_TOGETHER = 100
 # A page that finds little stops after so many jobs, and leads on.
 _MOST_LOOKED_AT = 5_000
 
@@ -137,13 +141,23 @@ class Looks(Exchanges):
         if "cancelled" in wanted:
             wanted.add("failed")
         names = [place for place, state in PLACES.items() if state in wanted]
-        found = []
-        for queue in queues if names else ():
+        if not names:
+            return []
+
+        async def lengths(queue: str) -> list[tuple[str, str, int]]:
             key = self._key(queue)
             asked = [("LLEN" if name in _LISTS else "ZCARD", f"{key}:{name}") for name in names]
-            lengths = await self._link.many(key, asked)
-            found += [(queue, name, length) for name, length in zip(names, lengths, strict=True) if length]
-        return found
+            found = await self._link.many(key, asked)
+            return [(queue, name, length) for name, length in zip(names, found, strict=True) if length]
+
+        return [place for each in await self._each(queues, lengths) for place in each]
+
+    async def _each(self, queues: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
+        """The same question for many queues: asked together, so that each does not wait for the one before."""
+        answers: list[T] = []
+        for first in range(0, len(queues), _TOGETHER):
+            answers += await asyncio.gather(*(ask(queue) for queue in queues[first : first + _TOGETHER]))
+        return answers
 
     async def _stretch(self, places: list[tuple[str, str, int]], low: int, high: int) -> list[tuple[int, Job]]:
         """The jobs from one position up to another, with their positions."""
@@ -155,7 +169,13 @@ class Looks(Exchanges):
                 rows = await self._run(scripts.PAGE, queue, 0, place=place, start=start, stop=stop)
                 for n, (id, score, cancelled, flat) in enumerate(rows):
                     state: State = "cancelled" if cancelled else PLACES[place]
-                    shown = job_of(queue, id.decode(errors="replace"), state, fields(flat), score=score if place == "delayed" else b"")
+                    shown = job_of(
+                        queue,
+                        id.decode(errors="replace"),
+                        state,
+                        fields(flat),
+                        score=score if place == "delayed" else b"",
+                    )
                     jobs.append((before + start + n, shown))
             before += length
         return jobs
@@ -191,9 +211,11 @@ class Looks(Exchanges):
         return found
 
     async def _look_for(self, ids: list[str], queues: list[str], found: dict[str, str | None]) -> None:
-        for queue in queues:
+        async def is_there(queue: str) -> list[int]:
             key = self._key(queue)
-            there = await self._link.many(key, [("EXISTS", f"{key}:{id}") for id in ids])
+            return await self._link.many(key, [("EXISTS", f"{key}:{id}") for id in ids])
+
+        for queue, there in zip(queues, await self._each(queues, is_there), strict=True):
             for id, exists in zip(ids, there, strict=True):
                 if exists:
                     found[id] = queue if found[id] is None else ""

@@ -40,7 +40,7 @@ class Queues(Changes):
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         """See the port."""
         names = await self._known_queues() if queues is None else queues
-        return {queue: await self._settings(queue) for queue in names}
+        return dict(zip(names, await self._each(names, self._settings), strict=True))
 
 
 def _put(given: dict[str, Any], clear: list[str], field: str, value: int | None) -> None:

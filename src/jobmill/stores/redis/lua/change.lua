@@ -1,6 +1,7 @@
 -- change: cancel, requeue, reschedule, reprioritise, remove or seize jobs without a lease.
 -- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
 -- Returns: per id, "done" or why not.
+--- include request
 --- include base
 --- include lines
 --- include aside

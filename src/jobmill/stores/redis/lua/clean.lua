@@ -1,5 +1,6 @@
 -- clean: removes jobs of one place as Node does: those that are older than `before`, at most `limit` (0: all).
 -- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
+--- include request
 --- include base
 --- include lines
 --- include aside

@@ -1,5 +1,6 @@
 -- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil.
 -- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, as they are now.
+--- include request
 --- include base
 --- include lines
 --- include aside

@@ -2,6 +2,7 @@
 -- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
 --   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueueing.py
 -- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
+--- include request
 --- include base
 --- include lines
 --- include aside

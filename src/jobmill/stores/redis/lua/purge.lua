@@ -1,4 +1,5 @@
 -- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
+--- include request
 --- include base
 --- include lines
 --- include aside

@@ -1,5 +1,6 @@
 -- recover: takes over running jobs whose lease has ended, whoever had them; they stay where they are, in `active`.
 -- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next of our leases ends or -1, whether some were left.
+--- include request
 --- include base
 --- include lease
 --- include aside

@@ -1,5 +1,6 @@
 -- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}].
 -- Returns: the places of those whose lease is lost, from 0.
+--- include request
 --- include base
 --- include lease
 --- include resolve

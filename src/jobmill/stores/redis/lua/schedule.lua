@@ -1,6 +1,7 @@
 -- schedule: makes, changes or removes a job scheduler as Node does it.
 -- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
 -- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
+--- include request
 --- include base
 --- include lines
 --- include aside
