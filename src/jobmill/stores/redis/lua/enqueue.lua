@@ -3,6 +3,46 @@
 --   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueueing.py
 -- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include request
+
+-- 1. Undelayed jobs of ours of which nothing special was said go in together, without a single function: measured at 200 a
+-- call, 7.6 us a job instead of 10.8.
+local jobs = ask.jobs
+local last = call('INCRBY', Q .. ':id', #jobs)
+local keys, seen = {}, {}
+local is_plain = ask.ours and not feed_on
+for i = 1, is_plain and #jobs or 0 do
+  local job = jobs[i]
+  local id = job[1]
+  if job[5] > 0 or job[7] > 0 or job[8] or job[9] or not id or seen[id] then
+    is_plain = false
+    break
+  end
+  seen[id] = true
+  keys[i] = Q .. ':' .. id
+end
+if call('XLEN', Q .. ':events') >= max_events + 100 then
+  call('XTRIM', Q .. ':events', 'MAXLEN', '~', max_events)
+end
+if is_plain and call('EXISTS', unpack(keys)) == 0 then
+  local events, ids, receipts = Q .. ':events', {}, {}
+  for i = 1, #jobs do
+    local job = jobs[i]
+    local id, name = job[1], job[2]
+    call('HSET', keys[i], 'name', name, 'data', job[3], 'opts', job[4], 'timestamp', now_text, 'delay', '0', 'priority', '0',
+      'jm', last - #jobs + i)
+    call('XADD', events, '*', 'event', 'added', 'jobId', id, 'name', name)
+    call('XADD', events, '*', 'event', 'waiting', 'jobId', id)
+    ids[i] = id
+    receipts[i] = {'created', id, 1}
+  end
+  call('LPUSH', ask.v5 and paused and Q .. ':paused' or Q .. ':wait', unpack(ids))
+  if not paused and not (concurrency and call('LLEN', Q .. ':active') >= concurrency) then
+    call('ZADD', Q .. ':marker', 0, '0')
+  end
+  return receipts
+end
+
+-- 2. All others, one by one.
 --- include base
 --- include lines
 --- include aside
@@ -157,45 +197,9 @@ local function enqueue(job, number)
   return 'created', id
 end
 
--- Undelayed jobs of which nothing special was said go in together: measured at 200 a call, 7.6 us a job instead of 10.8.
-local function enqueue_plain(jobs, last)
-  local receipts, keys, seen, ids = {}, {}, {}, {}
-  for i, job in ipairs(jobs) do
-    if job[5] > 0 or job[7] > 0 or job[8] or job[9] or not job[1] or seen[job[1]] then
-      return nil
-    end
-    seen[job[1]] = true
-    keys[i] = job_key(job[1])
-  end
-  if call('EXISTS', unpack(keys)) > 0 then
-    return nil
-  end
-  local events = Q .. ':events'
-  for i, job in ipairs(jobs) do
-    local id, name = job[1], job[2]
-    call('HSET', keys[i], 'name', name, 'data', job[3], 'opts', job[4], 'timestamp', now_text, 'delay', '0', 'priority', '0',
-      'jm', last - #jobs + i)
-    call('XADD', events, '*', 'event', 'added', 'jobId', id, 'name', name)
-    call('XADD', events, '*', 'event', 'waiting', 'jobId', id)
-    tell('enqueued', id, name, 1)
-    ids[i] = id
-    receipts[i] = {'created', id, 1}
-  end
-  call('LPUSH', wait_key(), unpack(ids))
-  line_grew = true
-  return receipts
-end
-
-trim_events()
-local last = call('INCRBY', Q .. ':id', #ask.jobs)
-local receipts = ask.ours and enqueue_plain(ask.jobs, last)
-if receipts then
-  set_markers()
-  return receipts
-end
-receipts = {}
-for i, job in ipairs(ask.jobs) do
-  local how, id = enqueue(job, last - #ask.jobs + i)
+local receipts = {}
+for i, job in ipairs(jobs) do
+  local how, id = enqueue(job, last - #jobs + i)
   local ours = how == 'created' and (ask.ours and 1 or 0) or (redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and 1 or 0)
   receipts[i] = {how, id, ours}
 end
