@@ -198,7 +198,8 @@ async def test_an_idle_worker_wakes_again(
     async def pickup() -> float:
         """How long an idle worker takes to begin a job that somebody else enqueues."""
         began = time.time()
-        return await (await others.enqueue("stamp", queue=QUEUE)).result(timeout=20) - began
+        ran: float = await (await others.enqueue("stamp", queue=QUEUE)).result(timeout=20)
+        return ran - began
 
     async with Worker(jobs, queues=[QUEUE], name="sleeper"):
         for _ in range(2):

@@ -44,7 +44,7 @@ async def store(server: RedisServer) -> AsyncIterator[RedisStore]:
 
 def use_up(server: RedisServer) -> None:
     """From now on the server has more than it may."""
-    server.ask("CONFIG", "SET", "maxmemory", "1mb")
+    server.ask("CONFIG", "SET", "maxmemory", "1")
     assert server.ask("CONFIG", "GET", "maxmemory-policy") in (
         {b"maxmemory-policy": b"noeviction"},
         [b"maxmemory-policy", b"noeviction"],

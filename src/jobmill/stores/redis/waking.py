@@ -28,6 +28,7 @@ POP_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
 # A queue in which only jobs of names wait that nobody here knows: its marker is left to others for so long.
 SHY_MS = 1_000
+SHY_TIMES = 10
 
 _NOT_IN_NAMES = re.compile(r"[^!-~]")
 
@@ -180,6 +181,8 @@ class Wakes(Base):
     def _only_foreign(self, queue: str, is_so: bool, now_ms: int) -> None:
         """Only jobs wait there that this process must leave alone: their marker would wake it for ever."""
         if is_so:
-            self._shy_until_ms[queue] = now_ms + SHY_MS
+            # The longer it took to look through them, the longer.
+            after_ms = self.now()
+            self._shy_until_ms[queue] = after_ms + max(SHY_MS, SHY_TIMES * (after_ms - now_ms))
         elif self._shy_until_ms:
             self._shy_until_ms.pop(queue, None)

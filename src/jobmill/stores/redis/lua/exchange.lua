@@ -1,7 +1,8 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
--- ask: plain [[id, token, result, age]], settle [settlement], claim {n, token, lease_ms, worker, worker_json, names}, not_these [id]
+-- ask: plain [[id, token, result, age]], settle [settlement], not_these [id],
+--   claim {n, token, lease_ms, worker, worker_json, names, skip: how many in line were looked at before, or nil}
 -- Returns: answers per plain one, answers per settlement, claimed [id, hash before, crashed], next due ms or -1, whether
---   only foreign jobs wait, feed on.
+--   only foreign jobs wait, feed on, how many to skip in another call that goes on looking, or 0.
 --- include request
 
 local P = Q .. ':'
@@ -35,8 +36,8 @@ if #plain > 0 then
     -- The guard; as holds() in lease.lua.
     if not (value and string.sub(value, 1, n + 4) == 'jm:' .. token .. ':' and tonumber(string.sub(value, n + 5)) > now) then
       plain_answers[i] = 'lost'
-    elseif has_children or call('HEXISTS', key, 'parentKey') == 1 then
-      -- A flow took the job in while it ran.
+    elseif has_children or redis.pcall('HEXISTS', key, 'parentKey') ~= 0 then
+      -- A flow took the job in while it ran; or its key is no hash any more, which must not stop the others.
       others[#others + 1] = {id = id, token = token, state = 'succeeded', outcome = 'succeeded', errors = 0, crashes = 0,
         result = result, keep = {age = age}, answers_plain = i}
     elseif call('LREM', ACTIVE, -1, id) == 0 then
@@ -69,7 +70,7 @@ end
 -- anything else goes back, and what is left of the claim is for the general way below.
 local first = c and call('ZRANGE', Q .. ':delayed', 0, 0, 'WITHSCORES')
 first = first and first[1] and math.floor(tonumber(first[2]) / 4096) or nil
-if c and c.n > 0 and #others == 0 and #ask.not_these == 0
+if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
   and not (paused or concurrency or said[3] or feed_on) and not (first and first <= now) then
   local lock = 'jm:' .. c.token .. ':' .. string.format('%.0f', now + c.lease_ms)
   local lock_ms = string.format('%.0f', c.lease_ms + (ask.linger or 0))
@@ -110,7 +111,7 @@ if c and c.n > 0 and #others == 0 and #ask.not_these == 0
       if not is_empty then
         call('ZADD', Q .. ':marker', 0, '0')
       end
-      return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0}
+      return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0}
     end
   end
   c.n = c.n - #good
@@ -161,7 +162,7 @@ end
 if not c then
   set_markers()
   tell_drained()
-  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0}
+  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0}
 end
 
 for _, id in ipairs(ask.not_these) do
@@ -177,14 +178,16 @@ end
 if room then
   most = math.min(most, room)
 end
-local left, passed = false, false
+local left, passed, beyond = false, false, nil
 if most > 0 then
   make_lock(c)
   local more = {}
-  left, passed = claim_waiting(c, most, c.names, not_these, more)
+  left, passed, beyond = claim_waiting(c, most, c.names, not_these, more)
   for i = 1, #more do
     taken[#taken + 1] = more[i]
   end
+else
+  call('DEL', NOTHING)
 end
 
 -- When claiming again may bring something; and whoever else sleeps should look where something is left.
@@ -209,4 +212,5 @@ if not paused and not (concurrency and active + #taken >= concurrency) then
     tell_drained()
   end
 end
-return {plain_answers, answers, taken, next_due, passed and not left and #taken == 0 and 1 or 0, feed_on and 1 or 0}
+local only_foreign = passed and not left and #taken == 0 and not beyond
+return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0}

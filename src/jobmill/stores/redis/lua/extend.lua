@@ -9,6 +9,7 @@ end
 --- include lease
 --- include resolve
 
+call('DEL', NOTHING)
 local lost = {}
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 for i, lease in ipairs(ask.leases) do

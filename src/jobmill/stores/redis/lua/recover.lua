@@ -45,6 +45,7 @@ end
 local taken = {}
 local left = false
 local limited = 0
+call('DEL', NOTHING)
 make_lock(c)
 for _, id in ipairs(ended) do
   if #taken >= most then

@@ -5,6 +5,7 @@
 --- include lease
 --- include resolve
 
+call('DEL', NOTHING)
 local lost = {}
 trim_events()
 for i, r in ipairs(ask.reports) do

@@ -118,9 +118,42 @@ local function has_room(rooms, name)
   return false, room == nil
 end
 
+-- The first `skip` of the line were looked at by earlier calls: of those behind them, 1,000 are looked at where they are.
+-- Returns whether some had no room, and where the next call is to go on, if there are more.
+local function claim_beyond(skip, most, rooms, not_these, taken, consider)
+  local waiting = call('LLEN', Q .. ':wait')
+  local found = call('LRANGE', Q .. ':wait', -skip - MOST_LOOKED_AT, -skip - 1)
+  local ids = {}
+  for i = #found, 1, -1 do
+    ids[#ids + 1] = found[i]
+  end
+  local in_wait, rank = #ids, math.max(0, skip - waiting)
+  if in_wait < MOST_LOOKED_AT then
+    for _, id in ipairs(call('ZRANGE', Q .. ':prioritized', rank, rank + MOST_LOOKED_AT - in_wait - 1)) do
+      ids[#ids + 1] = id
+    end
+  end
+  local left = false
+  for i, id in ipairs(ids) do
+    local name = redis.pcall('HGET', job_key(id), 'name')
+    local room = type(name) ~= 'string' and 1 or rooms[name]
+    if room and (room <= 0 or not_these[id]) then
+      left = true
+    elseif room then
+      call(i <= in_wait and 'LREM' or 'ZREM', Q .. (i <= in_wait and ':wait' or ':prioritized'),
+        unpack(i <= in_wait and {-1, id} or {id}))
+      consider(id)
+      if #taken == most then
+        return left, nil
+      end
+    end
+  end
+  return left, #ids == MOST_LOOKED_AT and skip + #ids - #taken or nil
+end
+
 -- Up to `most` jobs from the line, in order; others are put back as they stood. Redis cannot look for names: a job whose
--- name nobody here knows is passed over, 1,000 of them in one call; beyond that such jobs are taken too, and released by
--- the worker with a delay, so that they do not hide the others for ever.
+-- name nobody here knows is passed over, up to 1,000 in one call. Returns whether there are more that this claim, or the
+-- next of its kind, could have; whether some were passed over; and where to go on looking, if that was not all.
 local function claim_waiting(c, most, rooms, not_these, taken)
   local looked, passed = 0, {}
   local limited = 0  -- how many of them count for the rate limit
@@ -143,8 +176,13 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       take(c, id, h, name, ats, false, sid)
       limited = limited + (doomed and 0 or 1)
     else
-      passed[#passed + 1] = {id, score, is_unknown, h}
+      passed[#passed + 1] = {id, score, is_unknown}
     end
+  end
+  local left, beyond = false, nil
+  if c.skip then
+    left, beyond = claim_beyond(c.skip, most, rooms, not_these, taken, consider)
+    looked = MOST_LOOKED_AT
   end
   while #taken < most and looked < MOST_LOOKED_AT do
     local ids = call('RPOP', Q .. ':wait', most - #taken)
@@ -170,21 +208,18 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       consider(popped[i], popped[i + 1])
     end
   end
-  -- `left`: jobs that this claim, or the next of its kind, could have.
-  local left = #taken == most
-    and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
+  left = left or (#taken == most and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0)
   for i = #passed, 1, -1 do
-    local id, score, is_unknown, h = unpack(passed[i], 1, 4)
-    if is_unknown and looked >= MOST_LOOKED_AT and #taken < most then
-      local name, ats, _, sid = peek(h)
-      taken[#taken + 1] = {id, h, 0}
-      take(c, id, h, name, ats, false, sid)
-    elseif score then
+    local id, score, is_unknown = passed[i][1], passed[i][2], passed[i][3]
+    if score then
       call('ZADD', Q .. ':prioritized', score, id)
     else
       call('RPUSH', Q .. ':wait', id)
     end
     left = left or not is_unknown
+  end
+  if not c.skip and looked >= MOST_LOOKED_AT and #taken < most then
+    beyond = #passed
   end
   local ids = {}
   for i = 1, #taken do
@@ -194,5 +229,5 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     call('LPUSH', Q .. ':active', unpack(ids))
     count_in_window(limited)
   end
-  return left, #passed > 0
+  return left, #passed > 0 or c.skip, beyond
 end

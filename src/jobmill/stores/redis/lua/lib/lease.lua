@@ -1,6 +1,9 @@
 -- The guard: a lock of ours is jm:<token>:<until>, and holds by the store's clock; PX is there for Node and for crashes.
 -- ask.linger: how much longer than that keys stay, for tests that stop the clock.
 local linger = ask.linger or 0
+-- What runs must go on when maxmemory is reached, or nobody would ever make room. A server stops a script at a write that
+-- needs memory only if that is its first one: so verbs that hold leases begin with one that needs none.
+local NOTHING = Q .. ':jobmill:nothing'
 
 local function holds(lock, token)
   local n = #token
