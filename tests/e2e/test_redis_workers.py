@@ -17,6 +17,7 @@ from jobmill import Client
 from tests.e2e.conftest import Place
 from tests.e2e.redis_storms import stands_twice
 from tests.helpers import until
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
@@ -75,6 +76,32 @@ async def test_a_worker_stopped_past_its_lease_cannot_settle(place: Place, jobs:
     other.terminate()
     assert other.wait(20) == 0
     assert await (await jobs.enqueue("short", {"n": 7})).result(timeout=20) == 7
+
+
+async def test_a_settlement_that_is_on_its_way_past_the_lease_is_refused(
+    place: Place, jobs: Client, own_redis: RedisServer, raw: Any
+) -> None:
+    gate = place.path / "gate"
+    enqueued = await jobs.enqueue("until_file", {"path": str(gate)})
+    async with Proxy(own_redis.port) as proxy:
+        place.url = proxy.url(own_redis.url())
+        slow = place.worker()
+        await until(lambda: place.notes(), 30)
+        proxy.stall()
+        held = proxy.held
+        gate.touch()
+        await until(lambda: ("end", enqueued.id, 1, slow.pid) in place.notes() and proxy.held > held, 20)
+        gate.unlink()
+        place.url = own_redis.url()
+        other = place.worker()
+        # It runs again, elsewhere, while the server hears that it was done.
+        await until(lambda: ("run", enqueued.id, 2, other.pid) in place.notes(), 20)
+        proxy.go_on()
+        await until(lambda: "the settlement came too late" in place.said(slow), 20)
+        assert (await enqueued.job()).state == "running"
+        gate.touch()
+        assert await enqueued.result(timeout=20) == other.pid
+    assert events_of(raw, enqueued.id).count("completed") == 1
 
 
 async def test_what_a_killed_worker_held_runs_elsewhere_soon(place: Place, jobs: Client, raw: Any) -> None:

@@ -37,6 +37,7 @@ class Base:
 
     async def _run(self, script: Script, queue: str, now_ms: int, **ask: Any) -> Any:
         """A script on one queue: its request goes in one piece."""
+        self._place.check_queue(queue)
         return await self._link.run(script, self._key(queue), (_encode({"now": now_ms, **self._common, **ask}),))
 
     async def _register(self, queue: str) -> None:

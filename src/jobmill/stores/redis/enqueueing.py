@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,9 @@ from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_i
 
 #: So that no call keeps the server for long: it does one thing at a time.
 MOST_A_CALL = 200
+#: Nor with more than this: a server takes no command part of over 512 MB, and less where it is told so.
+MOST_BYTES_A_CALL = 8_000_000
+IN_FLIGHT = 8
 
 
 def _text(value: Any) -> str:
@@ -37,14 +40,11 @@ class Enqueues(Base):
         for queue in by_queue:
             await self._register(queue)
         receipts: list[Receipt] = [None] * len(new_jobs)  # type: ignore[list-item]
-        # Sent one after the other, before the first is answered: client and server work at the same time.
-        await asyncio.gather(
-            *(
-                self._enqueue(queue, new_jobs, places[first : first + MOST_A_CALL], receipts)
-                for queue, places in by_queue.items()
-                for first in range(0, len(places), MOST_A_CALL)
-            )
-        )
+        calls = [(queue, some) for queue, places in by_queue.items() for some in _in_calls(new_jobs, places)]
+        # Several before the first is answered: client and server work at the same time. Not all: each has a deadline.
+        for first in range(0, len(calls), IN_FLIGHT):
+            some_calls = calls[first : first + IN_FLIGHT]
+            await asyncio.gather(*(self._enqueue(queue, new_jobs, some, receipts) for queue, some in some_calls))
         return receipts
 
     async def _enqueue(
@@ -55,6 +55,20 @@ class Enqueues(Base):
         answers = await self._run(scripts.ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
         for place, (how, id, ours) in zip(places, answers, strict=True):
             receipts[place] = Receipt(port_id(queue, id.decode(), bool(ours)), how.decode())
+
+
+def _in_calls(new_jobs: Sequence[NewJob], places: list[int]) -> Iterator[list[int]]:
+    """Stretches of the jobs that go into one call."""
+    some: list[int] = []
+    size = 0
+    for place in places:
+        length = len(new_jobs[place].payload_json)
+        if some and (len(some) == MOST_A_CALL or size + length > MOST_BYTES_A_CALL):
+            yield some
+            some, size = [], 0
+        some.append(place)
+        size += length
+    yield some
 
 
 def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:

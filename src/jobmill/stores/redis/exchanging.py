@@ -25,6 +25,11 @@ from jobmill.stores.redis.waking import Wakes
 log = logging.getLogger("jobmill")
 
 MOST_A_CALL = 200
+MOST_BYTES_A_CALL = 8_000_000
+# A handler with a concurrency of its own and a long line: after so many jobs looked at in vain, few are for a while.
+IN_VAIN = 100
+LOOK_AT = 20
+LOOK_AGAIN_MS = 1_000
 # Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
 RUNS_KEPT_MS = 86_400_000
 
@@ -37,6 +42,8 @@ class Exchanges(Wakes, Feeds):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._scans = Scans()
+        # By queue and names: when many jobs that this worker cannot have were last looked through for nothing.
+        self._looked_in_vain: dict[tuple[str, frozenset[str]], int] = {}
         self._troubles = Troubles()
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
@@ -103,13 +110,14 @@ class Exchanges(Wakes, Feeds):
         told = self._feeds.get(queue, False)
         skip = 0
         while True:
-            some, places = places[:MOST_A_CALL], places[MOST_A_CALL:]
+            most = _fitting(settlements, places)
+            some, places = places[:most], places[most:]
             handed = _Handed([settlements[place] for place in some], now_ms, told)
             claims = wanted is not None and not places
             n = min(MOST_A_CALL, wanted.n) if wanted is not None and claims else 0
-            request = wanted.request(n, skip) if wanted is not None and claims else None
+            request = wanted.request(n, skip, self._look(queue, wanted, now_ms)) if wanted and claims else None
             not_these = wanted.not_these if wanted is not None and claims and len(wanted.not_these) > len(some) else ()
-            plain, others, taken, next_due, foreign, feed, skip = await self._run(
+            plain, others, taken, next_due, foreign, feed, skip, in_vain = await self._run(
                 scripts.EXCHANGE,
                 queue,
                 now_ms,
@@ -131,10 +139,17 @@ class Exchanges(Wakes, Feeds):
             wanted.take(queue, taken, now_ms)
             self._scans.leased(queue, now_ms + wanted.claim.lease_ms, bool(taken))
             self._only_foreign(queue, bool(foreign), now_ms)
+            if in_vain >= IN_VAIN:
+                self._looked_in_vain[queue, frozenset(wanted.claim.names)] = now_ms
             # Behind jobs of names that nobody here knows are others, perhaps.
             if not (wanted.n > 0 and (skip or len(taken) == n == MOST_A_CALL)):
                 wanted.due(next_due)
                 return
+
+    def _look(self, queue: str, wanted: _Claiming, now_ms: int) -> int | None:
+        """How many of the line to look at for names that have room: few, where a look has just been in vain."""
+        looked_ms = self._looked_in_vain.get((queue, frozenset(wanted.claim.names)))
+        return None if looked_ms is None or looked_ms + LOOK_AGAIN_MS <= now_ms else LOOK_AT
 
     async def _tell_late(self, done: list[Settlement], codes: list[bytes], now_ms: int) -> None:
         """The feed was turned on since the last call: what this one made is told right after."""
@@ -251,7 +266,7 @@ class _Claiming:
         self.next_due_ms: int | None = None
         self._worker_json = _text({"worker": claim.worker})
 
-    def request(self, n: int, skip: int = 0) -> dict[str, Any]:
+    def request(self, n: int, skip: int = 0, look: int | None = None) -> dict[str, Any]:
         claim = self.claim
         return {
             "n": n if self.rooms else 0,
@@ -261,12 +276,13 @@ class _Claiming:
             "worker_json": self._worker_json,
             "names": self.rooms,
             "skip": skip or None,
+            "look": look,
         }
 
     def take(self, queue: str, taken: list[Any], now_ms: int) -> None:
         claim = self.claim
         until_ms = now_ms + claim.lease_ms
-        for raw_id, flat, crashed in taken:
+        for raw_id, flat, crashed, is_older in taken:
             try:
                 id = raw_id.decode()
             except UnicodeDecodeError:
@@ -275,9 +291,12 @@ class _Claiming:
             h = fields(flat)
             name = h.get(b"name", b"").decode(errors="replace")
             locator = (id, not crashed and b"jm" in h and SETTLED_PLAINLY.issuperset(h))
-            lease = Lease(port_id(queue, id, b"jm" in h), claim.token, queue, name, until_ms, locator)
+            shown = port_id(queue, id, b"jm" in h, is_latest=not is_older)
+            lease = Lease(shown, claim.token, queue, name, until_ms, locator)
             try:
-                self.claimed.append(Claimed(claimed_job(queue, id, h, claim.worker, now_ms, bool(crashed)), lease))
+                self.claimed.append(
+                    Claimed(claimed_job(queue, id, h, claim.worker, now_ms, bool(crashed), shown), lease)
+                )
             except Unreadable as error:
                 self.claimed.append(Broken(lease, str(error)))
             if name in self.rooms:
@@ -287,6 +306,16 @@ class _Claiming:
     def due(self, next_due_ms: int) -> None:
         if next_due_ms >= 0:
             self.next_due_ms = next_due_ms if self.next_due_ms is None else min(self.next_due_ms, next_due_ms)
+
+
+def _fitting(settlements: Sequence[Settlement], places: list[int]) -> int:
+    """How many of these go into one call: large results go in several."""
+    size = 0
+    for many, place in enumerate(places[:MOST_A_CALL]):
+        size += len(settlements[place].result_json)
+        if size > MOST_BYTES_A_CALL and many:
+            return many
+    return MOST_A_CALL
 
 
 def _text(value: Any) -> str:

@@ -17,6 +17,8 @@ from jobmill.stores.redis import scripts
 from jobmill.stores.redis.ids import check_no_own_key
 from jobmill.stores.redis.store import RedisStore
 
+# As Node: so many in one call.
+_CLEANED = 10_000
 # What Node writes into the limiter so that nothing fits any more.
 _FULL = 9_007_199_254_740_991
 _PLACES = ("completed", "failed", "wait", "active", "delayed", "prioritized")
@@ -151,8 +153,15 @@ class Queue:
         if place not in _PLACES:
             raise Invalid("place", "one of " + ", ".join(_PLACES), place)
         now_ms = self._store.now()
-        asked = {"place": place, "before": now_ms - check_int(grace_ms, "grace_ms", 0), "limit": limit}
-        return [id.decode() for id in await self._store._run(scripts.CLEAN, self.name, now_ms, **asked)]
+        before = now_ms - check_int(grace_ms, "grace_ms", 0)
+        removed: list[str] = []
+        while True:
+            some = min(_CLEANED, limit - len(removed)) if limit else _CLEANED
+            asked = {"place": place, "before": before, "limit": some}
+            found = await self._store._run(scripts.CLEAN, self.name, now_ms, **asked)
+            removed += [id.decode() for id in found]
+            if len(found) < some or len(removed) == limit:
+                return removed
 
     async def drain(self, delayed: bool = False) -> int:
         """Remove all jobs that wait, on request also those that are delayed; how many."""

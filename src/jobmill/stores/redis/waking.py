@@ -11,7 +11,7 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from jobmill.errors import StoreError
@@ -27,7 +27,7 @@ POP_SECONDS = 5.0
 # After trouble with the connection.
 AGAIN_SECONDS = 1.0
 # A queue in which only jobs of names wait that nobody here knows: its marker is left to others for so long.
-SHY_MS = 1_000
+SHY_MS = 250
 SHY_TIMES = 10
 
 _NOT_IN_NAMES = re.compile(r"[^!-~]")
@@ -39,6 +39,11 @@ def worker_name(prefix: str, queue: str, worker: str) -> str:
     return f"{prefix}:{base64.b64encode(queue.encode()).decode()}:w:{name}"
 
 
+async def _quietly(call: Awaitable[Any]) -> None:
+    with contextlib.suppress(StoreError):
+        await call
+
+
 class Watch:
     """The marker of one queue, in one loop."""
 
@@ -47,12 +52,14 @@ class Watch:
         self._key = f"{queue_key}:marker"
         self._name = name
         self._now = now
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: set[asyncio.Future[Watch]] = set()
         self._blocking: Blocking | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Tasks that are about to end: somebody must know them until then.
+        self._ending: set[asyncio.Task[Any]] = set()
         self._due_ms: float | None = None
 
-    def add(self, waiter: asyncio.Future[None]) -> None:
+    def add(self, waiter: asyncio.Future[Watch]) -> None:
         """Wake this one as well."""
         self._waiting.add(waiter)
         self.begin()
@@ -62,17 +69,30 @@ class Watch:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"watch {self._key}")
 
-    def discard(self, waiter: asyncio.Future[None]) -> None:
+    def discard(self, waiter: asyncio.Future[Watch]) -> None:
         """It waits no more. Without anybody, the marker is left to other workers."""
         self._waiting.discard(waiter)
         if not self._waiting and self._task is not None and self._blocking is not None:
+            # Whoever comes in this moment begins another.
             self._task.cancel()
+            self._keep_until_done(self._task)
+            self._task = None
+
+    def give_back(self) -> None:
+        """Whom the marker woke does not claim after all: another worker may."""
+        call = self._link.call(self._key, "ZADD", self._key, "NX", 0, "0")
+        self._keep_until_done(asyncio.get_running_loop().create_task(_quietly(call)))
+
+    def _keep_until_done(self, task: asyncio.Task[Any]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """Hang up."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            self._ending.add(self._task)
+        await asyncio.gather(*self._ending, return_exceptions=True)
         if self._blocking is not None:
             await self._blocking.close()
             self._blocking = None
@@ -115,7 +135,7 @@ class Watch:
     def _wake(self) -> None:
         for waiter in self._waiting:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(self)
         self._waiting.clear()
 
 
@@ -152,7 +172,7 @@ class Wakes(Base):
         wait_s = (min([until_ms, *shy]) - now_ms) / 1000
         if wait_s <= 0:
             return
-        waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Watch] = asyncio.get_running_loop().create_future()
         watches = [self._watch(queue) for queue in queues if self._shy_until_ms.get(queue, 0) <= now_ms]
         for watch in watches:
             watch.add(waiter)
@@ -160,6 +180,10 @@ class Wakes(Base):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                waiter.result().give_back()
+            raise
         finally:
             for watch in watches:
                 watch.discard(waiter)

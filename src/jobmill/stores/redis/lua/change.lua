@@ -72,18 +72,43 @@ function verbs.cancel(id, h, place)
   keep_own(id, keep, 'failed')
 end
 
+-- A recurring job that was ended comes again: its scheduler is made of what its last run says.
+local function begin_scheduler_again(id, h)
+  local record = Q .. ':repeat:' .. h.rjk
+  local opts = decoded(h.opts)
+  local rule = type(opts['repeat']) == 'table' and opts['repeat'] or {}
+  local said = call('HMGET', job_key(id), 'data', 'jmr', 'jmo')
+  call('DEL', record)
+  call('HSET', record, 'name', h.name, 'ic', rule.count or 1, 'offset', 0, 'data', said[1], 'jmr', said[2] or '{}')
+  for _, field in ipairs({'pattern', 'tz', 'every', 'endDate', 'limit'}) do
+    if rule[field] then
+      call('HSET', record, field, rule[field])
+    end
+  end
+  if said[3] then
+    call('HSET', record, 'jmo', said[3])
+  end
+  call('ZADD', Q .. ':repeat', string.match(id, '[^:]*$'), h.rjk)
+  call('HSET', Q .. ':jobmill:recurring', h.rjk, string.match(id, '[^:]*$'))
+end
+
 function verbs.requeue(id, h, place, i)
   local key = job_key(id)
   local owner = h.deid and call('GET', Q .. ':de:' .. h.deid)
   if owner and owner ~= id and call('EXISTS', job_key(owner)) == 1 then
     return 'the live job ' .. owner .. ' has its unique key'
   end
-  local live = h.rjk and live_run(h.rjk)
+  -- A recurring job has the same key as its scheduler: see ids.py.
+  local sid = h.rjk or (h.deid and string.gsub(string.gsub(h.deid, '%%', '%%25'), ':', '%%3A'))
+  local live = sid and live_run(sid)
   if live then
     return 'the live job ' .. live .. ' has its key'
   end
-  if h.deid and not owner then
+  if h.deid and owner ~= id then
     call('SET', Q .. ':de:' .. h.deid, id)
+  end
+  if h.rjk and h.jm then
+    begin_scheduler_again(id, h)
   end
   take_out(id, place)
   forget_retention(id)
@@ -210,6 +235,23 @@ function verbs.seize(id, h, place)
   tell('claimed', id, h.name, attempt_of(h), ask.worker_json)
 end
 
+-- "done" or why not: an error must neither stop the others nor leave the job nowhere.
+local function change_one(id, place, i)
+  local fine, answer = pcall(function()
+    return verbs[ask.verb](id, look(id), place, i)
+  end)
+  if fine then
+    return answer or 'done'
+  end
+  local _, now_at = state_of(id)
+  if now_at == 'wait' and not call('LPOS', Q .. ':wait', id) and not call('LPOS', Q .. ':paused', id) then
+    call('RPUSH', wait_key(), id)
+  end
+  return type(answer) == 'table' and answer.err or tostring(answer)
+end
+
+-- Makes room, and so must not be refused where there is none: see lease.lua.
+call('DEL', NOTHING)
 trim_events()
 local answers = {}
 for i, said_id in ipairs(ask.ids) do
@@ -221,7 +263,7 @@ for i, said_id in ipairs(ask.ids) do
     answers[i] = 'the job is ' .. state
   else
     mend(id)
-    answers[i] = verbs[ask.verb](id, look(id), place, i) or 'done'
+    answers[i] = change_one(id, place, i)
   end
 end
 set_markers()

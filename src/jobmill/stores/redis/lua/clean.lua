@@ -49,12 +49,13 @@ for _, id in ipairs(ids) do
     end
     local deid = h[5]
     if deid and call('GET', Q .. ':de:' .. deid) == id then
-      call('DEL', Q .. ':de:' .. deid)
+      call('DEL', Q .. ':de:' .. deid, Q .. ':dn:' .. deid)
     end
     forget(id, is_list and 'completed' or ask.place)
     removed[#removed + 1] = id
   end
 end
+set_markers()
 if not ask.silent then
   event('cleaned', 'count', #removed)
 end

@@ -7,6 +7,8 @@
 --- include places
 
 local meta = Q .. ':meta'
+-- A queue can be paused when memory is used up: see lease.lua.
+call('DEL', Q .. ':jobmill:nothing')
 -- As BullMQ 5 does it: the waiting jobs move to a list of their own, and back.
 local function move_list(from, to)
   if ask.v5 and call('EXISTS', from) == 1 then

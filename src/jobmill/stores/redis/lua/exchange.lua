@@ -1,8 +1,10 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
 -- ask: plain [[id, token, result, age]], settle [settlement], not_these [id],
---   claim {n, token, lease_ms, worker, worker_json, names, skip: how many in line were looked at before, or nil}
+--   claim {n, token, lease_ms, worker, worker_json, names, skip: how many in line were looked at before, or nil,
+--   look: how many to look at, or nil for 1,000}
 -- Returns: answers per plain one, answers per settlement, claimed [id, hash before, crashed], next due ms or -1, whether
---   only foreign jobs wait, feed on, how many to skip in another call that goes on looking, or 0.
+--   only foreign jobs wait, feed on, how many to skip in another call that goes on looking, or 0,
+--   how many were looked at in vain after the last that was taken.
 --- include request
 
 local P = Q .. ':'
@@ -34,7 +36,8 @@ if #plain > 0 then
     local key, value, n = P .. id, values[i], #token
     not_these[id] = true
     -- The guard; as holds() in lease.lua.
-    if not (value and string.sub(value, 1, n + 4) == 'jm:' .. token .. ':' and tonumber(string.sub(value, n + 5)) > now) then
+    if not (value and string.sub(value, 1, n + 4) == 'jm:' .. token .. ':'
+      and (ask.linger == 0 or tonumber(string.sub(value, n + 5)) > now)) then
       plain_answers[i] = 'lost'
     elseif has_children or redis.pcall('HEXISTS', key, 'parentKey') ~= 0 then
       -- A flow took the job in while it ran; or its key is no hash any more, which must not stop the others.
@@ -59,6 +62,7 @@ if #plain > 0 then
     call('DEL', unpack(done_locks))
     call('ZADD', Q .. ':completed', unpack(scored))
     call('SREM', Q .. ':stalled', unpack(done))
+    call('ZREM', Q .. ':jobmill:expiry', unpack(done))
   end
   if #expiring > 0 then
     call('ZADD', Q .. ':jobmill:expiry', unpack(expiring))
@@ -75,6 +79,10 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
   local lock = 'jm:' .. c.token .. ':' .. string.format('%.0f', now + c.lease_ms)
   local lock_ms = string.format('%.0f', c.lease_ms + (ask.linger or 0))
   local ids = call('RPOP', WAIT, c.n) or {}
+  if #ids > 0 then
+    -- At once: whatever may go wrong below, they are not lost, but found there without a lock.
+    call('LPUSH', ACTIVE, unpack(ids))
+  end
   local rooms, good = c.names, {}
   for i = 1, #ids do
     local id = ids[i]
@@ -93,6 +101,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     local room = name and rooms[name]
     if is_special or not room or room <= 0 then
       for k = #ids, i, -1 do
+        call('LREM', ACTIVE, 1, ids[k])
         call('RPUSH', WAIT, ids[k])
       end
       break
@@ -102,17 +111,14 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     call('SET', P .. id .. ':lock', lock, 'PX', lock_ms)
     call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
     good[i] = id
-    taken[i] = {id, h, 0}
+    taken[i] = {id, h, 0, 0}
   end
-  if #good > 0 then
-    call('LPUSH', ACTIVE, unpack(good))
-    if #good == c.n then
-      local is_empty = call('LLEN', WAIT) == 0 and call('ZCARD', Q .. ':prioritized') == 0
-      if not is_empty then
-        call('ZADD', Q .. ':marker', 0, '0')
-      end
-      return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0}
+  if #good == c.n then
+    local is_empty = call('LLEN', WAIT) == 0 and call('ZCARD', Q .. ':prioritized') == 0
+    if not is_empty then
+      call('ZADD', Q .. ':marker', 0, '0')
     end
+    return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0}
   end
   c.n = c.n - #good
 end
@@ -150,7 +156,7 @@ if #others > 0 then
 end
 
 local function line_is_empty()
-  return call('LLEN', Q .. ':wait') == 0 and call('ZCARD', Q .. ':prioritized') == 0
+  return call('LLEN', wait_key()) == 0 and call('ZCARD', Q .. ':prioritized') == 0
 end
 
 local function tell_drained()
@@ -160,9 +166,11 @@ local function tell_drained()
 end
 
 if not c then
+  -- Room in a full queue: somebody may sleep who could have the next job.
+  line_grew = line_grew or (concurrency and ended)
   set_markers()
   tell_drained()
-  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0}
+  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0, 0}
 end
 
 for _, id in ipairs(ask.not_these) do
@@ -178,11 +186,11 @@ end
 if room then
   most = math.min(most, room)
 end
-local left, passed, beyond = false, false, nil
+local left, passed, beyond, in_vain = false, false, nil, 0
 if most > 0 then
   make_lock(c)
   local more = {}
-  left, passed, beyond = claim_waiting(c, most, c.names, not_these, more)
+  left, passed, beyond, in_vain = claim_waiting(c, most, c.names, not_these, more)
   for i = 1, #more do
     taken[#taken + 1] = more[i]
   end
@@ -193,24 +201,23 @@ end
 -- When claiming again may bring something; and whoever else sleeps should look where something is left.
 local next_due = -1
 local is_empty = line_is_empty()
-line_grew = not is_empty
+if room and #taken > 0 then
+  room, window_ends = room_in_window()
+end
+-- Before the window ends a marker would wake workers for nothing, again and again.
+line_grew = not is_empty and room ~= 0
 set_markers()
 if not paused and not (concurrency and active + #taken >= concurrency) then
   next_due = first or -1
   if left or (not is_empty and not passed) then
     next_due = now
   end
-  if room and next_due >= 0 then
-    if #taken > 0 then
-      room, window_ends = room_in_window()
-    end
-    if room == 0 then
-      next_due = math.max(next_due, window_ends)
-    end
+  if room == 0 and next_due >= 0 then
+    next_due = math.max(next_due, window_ends)
   end
   if #taken == 0 and next_due < 0 then
     tell_drained()
   end
 end
 local only_foreign = passed and not left and #taken == 0 and not beyond
-return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0}
+return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0, in_vain}

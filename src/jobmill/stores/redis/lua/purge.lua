@@ -8,6 +8,8 @@
 --- include parents
 --- include keep
 
+-- Makes room, and so must not be refused where there is none: see lease.lua.
+call('DEL', Q .. ':jobmill:nothing')
 local removed = 0
 local function remove(id, set)
   local h = redis.pcall('HMGET', job_key(id), 'name', 'atm')
@@ -29,8 +31,10 @@ local more = #old == ask.limit
 
 -- Of jobs without a rule of their own, by the default age. What must stay is passed once: `purged` says up to when.
 for set, age in pairs(DEFAULT_AGES) do
-  local from = call('HGET', Q .. ':jobmill:purged', set) or '-inf'
-  local found = call('ZRANGEBYSCORE', Q .. ':' .. set, from, now - age, 'WITHSCORES', 'LIMIT', 0, ask.limit + 1)
+  -- Up to which instant, and how many of that instant stay: thousands may have ended in one.
+  local from, stay = string.match(call('HGET', Q .. ':jobmill:purged', set) or '-inf 0', '^(%S+) (%d+)$')
+  stay = tonumber(stay)
+  local found = call('ZRANGEBYSCORE', Q .. ':' .. set, from, now - age, 'WITHSCORES', 'LIMIT', stay, ask.limit + 1)
   for i = 1, #found, 2 do
     if removed >= ask.limit then
       more = true
@@ -40,8 +44,11 @@ for set, age in pairs(DEFAULT_AGES) do
     if redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and not call('ZSCORE', Q .. ':jobmill:expiry', id)
       and not call('ZSCORE', Q .. ':jobmill:last', id) then
       remove(id, set)
+    else
+      stay = (found[i + 1] == from and stay or 0) + 1
+      from = found[i + 1]
     end
-    call('HSET', Q .. ':jobmill:purged', set, found[i + 1])
+    call('HSET', Q .. ':jobmill:purged', set, from .. ' ' .. stay)
   end
   more = more or #found > 2 * ask.limit
 end
@@ -56,6 +63,13 @@ for i = 1, #kept, 2 do
       break
     end
     remove(kept[i], set)
+  end
+end
+-- Of jobs that somebody else removed or retried.
+local cancelled = call('ZRANGE', Q .. ':jobmill:cancelled', 0, 99, 'WITHSCORES')
+for i = 1, #cancelled, 2 do
+  if call('ZSCORE', Q .. ':failed', cancelled[i]) ~= cancelled[i + 1] then
+    call('ZREM', Q .. ':jobmill:cancelled', cancelled[i])
   end
 end
 set_markers()

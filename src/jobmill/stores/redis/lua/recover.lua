@@ -16,7 +16,11 @@ local ended = {}
 local next_end = -1
 -- The oldest first. Locks of one claim are the same text: what it says is read once.
 local known = {}
+local enough = not concurrency and c.n or #ids
 for last = #ids, 1, -1000 do
+  if #ended > enough then
+    break  -- the others are found when these have been taken over
+  end
   local keys = {}
   for i = last, math.max(1, last - 999), -1 do
     keys[#keys + 1] = job_key(ids[i]) .. ':lock'
@@ -27,7 +31,7 @@ for last = #ids, 1, -1000 do
       at = ends(value) or false
       known[value] = at
     end
-    if not value or (at and at <= now) then
+    if not value or (linger > 0 and at and at <= now) then
       ended[#ended + 1] = ids[last - k + 1]
     elseif at and (next_end < 0 or at < next_end) then
       next_end = at
@@ -67,7 +71,7 @@ for _, id in ipairs(ended) do
     elseif fits then
       take(c, id, h, name, ats, true, sid)
       call('SREM', Q .. ':stalled', id)
-      taken[#taken + 1] = {id, h, 1}
+      taken[#taken + 1] = {id, h, 1, is_older_run(id)}
       limited = limited + (doomed and 0 or 1)
     else
       left = left or not is_unknown

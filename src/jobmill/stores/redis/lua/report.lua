@@ -20,8 +20,8 @@ for i, r in ipairs(ask.reports) do
       event('progress', 'jobId', r.id, 'data', r.progress)
       tell('progress', r.id, h[1], (tonumber(h[3] or h[2]) or 0) + 1, r.data)
     end
-    if #r.lines > 0 then
-      call('RPUSH', key .. ':logs', unpack(r.lines))
+    -- What is there instead of a list must not keep the others from being heard.
+    if #r.lines > 0 and type(redis.pcall('RPUSH', key .. ':logs', unpack(r.lines))) == 'number' then
       local most = h[4] and 1000 or tonumber(decoded(h[5]).kl)
       if most then
         call('LTRIM', key .. ':logs', -most, -1)

@@ -15,6 +15,9 @@ local function room_in_window()
   -- The key of Node's window lives as long as the window; of ours we know the end.
   local ended = tonumber(call('GET', Q .. ':jobmill:window'))
   local left = call('PTTL', Q .. ':limiter')
+  if ended and linger == 0 and left > ended - now + 1000 then
+    ended = nil  -- somebody has opened another window since, or closed the queue for a while
+  end
   if left <= 0 or (ended and ended <= now) then
     call('DEL', Q .. ':limiter', Q .. ':jobmill:window')
     return max
@@ -24,7 +27,7 @@ end
 
 local function count_in_window(k)
   if k > 0 and said[3] and call('INCRBY', Q .. ':limiter', k) == k then
-    local duration = tonumber(said[4]) or 0
+    local duration = math.floor(tonumber(said[4]) or 0)
     call('PEXPIRE', Q .. ':limiter', duration + linger)
     call('SET', Q .. ':jobmill:window', now + duration, 'PX', math.max(1, duration + linger))
   end
@@ -49,6 +52,12 @@ local function peek(h)
     end
   end
   return name, ats, doomed, not ours and sid or nil
+end
+
+-- Whether a run is not the present one of its scheduler: where Node has claimed one, the next is there already.
+local function is_older_run(id)
+  local sid, slot = string.match(id, '^repeat:(.*):([^:]*)$')
+  return sid and call('ZSCORE', Q .. ':repeat', sid) ~= slot and 1 or 0
 end
 
 -- A run that Node made of a scheduler of ours is ours again.
@@ -142,6 +151,7 @@ local function claim_beyond(skip, most, rooms, not_these, taken, consider)
     elseif room then
       call(i <= in_wait and 'LREM' or 'ZREM', Q .. (i <= in_wait and ':wait' or ':prioritized'),
         unpack(i <= in_wait and {-1, id} or {id}))
+      call('LPUSH', Q .. ':active', id)
       consider(id)
       if #taken == most then
         return left, nil
@@ -155,14 +165,23 @@ end
 -- name nobody here knows is passed over, up to 1,000 in one call. Returns whether there are more that this claim, or the
 -- next of its kind, could have; whether some were passed over; and where to go on looking, if that was not all.
 local function claim_waiting(c, most, rooms, not_these, taken)
-  local looked, passed = 0, {}
+  local looked, passed, in_vain = 0, {}, 0
   local limited = 0  -- how many of them count for the rate limit
   local function consider(id, score)
     looked = looked + 1
+    local name = redis.pcall('HGET', job_key(id), 'name')
+    local room = type(name) == 'string' and (not_these[id] and 0 or rooms[name] or -1)
+    if room and room <= 0 then
+      passed[#passed + 1] = {id, score, room < 0}
+      in_vain = in_vain + 1
+      return
+    end
     local h = redis.pcall('HGETALL', job_key(id))
-    local name, ats, doomed, sid = peek(h)
+    local ats, doomed, sid
+    name, ats, doomed, sid = peek(h)
     if not name then
       if not mend(id) then
+        call('LREM', Q .. ':active', 1, id)
         return  -- nobody's
       end
       h = call('HGETALL', job_key(id))
@@ -172,7 +191,8 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       fits, is_unknown = has_room(rooms, name)
     end
     if fits then
-      taken[#taken + 1] = {id, h, 0}
+      in_vain = 0
+      taken[#taken + 1] = {id, h, 0, is_older_run(id)}
       take(c, id, h, name, ats, false, sid)
       limited = limited + (doomed and 0 or 1)
     else
@@ -184,19 +204,23 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     left, beyond = claim_beyond(c.skip, most, rooms, not_these, taken, consider)
     looked = MOST_LOOKED_AT
   end
-  while #taken < most and looked < MOST_LOOKED_AT do
+  local most_looked_at = c.look or MOST_LOOKED_AT
+  while #taken < most and looked < most_looked_at do
     local ids = call('RPOP', Q .. ':wait', most - #taken)
     if not ids or #ids == 0 then
       break
     end
+    call('LPUSH', Q .. ':active', unpack(ids))  -- at once, as in exchange.lua
     for i = 1, #ids do
       -- Versions before 5 put markers there, "0:0": without a hash.
       if string.sub(ids[i], 1, 2) ~= '0:' or call('EXISTS', job_key(ids[i])) == 1 then
         consider(ids[i], nil)
+      else
+        call('LREM', Q .. ':active', 1, ids[i])
       end
     end
   end
-  while #taken < most and looked < MOST_LOOKED_AT do
+  while #taken < most and looked < most_looked_at do
     local popped = call('ZPOPMIN', Q .. ':prioritized', most - #taken)
     if #popped == 0 then
       if #passed == 0 then  -- else some go back there
@@ -205,12 +229,16 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       break
     end
     for i = 1, #popped, 2 do
+      call('LPUSH', Q .. ':active', popped[i])
+    end
+    for i = 1, #popped, 2 do
       consider(popped[i], popped[i + 1])
     end
   end
   left = left or (#taken == most and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0)
   for i = #passed, 1, -1 do
     local id, score, is_unknown = passed[i][1], passed[i][2], passed[i][3]
+    call('LREM', Q .. ':active', 1, id)
     if score then
       call('ZADD', Q .. ':prioritized', score, id)
     else
@@ -218,16 +246,9 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     end
     left = left or not is_unknown
   end
-  if not c.skip and looked >= MOST_LOOKED_AT and #taken < most then
+  if not c.skip and not c.look and looked >= MOST_LOOKED_AT and #taken < most then
     beyond = #passed
   end
-  local ids = {}
-  for i = 1, #taken do
-    ids[i] = taken[i][1]
-  end
-  if #ids > 0 then
-    call('LPUSH', Q .. ':active', unpack(ids))
-    count_in_window(limited)
-  end
-  return left, #passed > 0 or c.skip, beyond
+  count_in_window(limited)
+  return left, #passed > 0 or c.skip, beyond, in_vain
 end

@@ -38,6 +38,9 @@ end
 -- By the job's own rule: {last, age}, either of which may be missing. Where it is the default, nothing is noted: purge
 -- finds such jobs by their age alone, also those that Node has settled.
 local function keep_own(id, keep, set)
+  -- What was noted at an earlier end holds no more.
+  call('ZREM', Q .. ':jobmill:last', id)
+  call('ZREM', Q .. ':jobmill:expiry', id)
   if keep.last then
     call('ZADD', Q .. ':jobmill:last', keep.last, id)
   end

@@ -1,5 +1,5 @@
--- The guard: a lock of ours is jm:<token>:<until>, and holds by the store's clock; PX is there for Node and for crashes.
--- ask.linger: how much longer than that keys stay, for tests that stop the clock.
+-- The guard: a lock of ours is jm:<token>:<until>. It holds as long as its key lives, by the server's own clock.
+-- ask.linger: how much longer keys stay, for tests that stop the clock: only then `until` decides.
 local linger = ask.linger or 0
 -- What runs must go on when maxmemory is reached, or nobody would ever make room. A server stops a script at a write that
 -- needs memory only if that is its first one: so verbs that hold leases begin with one that needs none.
@@ -7,7 +7,8 @@ local NOTHING = Q .. ':jobmill:nothing'
 
 local function holds(lock, token)
   local n = #token
-  return lock and string.sub(lock, 1, n + 4) == 'jm:' .. token .. ':' and tonumber(string.sub(lock, n + 5)) > now
+  return lock and string.sub(lock, 1, n + 4) == 'jm:' .. token .. ':'
+    and (linger == 0 or tonumber(string.sub(lock, n + 5)) > now)
 end
 
 -- When a lock of ours ends; nil for one of Node's, which holds as long as its key is there.

@@ -7,7 +7,12 @@ local function wait_key()
 end
 
 local function to_prioritized(id, priority)
-  call('ZADD', Q .. ':prioritized', priority * TWO_32 + call('INCR', Q .. ':pc') % TWO_32, id)
+  local counter = redis.pcall('INCR', Q .. ':pc')
+  if type(counter) ~= 'number' then
+    call('SET', Q .. ':pc', 1)  -- it was no number
+    counter = 1
+  end
+  call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
 end
 
 -- To the back of its line; lifo: to the front.
@@ -42,7 +47,6 @@ local function promote()
     return first
   end
   local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
-  call('ZREM', Q .. ':delayed', unpack(due))
   for _, id in ipairs(due) do
     -- What is no hash is left to the claim: here it would stop all that come after it.
     local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
@@ -51,6 +55,8 @@ local function promote()
     else
       call('LPUSH', wait_key(), id)
     end
+    -- Not before it stands elsewhere: a script that breaks off is not undone.
+    call('ZREM', Q .. ':delayed', id)
     event('waiting', 'jobId', id, 'prev', 'delayed')
     redis.pcall('HSET', job_key(id), 'delay', 0)
   end

@@ -13,6 +13,9 @@ local concurrency = tonumber(said[2])
 local max_events = tonumber(said[5])
 if not max_events then
   max_events = 10000
-  call('HSET', Q .. ':meta', 'opts.maxLenEvents', max_events)
+  -- Not for verbs about jobs that may not be there: a wrong word would make a queue.
+  if ask.jobs or ask.settle or ask.set or ask.sid then
+    call('HSET', Q .. ':meta', 'opts.maxLenEvents', max_events)
+  end
 end
 local feed_on = said[6] ~= false
