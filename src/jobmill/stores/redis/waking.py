@@ -27,7 +27,7 @@ POP_SECONDS = 5.0
 # After trouble with the connection.
 AGAIN_SECONDS = 1.0
 # A queue in which only jobs of names wait that nobody here knows: its marker is left to others for so long.
-SHY_MS = 250
+SHY_MS = 500
 SHY_TIMES = 10
 
 _NOT_IN_NAMES = re.compile(r"[^!-~]")
