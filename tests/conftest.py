@@ -88,9 +88,13 @@ def _versions(store_name: str) -> Sequence[str]:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run.
+        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as
+        # are long models, each step of which is several round trips.
         callspec = getattr(item, "callspec", None)
-        if callspec is not None and any(_is_older(fixture, value) for fixture, value in callspec.params.items()):
+        if callspec is not None and (
+            any(_is_older(fixture, value) for fixture, value in callspec.params.items())
+            or ("_long_sequence_" in item.name and callspec.params.get("store_name") in VERSIONS.values())
+        ):
             item.add_marker(pytest.mark.slow)
     chosen = config.getoption("--store")
     if not chosen:

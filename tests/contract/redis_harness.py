@@ -12,9 +12,6 @@ from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.places import Place
 from jobmill.testing import ManualClock
 
-# Time stands still except for `advance`: what Redis itself would expire must not be gone meanwhile.
-LINGER_MS = 3_600_000
-
 
 class RedisHarness:
     """A prefix of a server, which processes share."""
@@ -22,13 +19,13 @@ class RedisHarness:
     def __init__(self, url: str) -> None:
         self.clock = ManualClock()
         self.url = url
-        self.store: Store = RedisStore(url, clock=self.clock, linger_ms=LINGER_MS)
+        self.store: Store = RedisStore(url, clock=self.clock)
 
     async def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
     async def another(self) -> Store:
-        store = RedisStore(self.url, clock=self.clock, linger_ms=LINGER_MS)
+        store = RedisStore(self.url, clock=self.clock)
         await store.open()
         return store
 

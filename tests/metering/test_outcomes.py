@@ -183,9 +183,13 @@ async def test_a_cancelled_run_that_ends_after_its_worker_knows_why(jobs: Client
 async def test_a_run_whose_lease_could_not_be_extended(
     jobs: Client, used: list[Usage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    runs: list[int] = []
+
     @jobs.handler
     async def long(context: Context) -> None:
-        if context.fence == 1:
+        # Not by the fence: on a busy machine the answer to the first claim may come after so short a lease.
+        runs.append(context.fence)
+        if len(runs) == 1:
             await asyncio.Event().wait()
 
     async with Worker(jobs, lease="150ms") as worker:
@@ -292,9 +296,13 @@ async def test_every_run_gives_exactly_one_record(jobs: Client, used: list[Usage
 
 
 async def test_a_run_that_its_own_worker_overtakes(jobs: Client, used: list[Usage], store: Store) -> None:
+    runs: list[int] = []
+
     @jobs.handler
     async def long(context: Context) -> None:
-        if context.fence == 1:
+        # Not by the fence: on a busy machine the answer to the first claim may come after so short a lease.
+        runs.append(context.fence)
+        if len(runs) == 1:
             await asyncio.Event().wait()
 
     async with Worker(jobs, lease="150ms") as worker:

@@ -12,21 +12,22 @@ from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Place
 from jobmill.stores.redis.script import Script
 
+# By a clock of the caller's own, leases and windows end as that says: their keys must not be gone before.
+LINGER_MS = 3_600_000
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Base:
     """A place, and the time there."""
 
-    def __init__(self, url: str, clock: Callable[[], int] | None = None, linger_ms: int = 0) -> None:
+    def __init__(self, url: str, clock: Callable[[], int] | None = None) -> None:
         self._place = Place.read(url)
         self._link = Link(self._place)
         self._clock = clock
         self._offset_ms = 0.0
-        # How much longer than leases and windows last their keys stay: for tests that stop the clock.
-        self._linger_ms = linger_ms
         self._registered: set[str] = set()
-        self._common = {"v5": self._place.layout == 5, "linger": linger_ms}
+        self._common = {"v5": self._place.layout == 5, "linger": 0 if clock is None else LINGER_MS}
 
     def now(self) -> int:
         """The server's clock, by the offset that was last measured."""

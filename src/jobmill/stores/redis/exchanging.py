@@ -8,30 +8,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-import msgspec
-
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
-from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
 from jobmill.errors import Invalid, StoreError
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.feeds import Feeds
+from jobmill.stores.redis.handing import MOST_A_CALL, Handed, fitting, local, released, reported, text
 from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job, fields
-from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.ids import port_id
 from jobmill.stores.redis.scans import Scans
 from jobmill.stores.redis.troubles import Trouble, Troubles
 from jobmill.stores.redis.waking import Wakes
 
 log = logging.getLogger("jobmill")
 
-MOST_A_CALL = 200
-MOST_BYTES_A_CALL = 8_000_000
 # A handler with a concurrency of its own and a long line: after so many jobs looked at in vain, few are for a while.
 IN_VAIN = 100
 LOOK_AT = 20
 LOOK_AGAIN_MS = 1_000
-# Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
-RUNS_KEPT_MS = 86_400_000
 
 _SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "lost"}
 
@@ -52,7 +46,7 @@ class Exchanges(Wakes, Feeds):
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for place, settlement in enumerate(settlements):
             by_queue[settlement.lease.queue].append(place)
-        claiming = _Claiming(claim, {_local(one.lease) for one in settlements}) if claim is not None else None
+        claiming = _Claiming(claim, {local(one.lease) for one in settlements}) if claim is not None else None
         queues = dict.fromkeys([*(claim.queues if claim is not None else ()), *by_queue])
         now_ms = self.now()
         tried = self._troubles.spare(queues, by_queue, now_ms)
@@ -92,7 +86,7 @@ class Exchanges(Wakes, Feeds):
         """Nobody will hear of what was claimed before the call failed: it need not wait for the end of its lease."""
         by_queue: defaultdict[str, list[Settlement]] = defaultdict(list)
         for one in claiming.claimed if claiming is not None else ():
-            by_queue[one.lease.queue].append(_released(one))
+            by_queue[one.lease.queue].append(released(one))
         for queue, own in by_queue.items():
             with contextlib.suppress(StoreError):
                 await self._exchange_queue(queue, own, list(range(len(own))), [None] * len(own), None, now_ms)
@@ -110,9 +104,9 @@ class Exchanges(Wakes, Feeds):
         told = self._feeds.get(queue, False)
         skip = 0
         while True:
-            most = _fitting(settlements, places)
+            most = fitting(settlements, places)
             some, places = places[:most], places[most:]
-            handed = _Handed([settlements[place] for place in some], now_ms, told)
+            handed = Handed([settlements[place] for place in some], now_ms, told)
             claims = wanted is not None and not places
             n = min(MOST_A_CALL, wanted.n) if wanted is not None and claims else 0
             request = wanted.request(n, skip, self._look(queue, wanted, now_ms)) if wanted and claims else None
@@ -205,7 +199,7 @@ class Exchanges(Wakes, Feeds):
             for first in range(0, len(own), 1_000):
                 some = own[first : first + 1_000]
                 now_ms = self.now()
-                pairs = [(_local(lease), lease.token) for lease in some]
+                pairs = [(local(lease), lease.token) for lease in some]
                 places = await self._run(scripts.EXTEND, queue, now_ms, leases=pairs, ms=for_ms)
                 lost += [some[place].id for place in places]
                 self._scans.leased(queue, now_ms + for_ms, len(places) < len(some))
@@ -222,34 +216,9 @@ class Exchanges(Wakes, Feeds):
         for queue, own in by_queue.items():
             for first in range(0, len(own), MOST_A_CALL):
                 some = own[first : first + MOST_A_CALL]
-                places = await self._run(scripts.REPORT, queue, self.now(), reports=[_reported(one) for one in some])
+                places = await self._run(scripts.REPORT, queue, self.now(), reports=[reported(one) for one in some])
                 lost += [some[place].lease.id for place in places]
         return lost
-
-
-class _Handed:
-    """Settlements of one call, sorted: those that are written in a few steps for all, and the others, one by one."""
-
-    def __init__(self, settlements: list[Settlement], now_ms: int, told: bool) -> None:
-        self.plain: list[tuple[str, str, str, int | None]] = []
-        self.others: list[dict[str, Any]] = []
-        self._is_plain: list[bool] = []
-        several = len({one.lease.id for one in settlements}) < len(settlements)
-        for done in settlements:
-            # What is settled twice in a call is settled in order; what is told goes with its facts.
-            plain = None if told or several else _plain(done)
-            self._is_plain.append(plain is not None)
-            if plain is None:
-                self.others.append(_written(done, now_ms, told))
-            else:
-                self.plain.append(plain)
-
-    def in_order(self, plain: list[bytes], others: list[bytes]) -> list[bytes]:
-        """The answers, as the settlements came."""
-        if not others or not plain:
-            return plain or others
-        of_plain, of_others = iter(plain), iter(others)
-        return [next(of_plain if is_plain else of_others) for is_plain in self._is_plain]
 
 
 class _Claiming:
@@ -264,7 +233,7 @@ class _Claiming:
         #: Ids that can go through no verb, and their queues.
         self.no_text: list[tuple[str, bytes]] = []
         self.next_due_ms: int | None = None
-        self._worker_json = _text({"worker": claim.worker})
+        self._worker_json = text({"worker": claim.worker})
 
     def request(self, n: int, skip: int = 0, look: int | None = None) -> dict[str, Any]:
         claim = self.claim
@@ -308,103 +277,6 @@ class _Claiming:
             self.next_due_ms = next_due_ms if self.next_due_ms is None else min(self.next_due_ms, next_due_ms)
 
 
-def _fitting(settlements: Sequence[Settlement], places: list[int]) -> int:
-    """How many of these go into one call: large results go in several."""
-    size = 0
-    for many, place in enumerate(places[:MOST_A_CALL]):
-        size += len(settlements[place].result_json)
-        if size > MOST_BYTES_A_CALL and many:
-            return many
-    return MOST_A_CALL
-
-
-def _text(value: Any) -> str:
-    """JSON; as text, because the msgpack of Redis knows no bytes."""
-    return msgspec.json.encode(value).decode()
-
-
 def _all(settled: list[Settled | None]) -> list[Settled]:
     """Each queue has answered for its own."""
     return cast("list[Settled]", settled)
-
-
-def _released(one: Claimed | Broken) -> Settlement:
-    """As if it had never been claimed."""
-    job = one.job if isinstance(one, Claimed) else None
-    return Settlement(
-        lease=one.lease,
-        outcome="released",
-        state="waiting",
-        attempt=1 if job is None else job.attempt,
-        errors=0 if job is None else job.errors,
-        crashes=0 if job is None else job.crashes,
-    )
-
-
-def _local(lease: Lease) -> str:
-    if lease.locator is None:
-        return local_id(lease.queue, lease.id)
-    id: str = lease.locator[0]
-    return id
-
-
-def _plain(done: Settlement) -> tuple[str, str, str, int | None] | None:
-    """A settlement that a job's own fields have no say in."""
-    lease, keep = done.lease, done.keep
-    if lease.locator is None or not lease.locator[1] or done.state != "succeeded" or done.errors or done.crashes:
-        return None
-    if done.runs is not None or keep is None or keep.last is not None or keep.age_ms == 0:
-        return None
-    return (lease.locator[0], lease.token, done.result_json.decode(), keep.age_ms)
-
-
-def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:
-    """A settlement as settle.lua takes it; what is None is left out."""
-    ask: dict[str, Any] = {
-        "id": _local(done.lease),
-        "token": done.lease.token,
-        "state": done.state,
-        "outcome": done.outcome,
-        "errors": done.errors,
-        "crashes": done.crashes,
-    }
-    if done.outcome == "succeeded":
-        ask["result"] = done.result_json.decode()
-    if done.error is not None:
-        ask["error"] = done.error
-    if done.tracebacks is not None:
-        ask["tracebacks"] = _text(done.tracebacks)
-    if done.due is not None:
-        ask["due"] = done.due.resolve(now_ms)
-    if done.keep is not None:
-        ask["keep"] = _keep(done.keep)
-    if done.runs is not None:
-        ask["runs"] = done.runs
-        ask["keep_run"] = {"age": RUNS_KEPT_MS}
-        ask["slot"] = None if done.rearm is None else done.rearm.slot_ms
-    if told:
-        ask["facts"] = [(f.type, f.attempt, _text(f.data)) for f in facts.of_settlement(done, now_ms)]
-    return ask
-
-
-def _keep(keep: Keep) -> dict[str, int]:
-    return {name: value for name, value in (("last", keep.last), ("age", keep.age_ms)) if value is not None}
-
-
-def _reported(report: Report) -> dict[str, Any]:
-    ask: dict[str, Any] = {
-        "id": _local(report.lease),
-        "token": report.lease.token,
-        "lines": report.lines[-LOG_LINES_KEPT:],
-    }
-    if report.progress is not None:
-        ask["progress"] = _text(_progress(report.progress))
-        ask["data"] = _text({"value": report.progress.value, "message": report.progress.message})
-    return ask
-
-
-def _progress(progress: Progress) -> Any:
-    """A number, as Node's users write it; with a word about it, an object."""
-    if progress.message is None:
-        return progress.value
-    return {"value": progress.value, "message": progress.message}
