@@ -32,7 +32,7 @@ NEW: dict[str, Callable[[], NewJob]] = {
     "told": lambda: new("one", queue="told"),
 }
 #: On a busy machine; a worker that nobody wakes looks after 5 s.
-AT_ONCE_S = 1.0
+AT_ONCE_S = 2.0
 
 
 @pytest.fixture

@@ -134,6 +134,7 @@ async def test_who_knows_the_names_gets_them_in_order(store: RedisStore, field: 
 # ---------------------------------------------------------------------------------------------------- clocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
 async def test_a_client_whose_clock_is_wrong(
     own_redis: RedisServer, store: RedisStore, ahead_s: int, monkeypatch: pytest.MonkeyPatch
@@ -143,33 +144,32 @@ async def test_a_client_whose_clock_is_wrong(
     with monkeypatch.context() as patched:
         patched.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + ahead_s))
         await wrong.open()
-        assert abs(wrong.now() - time.time() * 1000) < 500
+        assert abs(wrong.now() - time.time() * 1000) < 2_000
+        began = time.monotonic()
         later = await put_one(wrong, new(queue=QUEUE, due=after(300)))
         soon = await put_one(wrong, new(queue=QUEUE, due=NOW))
         claimed = await claim_one(wrong, queues=(QUEUE,), lease_ms=30_000)
         assert claimed.job.id == soon
-        first = wrong.now()
         due: list[str] = []
 
         async def comes() -> bool:
             due.extend(await claim_ids(wrong, queues=(QUEUE,)))
             return due == [later]
 
-        await until(comes, 5)
-        assert 200 <= wrong.now() - first <= 1_500
+        await until(comes, 10)
+        assert time.monotonic() - began >= 0.29  # its clock has milliseconds
         assert await settle(wrong, succeed(claimed)) == ["done"]
         ended = await put_one(wrong, new(queue=QUEUE))
-        held = await claim_one(wrong, queues=(QUEUE,), lease_ms=400)
+        began = time.monotonic()
+        held = await claim_one(wrong, queues=(QUEUE,), lease_ms=1_000)
         assert held.job.id == ended
-    # Another, whose clock is right, finds it after 0.4 s and not before, nor an hour later.
-    began = time.monotonic()
-    assert await claim_ids(store, queues=(QUEUE,)) == []
 
+    # Another, whose clock is right, finds it when its time is over and not before, nor an hour later.
     async def is_taken_over() -> bool:
         return await claim_ids(store, queues=(QUEUE,)) == [ended]
 
-    await until(is_taken_over, 10)
-    assert time.monotonic() - began >= 0.2
+    await until(is_taken_over, 20)
+    assert time.monotonic() - began >= 0.95
     await wrong.close()
 
 
@@ -181,7 +181,7 @@ async def test_a_clock_that_is_set_right_while_the_worker_works(
     monkeypatch.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + 600))
     # Measured with each extension, which is what a heartbeat does.
     assert await store.extend([held.lease], 15_000) in ([], [held.job.id])
-    assert abs(store.now() - time.time() * 1000) < 500
+    assert abs(store.now() - time.time() * 1000) < 2_000
 
 
 async def test_one_claim_looks_at_no_more_than_it_may(store: RedisStore, field: Field) -> None:
