@@ -74,7 +74,7 @@ def test_wrong_usage_is_told_in_one_line(shell: Shell, args: list[str]) -> None:
     [
         ("oracle://x", 2, "url: expected"),
         ("sqlite://x", 2, "three slashes"),
-        ("redis://localhost", 2, "jobmill[redis]"),
+        ("mongodb://localhost", 2, "jobmill[mongo]"),
         ("memory://", 2, "lives inside one process"),
     ],
 )

@@ -75,13 +75,13 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path) -> None:
     [
         (
             "mysql://localhost/jobs",
-            "url: expected postgresql://…, sqlite:///path or memory://, got 'mysql://localhost/jobs'; for a file",
+            "url: expected postgresql://…, redis://…, sqlite:///path or memory://, got 'mysql://localhost/jobs'; for",
         ),
         (
             "jobs.db",
-            "url: expected postgresql://…, sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db",
+            "url: expected postgresql://…, redis://…, sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db",
         ),
-        ("/var/jobs.db", "url: expected postgresql://…, sqlite:///path or memory://"),
+        ("/var/jobs.db", "url: expected postgresql://…, redis://…, sqlite:///path or memory://"),
         (
             "sqlite://jobs.db",
             "url: expected sqlite:///relative/path or sqlite:////absolute/path, got 'sqlite://jobs.db'",
@@ -103,8 +103,6 @@ def test_urls_that_name_nothing(url: str, message: str) -> None:
     [
         ("mongodb://localhost/jobs", "mongo"),
         ("mongodb+srv://localhost/jobs", "mongo"),
-        ("redis://localhost", "redis"),
-        ("rediss://localhost", "redis"),
     ],
 )
 def test_a_store_that_is_not_here_says_what_to_install(url: str, extra: str) -> None:
@@ -119,4 +117,17 @@ def test_postgres_needs_its_driver(url: str, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(jobmill.MissingExtra, match=r"needs asyncpg: pip install 'jobmill\[postgres\]'"):
+        jobmill.connect(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://localhost", "rediss://localhost/1", "redis+cluster://localhost?prefix={mine}"]
+)
+@pytest.mark.parametrize("driver", ["redis", "hiredis"])
+def test_redis_needs_its_driver(url: str, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jobmill.connect(url).store.name == "redis"
+    for name in [name for name in sys.modules if name.startswith("jobmill.stores.redis")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(jobmill.MissingExtra, match=r"needs redis and hiredis: pip install 'jobmill\[redis\]'"):
         jobmill.connect(url)

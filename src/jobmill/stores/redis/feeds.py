@@ -52,6 +52,7 @@ class Feeds(Base):
 
 
 def settings_of(said: list[bytes | None]) -> QueueSettings:
+    """The fields of a meta hash, as the port knows them."""
     paused, concurrency, most, duration, events, feed = said
     return QueueSettings(
         paused=paused is not None,
