@@ -160,6 +160,9 @@ class Exchanges(Wakes, Feeds):
         names = frozenset(wanted.rooms)
         if wanted.n <= 0 or not self._scans.is_due(queue, names, now_ms):
             return
+        if self._clock is None:
+            # A clock that was set meanwhile is noticed by idle workers as well.
+            await self._learn_time()
         answer = await self._run(
             scripts.RECOVER,
             queue,
