@@ -49,7 +49,7 @@ async def both(request: pytest.FixtureRequest, node_ops: NodeProcess, redis_serv
             redis = await stack.enter_async_context(Redis.from_url(url))
             sides.append(NodeSide(node_ops, redis, url, prefix, clock))
         node, beside = sides
-        store = RedisStore(f"{beside.url}?prefix={prefix}", clock=clock)
+        store = RedisStore(f"{beside.url}?prefix={prefix}", clock=clock, linger_ms=0)
         await store.open()
         stack.push_async_callback(store.close)
         twins = Twins(node, OurSide(store, beside), clock, meant)

@@ -394,7 +394,17 @@ class SlowlyReporting(FaultyStore):
 
 
 def tasks() -> set[asyncio.Task[Any]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}
+    """Those of this test: fixtures of the whole session may have some, too."""
+    return asyncio.all_tasks() - {asyncio.current_task()} - _before
+
+
+_before: set[asyncio.Task[Any]] = set()
+
+
+@pytest.fixture(autouse=True)
+async def _note_tasks() -> None:
+    _before.clear()
+    _before.update(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 async def test_a_worker_that_was_started_again_stops_again() -> None:

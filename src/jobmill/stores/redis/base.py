@@ -21,13 +21,15 @@ _encode = msgspec.msgpack.Encoder().encode
 class Base:
     """A place, and the time there."""
 
-    def __init__(self, url: str, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, url: str, clock: Callable[[], int] | None = None, linger_ms: int | None = None) -> None:
         self._place = Place.read(url)
         self._link = Link(self._place)
         self._clock = clock
         self._offset_ms = 0.0
         self._registered: set[str] = set()
-        self._common = {"v5": self._place.layout == 5, "linger": 0 if clock is None else LINGER_MS}
+        if linger_ms is None:
+            linger_ms = 0 if clock is None else LINGER_MS
+        self._common = {"v5": self._place.layout == 5, "linger": linger_ms}
 
     def now(self) -> int:
         """The server's clock, by the offset that was last measured."""

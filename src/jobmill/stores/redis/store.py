@@ -19,8 +19,8 @@ class RedisStore(Enqueues, Queues):
     name: ClassVar[str] = "redis"
     exchanges_in_flight: ClassVar[int] = 2
 
-    def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
-        super().__init__(url, clock)
+    def __init__(self, url: str, *, clock: Callable[[], int] | None = None, linger_ms: int | None = None) -> None:
+        super().__init__(url, clock, linger_ms)
         self._is_checked = False
 
     @property

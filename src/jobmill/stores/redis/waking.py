@@ -112,6 +112,8 @@ class Watch:
             except StoreError as error:
                 # The worker's next exchange says what is wrong; this one tries on.
                 log.debug("sleeping at %s: %s", self._key, error)
+                if not self._waiting:
+                    return  # whoever waits next tries again
                 self._wake()
                 await asyncio.sleep(AGAIN_SECONDS)
 
