@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SCAN_MS = 5_000
+# Less than the 5 s after which an idle worker looks: else every second of its looks would come a moment too early.
+SCAN_MS = 4_000
 
 
 class Scans:

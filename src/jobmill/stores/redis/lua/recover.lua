@@ -33,8 +33,10 @@ for last = #ids, 1, -1000 do
     end
     if not value or (linger > 0 and at and at <= now) then
       ended[#ended + 1] = ids[last - k + 1]
-    elseif at and (next_end < 0 or at < next_end) then
-      next_end = at
+    elseif at then
+      -- One that is about to end is looked at again: its key lives as long as the server says, not we.
+      at = math.max(at, now + 10)
+      next_end = next_end < 0 and at or math.min(at, next_end)
     end
   end
 end
