@@ -12,10 +12,19 @@ from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Place
 from jobmill.stores.redis.script import Script
 
+#: So that no call keeps the server for long: it does one thing at a time.
+MOST_A_CALL = 200
+#: A server takes no part of a command of over 512 MB, and less where it is told so.
+MOST_BYTES_A_CALL = 8_000_000
 # By a clock of the caller's own, leases and windows end as that says: their keys must not be gone before.
 LINGER_MS = 3_600_000
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def text(value: Any) -> str:
+    """JSON; as text, because the msgpack of Redis knows no bytes."""
+    return msgspec.json.encode(value).decode()
 
 
 class Base:

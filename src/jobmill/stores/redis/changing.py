@@ -22,10 +22,9 @@ from jobmill.core.changes import (
     Seize,
 )
 from jobmill.stores.redis import scripts
+from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.ids import local_id
 from jobmill.stores.redis.looking import Looks
-
-MOST_A_CALL = 200
 
 
 class Changes(Looks):
@@ -85,7 +84,7 @@ class Changes(Looks):
             case Reprioritise():
                 ask["priority"] = change.priority
             case Seize():
-                worker_json = msgspec.json.encode({"worker": change.worker}).decode()
+                worker_json = text({"worker": change.worker})
                 ask |= {"token": change.token, "worker": change.worker, "worker_json": worker_json}
                 ask["lease_ms"] = change.lease_ms
             case Cancel() | Remove():

@@ -7,25 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from jobmill.core.changes import NewJob, Receipt
 from jobmill.core.job import NO_OPTIONS
 from jobmill.stores.redis import opts, scripts
-from jobmill.stores.redis.base import Base
+from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, Base, text
 from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_id, port_id, scheduler_id
 
-#: So that no call keeps the server for long: it does one thing at a time.
-MOST_A_CALL = 200
-#: Nor with more than this: a server takes no command part of over 512 MB, and less where it is told so.
-MOST_BYTES_A_CALL = 8_000_000
+#: Calls that are sent before the first is answered.
 IN_FLIGHT = 8
-
-
-def _text(value: Any) -> str:
-    """JSON; as text, because the msgpack of Redis knows no bytes."""
-    return msgspec.json.encode(value).decode()
 
 
 class Enqueues(Base):
@@ -81,8 +72,8 @@ def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
         own = _own(new, due_ms, now_ms)
     id = local_id(new.queue, new.id)
     if new.unique_key is None and delay_ms == 0:
-        text = opts.written(new.options, new.priority)
-        return (id, new.name, new.payload_json.decode(), text, 0, due_ms, new.priority, own)
+        opts_json = opts.written(new.options, new.priority)
+        return (id, new.name, new.payload_json.decode(), opts_json, 0, due_ms, new.priority, own)
     deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
     special: dict[str, Any] | None = None
     if new.unique_key is not None:
@@ -90,17 +81,17 @@ def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
     if new.recurrence is not None:
         # The run is known by its scheduler, and a scheduler's runs have no deduplication id.
         special = (special or {}) | {"run": _run(new, due_ms)}
-        text = _text(opts.as_opts(new.options, new.priority))
+        opts_json = text(opts.as_opts(new.options, new.priority))
     else:
-        text = _text(opts.as_opts(new.options, new.priority, delay_ms, deid))
-    return (id, new.name, new.payload_json.decode(), text, delay_ms, due_ms, new.priority, own, special)
+        opts_json = text(opts.as_opts(new.options, new.priority, delay_ms, deid))
+    return (id, new.name, new.payload_json.decode(), opts_json, delay_ms, due_ms, new.priority, own, special)
 
 
 def _own(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
     own: list[Any] = []
     said = opts.Said(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
     if said != opts.NOTHING_SAID:
-        own += ["jmo", _text(said)]
+        own += ["jmo", text(said)]
     if due_ms != now_ms and new.recurrence is None:
         own += ["jmd", due_ms]
     return own
@@ -116,8 +107,8 @@ def _run(new: NewJob, slot_ms: int) -> dict[str, Any]:
     record = [part for field, value in repeat.items() for part in (field, value)]
     return {
         "sid": scheduler_id(new.name, rule.key),
-        "rule": _text(structs.replace(rule, revision=0)),
-        "rule_opts": _text(repeat),
-        "record": [*record, "offset", offset, "opts", _text(template)],
+        "rule": text(structs.replace(rule, revision=0)),
+        "rule_opts": text(repeat),
+        "record": [*record, "offset", offset, "opts", text(template)],
         "keeps_due": new.keeps_due,
     }

@@ -12,8 +12,9 @@ from jobmill.core import facts
 from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
 from jobmill.errors import Invalid, StoreError
 from jobmill.stores.redis import scripts
+from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.feeds import Feeds
-from jobmill.stores.redis.handing import MOST_A_CALL, Handed, fitting, local, released, reported, text
+from jobmill.stores.redis.handing import Handed, fitting, local, released, reported
 from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job, fields
 from jobmill.stores.redis.ids import port_id
 from jobmill.stores.redis.scans import Scans

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claimed, Lease, Report, Settlement
 from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
+from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, text
 from jobmill.stores.redis.ids import local_id
 
-#: So that no call keeps the server for long: it does one thing at a time.
-MOST_A_CALL = 200
-MOST_BYTES_A_CALL = 8_000_000
 # Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
 RUNS_KEPT_MS = 86_400_000
 
@@ -65,11 +61,6 @@ def released(one: Claimed | Broken) -> Settlement:
         errors=0 if job is None else job.errors,
         crashes=0 if job is None else job.crashes,
     )
-
-
-def text(value: Any) -> str:
-    """JSON; as text, because the msgpack of Redis knows no bytes."""
-    return msgspec.json.encode(value).decode()
 
 
 def local(lease: Lease) -> str:

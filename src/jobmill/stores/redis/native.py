@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Filter, Requeue, Reschedule, after
@@ -14,6 +13,7 @@ from jobmill.core.limits import check_id, check_int, check_name, check_priority,
 from jobmill.core.recurrence import first_slot, recurrence
 from jobmill.errors import Invalid
 from jobmill.stores.redis import scripts
+from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.ids import check_no_own_key
 from jobmill.stores.redis.store import RedisStore
 
@@ -24,10 +24,6 @@ _FULL = 9_007_199_254_740_991
 _PLACES = ("completed", "failed", "wait", "active", "delayed", "prioritized")
 
 Place = Literal["completed", "failed", "wait", "active", "delayed", "prioritized"]
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 class Deduplication(Struct, frozen=True, kw_only=True):
@@ -88,9 +84,9 @@ class Queue:
     async def add_bulk(self, jobs: Sequence[Add]) -> list[str]:
         """Add many; 200 of them in each step."""
         ids: list[str] = []
-        for first in range(0, len(jobs), 200):
+        for first in range(0, len(jobs), MOST_A_CALL):
             now_ms = self._store.now()
-            asked = [_added(job, now_ms) for job in jobs[first : first + 200]]
+            asked = [_added(job, now_ms) for job in jobs[first : first + MOST_A_CALL]]
             receipts = await self._store._run(scripts.ENQUEUE, self.name, now_ms, jobs=asked, ours=False)
             ids += [id.decode() for _, id, _ in receipts]
         return ids
@@ -133,9 +129,9 @@ class Queue:
             now_ms,
             sid=_scheduler(id),
             name=name or id,
-            data=_text({} if data is None else data),
-            opts=_text(dict(opts or {})),
-            repeat_opts=_text(said),
+            data=text({} if data is None else data),
+            opts=text(dict(opts or {})),
+            repeat_opts=text(said),
             record=[part for pair in said.items() for part in pair],
             every=every,
             offset=offset,
@@ -219,7 +215,7 @@ def _added(job: Add, now_ms: int) -> tuple[Any, ...]:
     if job.deduplication is not None:
         special |= {"deid": job.deduplication.id, "dedup": job.deduplication.as_mode()}
     due_ms = now_ms + job.delay
-    return (job.job_id, job.name, _text(job.data), _text(opts), job.delay, due_ms, job.priority, None, special)
+    return (job.job_id, job.name, text(job.data), text(opts), job.delay, due_ms, job.priority, None, special)
 
 
 def _scheduler(id: str) -> str:

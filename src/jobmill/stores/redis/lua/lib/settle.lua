@@ -1,4 +1,4 @@
--- The decided end of a lease. s: see settlement() in exchanging.py.
+-- The decided end of a lease. s: see handing.py.
 -- Fields of the job that every settlement looks at.
 local LOOKED_AT = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa'}
 local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
