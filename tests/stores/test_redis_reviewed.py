@@ -64,7 +64,7 @@ def base(redis_url: str) -> str:
 
 async def in_lists(raw: Redis, base: str) -> set[str]:
     lists = [await raw.lrange(f"{base}:{name}", 0, -1) for name in ("wait", "active")]
-    return {id for ids in lists for id in ids}
+    return {str(id) for ids in lists for id in ids}
 
 
 # ---------------------------------------------------------------------------------------------------- leases
