@@ -10,6 +10,10 @@ the store `postgres`, and for the others the name is empty.
 So it is with Redis: `redis_url` is a prefix without keys on the first server, or on that of `redis_name`, for each
 version that the machine has. `redis_cluster` is shared; `own_redis`, `own_redis_cluster` and `redis_sentinel` are one
 test's own, and may be killed.
+
+`mongo_url` is a database of its own in a replica set of one member that all tests share (`mongo_server`), and
+`mongo_standalone_url` one in a server that is in no set. `own_mongo` (one member) and `mongo_replica_set` (three) are
+one test's own, and may be killed.
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ import pytest
 from tests import making
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from tests.servers.mongo import MongoDatabases, MongoReplicaSet, MongoServer
     from tests.servers.node import Packages
     from tests.servers.postgres import Databases, PostgresServer, PostgresServers
     from tests.servers.redis import RedisServer, RedisServers, Rooms
     from tests.servers.redis_groups import RedisCluster, RedisSentinel
 
-STORES = ("memory", "sqlite", "postgres", "redis")
+STORES = ("memory", "sqlite", "postgres", "redis", "mongo")
 
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
@@ -237,6 +242,56 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
     from tests.servers.redis_groups import RedisSentinel
 
     with RedisSentinel() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[MongoDatabases]:
+    """A replica set of one member that all tests share: not to be stopped."""
+    from tests.servers.mongo import shared
+
+    with shared() as databases:
+        yield databases
+
+
+@pytest.fixture
+def mongo_url(mongo_server: MongoDatabases) -> Iterator[str]:
+    """A database of its own, empty."""
+    with mongo_server.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mongo_standalone() -> Iterator[MongoServer]:
+    """A server that is in no replica set, so without change streams and transactions; shared: not to be stopped."""
+    from tests.servers.mongo import MongoServer
+
+    with MongoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def mongo_standalone_url(mongo_standalone: MongoServer) -> Iterator[str]:
+    """A database of its own in it, empty."""
+    with mongo_standalone.database() as url:
+        yield url
+
+
+@pytest.fixture
+def own_mongo() -> Iterator[MongoReplicaSet]:
+    """A replica set of one member, which this test may kill, pause and restart."""
+    from tests.servers.mongo import MongoReplicaSet
+
+    with MongoReplicaSet() as group:
+        yield group
+
+
+@pytest.fixture
+def mongo_replica_set() -> Iterator[MongoReplicaSet]:
+    """Three members, of which this test may kill, pause and restart any, and have the primary step down."""
+    from tests.servers.mongo import MongoReplicaSet
+
+    with MongoReplicaSet(3) as group:
         yield group
 
 

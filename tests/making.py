@@ -1,7 +1,7 @@
 """The stores under test, made the same way in every folder.
 
 All tests of one PostgreSQL server have one migrated database in turn: emptying it is quicker than making another. In
-Redis each has a prefix of its own.
+Redis each has a prefix of its own, in MongoDB a database.
 """
 
 from __future__ import annotations
@@ -41,6 +41,16 @@ async def emptied_postgres(servers: PostgresServers, name: str | None = None) ->
     return _migrated[name]
 
 
+async def migrated_mongo(url: str) -> str:
+    """The same URL, of a database that has its indexes now."""
+    from jobmill.stores.mongo import MongoStore
+
+    store = MongoStore(url)
+    await store.migrate()
+    await store.close()
+    return url
+
+
 async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest) -> str:
     """Where an empty store is; for `jobmill.connect`, here or in another process."""
     match store_name:
@@ -52,6 +62,8 @@ async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest
             return await emptied_postgres(request.getfixturevalue("postgres_servers"))
         case "redis":
             return str(request.getfixturevalue("redis_url"))
+        case "mongo":
+            return await migrated_mongo(str(request.getfixturevalue("mongo_url")))
     raise ValueError(f"nothing makes the store {store_name} yet")
 
 
@@ -61,6 +73,10 @@ def make_store(url: str, clock: Callable[[], int] | None = None) -> Store:
         from jobmill.stores.redis import RedisStore
 
         return RedisStore(url, clock=clock)
+    if url.startswith("mongodb"):
+        from jobmill.stores.mongo import MongoStore
+
+        return MongoStore(url, clock=clock)
     match url.split(":///"):
         case ["memory://"]:
             from jobmill.stores.memory import MemoryStore

@@ -75,13 +75,14 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path) -> None:
     [
         (
             "mysql://localhost/jobs",
-            "url: expected postgresql://…, redis://…, sqlite:///path or memory://, got 'mysql://localhost/jobs'; for",
+            "url: expected postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://, got 'mysql://localhost/jobs'",
         ),
         (
             "jobs.db",
-            "url: expected postgresql://…, redis://…, sqlite:///path or memory://, got 'jobs.db'; for a file write sqlite:///jobs.db",
+            "url: expected postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://, got 'jobs.db'; for "
+            "a file write sqlite:///jobs.db",
         ),
-        ("/var/jobs.db", "url: expected postgresql://…, redis://…, sqlite:///path or memory://"),
+        ("/var/jobs.db", "url: expected postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://"),
         (
             "sqlite://jobs.db",
             "url: expected sqlite:///relative/path or sqlite:////absolute/path, got 'sqlite://jobs.db'",
@@ -99,14 +100,20 @@ def test_urls_that_name_nothing(url: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "extra"),
+    ("url", "driver", "store"),
     [
-        ("mongodb://localhost/jobs", "mongo"),
-        ("mongodb+srv://localhost/jobs", "mongo"),
+        ("mongodb://localhost/jobs", "pymongo", "mongo"),
+        ("mongodb+srv://cluster.example/jobs", "pymongo", "mongo"),
     ],
 )
-def test_a_store_that_is_not_here_says_what_to_install(url: str, extra: str) -> None:
-    with pytest.raises(jobmill.MissingExtra, match=rf"needs the {extra} store.* pip install 'jobmill\[{extra}\]'"):
+def test_a_store_without_its_driver_says_what_to_install(
+    url: str, driver: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert jobmill.connect(url).store.name == store
+    for name in [name for name in sys.modules if name.startswith(f"jobmill.stores.{store}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(jobmill.MissingExtra, match=rf"needs {driver}.*: pip install 'jobmill\[{store}\]'"):
         jobmill.connect(url)
 
 

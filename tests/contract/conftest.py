@@ -25,6 +25,11 @@ async def harness(
         from tests.contract.redis_harness import RedisHarness
 
         harness = RedisHarness(request.getfixturevalue("redis_url"))
+    elif store_name == "mongo":
+        from tests.contract.mongo_harness import MongoHarness
+
+        harness = MongoHarness(request.getfixturevalue("mongo_url"))
+        await harness.store.migrate()
     else:
         harness = make(store_name, tmp_path)
     await harness.store.open()

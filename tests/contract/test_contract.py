@@ -11,11 +11,11 @@ class TestStore(StoreContract):
     """Each store."""
 
 
-@pytest.mark.stores("sqlite", "postgres", "redis")
+@pytest.mark.stores("sqlite", "postgres", "redis", "mongo")
 class TestProcesses(ProcessContract):
     """Stores whose data several processes share."""
 
 
-@pytest.mark.stores("sqlite", "postgres")
+@pytest.mark.stores("sqlite", "postgres", "mongo")
 class TestWithin(WithinContract):
     """Stores with transactions."""

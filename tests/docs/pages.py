@@ -206,6 +206,11 @@ def needs_redis(page: Path) -> bool:
     return any("REDIS_URL" in block.code for block in blocks(page) if block.language in ("python", "js"))
 
 
+def needs_mongo(page: Path) -> bool:
+    """Whether a page has something to run on MongoDB."""
+    return any("MONGO_URL" in block.code for block in blocks(page) if block.language in ("python", "js"))
+
+
 def needs_node(page: Path) -> bool:
     """Whether a page has JavaScript to run."""
     return any(block.language == "js" for block in blocks(page))

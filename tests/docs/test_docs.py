@@ -18,6 +18,7 @@ import click
 import pytest
 
 from jobmill.cli import main
+from tests import making
 from tests.docs.node import Scripts
 from tests.docs.pages import (
     PAGES,
@@ -27,6 +28,7 @@ from tests.docs.pages import (
     blocks,
     headings,
     needs_database,
+    needs_mongo,
     needs_node,
     needs_redis,
     prose,
@@ -66,6 +68,9 @@ async def test_the_examples_run(
             monkeypatch.setenv("DATABASE_URL", await stack.enter_async_context(server.database()))
         if needs_redis(page):
             monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_database_url"))
+        if needs_mongo(page):
+            url = await making.migrated_mongo(request.getfixturevalue("mongo_url"))
+            monkeypatch.setenv("MONGO_URL", url)
         example = Example(page, tmp_path, monkeypatch)
         stack.push_async_callback(example.close)
         if needs_node(page):

@@ -1,4 +1,4 @@
-"""Node.js, packages for it, and programs on it that are driven by lines of JSON.
+"""Node.js, packages for it, and programs on it, or others, that are driven by lines of JSON.
 
     packages = Packages(FOLDER, HOME)
     packages.install()
@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -47,7 +47,7 @@ LONGEST_LINE = 64 << 20
 
 
 class NodeFailed(Exception):
-    """A command failed in Node; the message is the error's text."""
+    """A command failed in the program; the message is the error's text."""
 
 
 @functools.cache
@@ -148,15 +148,16 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-class NodeProcess:
-    """A script in a process of its own, on the loop that enters the block; it ends with the block, or with us.
+class TalkingProcess:
+    """A program in a process of its own, on the loop that enters the block; it ends with the block, or with us.
 
     What it writes to stderr is shown when it fails.
     """
 
-    def __init__(self, packages: Packages, script: str, *arguments: str) -> None:
-        self._name = script
-        self._command = packages.command(script, *arguments)
+    def __init__(self, name: str, command: Sequence[str], directory: Path | None = None) -> None:
+        self._name = name
+        self._command = command
+        self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the block
@@ -275,6 +276,7 @@ class NodeProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=self._errors,
             limit=LONGEST_LINE,
+            cwd=self._directory,
             process_group=0,  # ctrl-c is for us
         )
         assert self._process.stdout is not None
@@ -301,3 +303,10 @@ class NodeProcess:
             await self._reading
         finally:
             self._errors.close()
+
+
+class NodeProcess(TalkingProcess):
+    """A script on Node."""
+
+    def __init__(self, packages: Packages, script: str, *arguments: str) -> None:
+        super().__init__(script, packages.command(script, *arguments))

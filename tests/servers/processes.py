@@ -242,6 +242,35 @@ class Server(ABC):
         self.close()
 
 
+class Group:
+    """Servers that start and close together."""
+
+    servers: Sequence[Server]
+
+    def start(self) -> None:
+        """Start all and block until they serve as one."""
+        for server in self.servers:
+            server.start()
+
+    def close(self) -> None:
+        """Stop those that still run, and remove what they kept."""
+        for server in self.servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

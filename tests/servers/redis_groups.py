@@ -15,12 +15,12 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 from redis.crc import key_slot
 
-from tests.servers.processes import Server, wait_until
+from tests.servers.processes import Group, Server, wait_until
 from tests.servers.redis import Installation, RedisServer
 
 SLOTS = 16_384
@@ -35,35 +35,6 @@ SERVICE = "jobmill"
 
 #: A replica is sent its primary's data at once, instead of after waiting 5 s for others that might want it too.
 PROMPT = {"repl-diskless-sync-delay": "0"}
-
-
-class Group:
-    """Servers that start and close together."""
-
-    servers: Sequence[Server]
-
-    def start(self) -> None:
-        """Start all and block until they serve as one."""
-        for server in self.servers:
-            server.start()
-
-    def close(self) -> None:
-        """Stop those that still run, and remove what they kept."""
-        for server in self.servers:
-            server.close()
-
-    def __enter__(self) -> Self:
-        """Start."""
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
 
 class RedisCluster(Group):

@@ -9,12 +9,6 @@ from jobmill.store import Store
 
 DEFAULT_URL = "sqlite:///jobmill.db"
 
-#: Schemes whose stores come with an extra of their own.
-EXTRAS = {
-    "mongodb": "mongo",
-    "mongodb+srv": "mongo",
-}
-
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel")
 
 
@@ -31,14 +25,10 @@ def store_for(url: str) -> Store:
         return _postgres(url)
     if parts.scheme in REDIS:
         return _redis(url)
-    if parts.scheme in EXTRAS:
-        extra = EXTRAS[parts.scheme]
-        raise MissingExtra(
-            f"{parts.scheme}:// needs the {extra} store, which this version of Jobmill does not have yet; "
-            f"once it does: pip install 'jobmill[{extra}]'. Today: postgresql://, redis://, sqlite:///path or memory://"
-        )
+    if parts.scheme in ("mongodb", "mongodb+srv"):
+        return _mongo(url)
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    raise Invalid("url", "postgresql://…, redis://…, sqlite:///path or memory://", url, advice)
+    raise Invalid("url", "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://", url, advice)
 
 
 def _postgres(url: str) -> Store:
@@ -59,6 +49,16 @@ def _redis(url: str) -> Store:
             raise
         raise MissingExtra("redis:// needs redis and hiredis: pip install 'jobmill[redis]'") from None
     return RedisStore(url)
+
+
+def _mongo(url: str) -> Store:
+    try:
+        from jobmill.stores.mongo import MongoStore
+    except ModuleNotFoundError as error:
+        if error.name not in ("pymongo", "bson"):
+            raise
+        raise MissingExtra("mongodb:// needs pymongo: pip install 'jobmill[mongo]'") from None
+    return MongoStore(url)
 
 
 def _sqlite(url: str) -> Store:

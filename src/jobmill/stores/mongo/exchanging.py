@@ -1,0 +1,84 @@
+"""The hot verb: settle what is finished, then claim what is free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from msgspec import Struct
+from pymongo.errors import PyMongoError
+
+from jobmill.core import facts
+from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Settled, Settlement
+from jobmill.core.facts import Event
+from jobmill.stores.mongo.claiming import Turn
+from jobmill.stores.mongo.feeds import UNKNOWN, Known
+from jobmill.stores.mongo.finding import Searched
+from jobmill.stores.mongo.link import is_away, told_apart
+
+log = logging.getLogger("jobmill")
+
+
+class _Got(Struct):
+    """What was claimed, what there is to tell, and when there may be more."""
+
+    claimed: list[Claimed | Broken] = []
+    told: list[Event] = []
+    dues: list[int] = []
+
+
+class Exchanges(Searched):
+    """exchange."""
+
+    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+        """See the port. What was done before the server went away is told, and the next call says that it is away."""
+        now_ms = self.now()
+        queues = {one.lease.queue for one in settlements} | set(claim.queues if claim else ())
+        if claim is not None:
+            self._begins(claim)
+        got = _Got()
+        with told_apart(self._place):
+            settled, known = await asyncio.gather(self._settle(settlements, now_ms), self._known(queues))
+            try:
+                if claim is not None:
+                    done = {one.lease.id for one, how in zip(settlements, settled, strict=True) if how == "done"}
+                    await self._claim(claim, done, known, now_ms, got)
+                if any(one.settings.feed for one in known.values()):
+                    await self._tell([*_told(settlements, settled, now_ms), *got.told], known)
+            except PyMongoError as error:
+                if not is_away(error) or not (settlements or got.claimed):
+                    raise
+                log.debug("MongoDB went away during an exchange: %s", error)
+                got.dues.append(now_ms)
+        next_due_ms = min(got.dues, default=None)
+        return Exchanged(settled=settled, claimed=got.claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+
+    def _begins(self, claim: Claim) -> None:
+        """A claim is made, of names that somebody here works."""
+        self._names.update(claim.names)
+
+    async def _claim(self, claim: Claim, not_these: set[str], known: dict[str, Known], now_ms: int, got: _Got) -> None:
+        """Queue after queue."""
+        rooms = {name: room for name, room in claim.names.items() if room > 0}
+        for queue in claim.queues:
+            said = known.get(queue, UNKNOWN).settings
+            if said.paused or not rooms:
+                continue
+            wanted = claim.n - len(got.claimed)
+            turn = Turn(self, queue, claim, rooms, wanted, not_these, now_ms, is_told=said.feed)
+            try:
+                due_ms = await (turn.limited() if known.get(queue, UNKNOWN).is_limited else turn.free(None, None))
+            finally:
+                got.claimed += turn.claimed
+                got.told += turn.told
+            if due_ms is not None:
+                got.dues.append(due_ms)
+            for one in turn.claimed:
+                rooms[one.lease.name] -= 1
+
+
+def _told(settlements: Sequence[Settlement], settled: Sequence[Settled], now_ms: int) -> list[Event]:
+    """What is told of settlements that were done."""
+    done = [one for one, answer in zip(settlements, settled, strict=True) if answer == "done"]
+    return [event for one in done for event in facts.of_settlement(one, now_ms)]

@@ -1,0 +1,130 @@
+"""Where a store is: what its URL says to us, and what is left of it for pymongo."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from msgspec import Struct
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import split_options
+
+from jobmill.core.durations import to_ms
+from jobmill.core.limits import check_name, check_queue
+from jobmill.errors import Invalid
+
+COLLECTION = "monque_jobs"
+#: The queue that documents without one are in: Monque's, which knows no queues.
+QUEUE = "default"
+LOCK_TIMEOUT = "30m"
+
+Indexes: TypeAlias = Literal["monque", "lean", "none"]
+
+_FORM = "mongodb://user:password@host:27017/database, or mongodb+srv://…"
+_OURS = ("collection", "queue", "indexes", "lock_timeout", "recover_foreign")
+#: Options of pymongo that would break what this store relies on.
+_DECIDED = {
+    name.lower()
+    for name in ("w", "wTimeoutMS", "journal", "fsync", "readPreference", "readConcernLevel", "retryWrites")
+} | {"uuidrepresentation", "tz_aware", "document_class", "datetime_conversion", "unicode_decode_error_handler"}
+_NOT_IN_DATABASES = re.compile(r'[/\\. "$*<>:|?\x00]')
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A database of a server or replica set, the collection in it, and how it is shared with Monque."""
+
+    #: For pymongo: without the options that are ours.
+    address: str
+    #: For people: without password and options.
+    url: str
+    database: str
+    collection: str
+    queue: str
+    indexes: Indexes
+    #: A foreign claim that gave no sign for so long is stale.
+    lock_timeout_ms: int
+    recover_foreign: bool
+
+    @staticmethod
+    def read(url: str) -> Place:
+        """From `mongodb://host/db?collection=monque_jobs&indexes=lean&…`; other options are pymongo's."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("mongodb", "mongodb+srv"):
+            raise Invalid("url", _FORM, without_password(url))
+        database = unquote(parts.path[1:])
+        if not parts.netloc.rpartition("@")[2] or not database or _NOT_IN_DATABASES.search(database):
+            raise Invalid("url", _FORM, without_password(url), "the name of the database is part of it")
+        ours, rest = _split_options(parts.query)
+        query = f"?{urlencode(rest)}" if rest else ""
+        _check_driver_options(query[1:], url)
+        credentials, at, hosts = parts.netloc.rpartition("@")
+        user = credentials.partition(":")[0]
+        return Place(
+            address=f"{parts.scheme}://{parts.netloc}/{quote(database)}{query}",
+            url=f"{parts.scheme}://{user}{at}{hosts}/{database}",
+            database=database,
+            collection=_collection(ours.get("collection", COLLECTION)),
+            queue=check_queue(ours.get("queue", QUEUE)),
+            indexes=_indexes(ours.get("indexes", "lean")),
+            lock_timeout_ms=to_ms(ours.get("lock_timeout", LOCK_TIMEOUT), "lock_timeout"),
+            recover_foreign=_is_true(ours.get("recover_foreign", "true"), "recover_foreign"),
+        )
+
+    @property
+    def shown(self) -> str:
+        """Where the jobs are, in words without secrets."""
+        return f"{self.url}, collection {self.collection}"
+
+    def __repr__(self) -> str:
+        """Without secrets."""
+        return f"Place({self.shown!r})"
+
+
+def without_password(url: str) -> str:
+    """A URL as messages may show it: options may hold secrets, too."""
+    scheme, separator, rest = url.partition("?")[0].partition("://")
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host}"
+
+
+def _split_options(query: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Ours, and pymongo's, of which some may be given more than once."""
+    ours: dict[str, str] = {}
+    rest: list[tuple[str, str]] = []
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name.lower() in _DECIDED:
+            raise Invalid("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
+        if name in _OURS:
+            ours[name] = value
+        else:
+            rest.append((name, value))
+    return ours, rest
+
+
+def _check_driver_options(query: str, url: str) -> None:
+    """Have pymongo read its options here, which would only warn of those that it does not know."""
+    try:
+        if query:
+            split_options(query, validate=True, warn=False)
+    except (PyMongoError, ValueError, TypeError) as error:
+        raise Invalid("url", "options that Jobmill or pymongo has", without_password(url), str(error)) from error
+
+
+def _collection(name: str) -> str:
+    if "$" in name or name.startswith("system."):
+        raise Invalid("collection", 'a name without "$" that does not begin with "system."', name)
+    return check_name(name, "collection")
+
+
+def _indexes(given: str) -> Indexes:
+    for known in get_args(Indexes):
+        if given == known:
+            return known  # type: ignore[no-any-return]
+    raise Invalid("indexes", "monque, lean or none", given)
+
+
+def _is_true(given: str, field: str) -> bool:
+    if given not in ("true", "false"):
+        raise Invalid(field, "true or false", given)
+    return given == "true"

@@ -1,0 +1,135 @@
+"""Recurring jobs that both work: one run for each slot, whoever runs it, and none that stops for good."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+
+from tests.helpers import until
+from tests.interop.monque.monque import Generation
+from tests.interop.monque.process import MonqueProcess
+from tests.interop.monque.scene import Scene, scene_at
+
+pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
+
+ROUNDS = 12
+generations = pytest.mark.parametrize("generation", [1, 2])
+#: Its next slot is months away, or hours: it does not come by itself while a test runs.
+RARE = "0 0 1 1 *"
+
+
+@pytest.fixture
+async def scene(mongo_url: str, tmp_path: Path) -> AsyncIterator[Scene]:
+    async with scene_at(mongo_url, tmp_path) as made:
+        yield made
+
+
+async def have_slot_pass(scene: Scene, id: str) -> None:
+    """As if its time had come: for others this is what time does, too."""
+    which = {"_id": bson.ObjectId(id), "status": "pending"}
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    changed = await scene.documents.update_one(which, {"$set": {"nextRunAt": past}})
+    assert changed.modified_count == 1
+
+
+async def is_armed(scene: Scene, id: str) -> dict[str, Any]:
+    """The document, once it waits for a slot to come."""
+
+    async def waits() -> bool:
+        job = await scene.get(id)
+        return bool(job["status"] == "pending" and job["nextRunAt"] > datetime.now(UTC))
+
+    await until(waits, 20)
+    return await scene.get(id)
+
+
+def total(scene: Scene, *peers: MonqueProcess) -> int:
+    return len(scene.notes()) + sum(peer.runs().total() for peer in peers)
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+async def test_one_run_for_each_slot(scene: Scene, whose: str) -> None:
+    async with scene.peer(1, poll_ms=50) as one, scene.peer(2, poll_ms=50) as other:
+        if whose == "ours":
+            id = (await scene.jobs.enqueue("work", {"ms": 5}, cron=RARE, zone="UTC", key="often")).id
+        else:
+            id = await other.ask("enqueue", name="work", data={"ms": 5}, cron=RARE, zone="UTC", unique_key="often")
+        first = await is_armed(scene, id)
+        assert (first["repeatInterval"], first["timezone"], first["uniqueKey"]) == (RARE, "UTC", "often")
+        await one.ask("start")
+        await other.ask("start")
+        await scene.worker()
+        for n in range(ROUNDS):
+            await have_slot_pass(scene, id)
+            await until(lambda n=n: total(scene, one, other) == n + 1, 20)  # type: ignore[misc]
+            job = await is_armed(scene, id)
+            assert (job["nextRunAt"], job["failCount"]) == (first["nextRunAt"], 0)
+            assert total(scene, one, other) == n + 1
+        assert await scene.documents.count_documents({}) == 1
+        assert one.complaints() + other.complaints() == []
+        assert await other.ask("check") == {}
+
+
+async def test_the_zone_is_the_same_for_both(scene: Scene) -> None:
+    rule = {"cron": "30 4 * * *", "zone": "America/New_York"}
+    ours = (await scene.jobs.enqueue("work", key="a", **rule)).id  # type: ignore[arg-type]
+    async with scene.peer() as peer:
+        theirs = await peer.ask("enqueue", name="work", **rule)
+        assert (await scene.get(ours))["nextRunAt"] == (await scene.get(theirs))["nextRunAt"]
+        await peer.ask("start")
+        for id in (ours, theirs):
+            before = (await scene.get(id))["nextRunAt"]
+            await have_slot_pass(scene, id)
+            await until(lambda id=id: peer.runs()[id])  # type: ignore[misc]  # noqa: A006
+            assert (await is_armed(scene, id))["nextRunAt"] == before
+
+
+@generations
+async def test_what_monque_cannot_hold_is_armed_again_by_us(scene: Scene, generation: Generation) -> None:
+    """It takes an interval for a job that runs once, and ends it."""
+    id = (await scene.jobs.enqueue("work", every="1h", key="often")).id
+    async with scene.peer(generation) as peer:
+        assert "repeatInterval" not in await scene.get(id)
+        await peer.ask("start")
+        await peer.event("end")
+        assert (await scene.get(id))["status"] == "completed"
+        await scene.jobs.purge()
+        job = await scene.get(id)
+        assert job["status"] == "pending"
+        assert datetime.now(UTC) < job["nextRunAt"] <= datetime.now(UTC) + timedelta(hours=1)
+        assert (job["failCount"], peer.runs()) == (0, {id: 1})
+        await scene.jobs.purge()  # nothing happens
+        assert await scene.get(id) == job
+        assert await peer.ask("check") == {}
+    # Cancelled is cancelled, by whom it may be.
+    async with scene.peer(generation) as peer:
+        assert await peer.ask("cancel", job=id)
+        await scene.jobs.purge()
+        assert (await scene.get(id))["status"] == "cancelled"
+
+
+@generations
+async def test_what_fails_for_good_comes_again(scene: Scene, generation: Generation) -> None:
+    id = (await scene.jobs.enqueue("work", {"fails": 9}, cron=RARE, key="often", max_attempts=1)).id
+    slot = (await scene.get(id))["nextRunAt"]
+    worker = await scene.worker()
+    await have_slot_pass(scene, id)
+    await until(lambda: scene.notes())
+    job = await is_armed(scene, id)
+    assert (job["nextRunAt"], job["failCount"], job["failReason"]) == (slot, 0, "RuntimeError: attempt 1 is no good")
+    worker.terminate()
+    assert worker.wait(20) == 0
+    async with scene.peer(generation, max_retries=1) as peer:
+        await peer.ask("start")
+        await have_slot_pass(scene, id)
+        await peer.event("end")
+        assert (await scene.get(id))["status"] == "failed"  # Monque never runs it again
+        await scene.jobs.purge()
+        job = await scene.get(id)
+        assert (job["status"], job["nextRunAt"], job["failCount"]) == ("pending", slot, 0)
+        assert await peer.ask("check") == {}

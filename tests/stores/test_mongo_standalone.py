@@ -1,0 +1,53 @@
+"""MongoDB on a server that is in no replica set: no streams, no transactions, and all the rest of the contract."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pymongo
+import pytest
+
+from jobmill.errors import Invalid
+from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo.places import Place
+from jobmill.testing.contract import ProcessContract, StoreContract
+from jobmill.testing.contract.support import new
+from tests.contract.mongo_harness import MongoHarness
+
+pytestmark = pytest.mark.stores("mongo")
+
+
+@pytest.fixture
+async def harness(mongo_standalone_url: str) -> AsyncIterator[MongoHarness]:
+    """The store under test, opened and empty."""
+    harness = MongoHarness(mongo_standalone_url)
+    await harness.store.migrate()
+    await harness.store.open()
+    yield harness
+    await harness.store.close()
+
+
+class TestStandalone(StoreContract, ProcessContract):
+    """Everything but transactions."""
+
+
+async def test_it_is_said_once(mongo_standalone_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = MongoStore(mongo_standalone_url)
+    await store.migrate()
+    with caplog.at_level(logging.WARNING, "jobmill"):
+        for _ in range(2):
+            await store.open()
+            await store.wait_for_work(("mail",), store.now() + 5)
+        await store.close()
+    (record,) = caplog.records
+    assert "is in no replica set" in record.getMessage()
+
+
+async def test_nothing_is_enqueued_within_a_transaction_that_there_is_not(harness: MongoHarness) -> None:
+    client = pymongo.AsyncMongoClient[dict[str, Any]](Place.read(harness.url).address)
+    async with client, client.start_session() as session:
+        assert isinstance(harness.store, MongoStore)
+        with pytest.raises(Invalid, match="in no replica set: it has no transactions"):
+            await harness.store.enqueue_within(session, [new()])
