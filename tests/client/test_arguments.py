@@ -319,6 +319,12 @@ def whole_of_ints(payload: list[int], more: int = 5, *, other: str = "x") -> Non
 def whole_and_required(payload: Any, more: int) -> None: ...
 
 
+def nothing() -> None: ...
+
+
+def all_optional(a: int = 1) -> None: ...
+
+
 def whole_and_rest(ctx: Context, payload: Any, **rest: Any) -> None: ...
 
 
@@ -328,6 +334,8 @@ WHOLE: list[tuple[Callable[..., Any], bytes, dict[str, Any]]] = [
     (whole, b" 5", {"payload": 5}),
     (whole, b"null", {"payload": None}),
     (whole, b'{"payload":{"a":1}}', {"payload": {"a": 1}}),
+    (nothing, b"null", {}),
+    (all_optional, b" null ", {"a": 1}),
     (whole_of_ints, b"[1]", {"payload": [1], "more": 5, "other": "x"}),
     (whole_of_ints, b'{"payload":[1],"more":6}', {"payload": [1], "more": 6, "other": "x"}),
     (whole_and_rest, b"[1]", {"payload": [1]}),
@@ -349,6 +357,7 @@ def test_a_payload_that_is_no_object_arrives_whole(
         (whole_of_ints, b'["x"]', r"Expected `int`, got `str` - at `\$.payload\[0\]`"),
         (whole_and_required, b"[1]", "missing required field `more`"),
         (both, b"[1]", "Expected `object`, got `array`"),
+        (both, b"null", "missing required field"),
     ],
 )
 def test_a_whole_payload_has_to_fit_as_well(fn: Callable[..., Any], payload: bytes, message: str) -> None:

@@ -30,6 +30,7 @@ from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Released, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
 from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo.finding import Search
 from jobmill.stores.mongo.values import CODEC, date
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import claim, claim_one, fail, release, retry, settle, snooze, succeed
@@ -73,7 +74,8 @@ class Scene:
         found = await self.store._here.jobs.find_one({"_id": ObjectId(id)})
         assert found is not None
         del found["_id"]
-        found.get("jobmill", {}).pop("mark", None)
+        if isinstance(ours := found.get("jobmill"), dict):
+            ours.pop("mark", None)
         return found
 
 
@@ -426,14 +428,12 @@ RUNNABLE: list[tuple[str, Document]] = [
     ("failCount as a double", {"failCount": 2.0}),
     ("no data", {"data": None}),
     ("a priority of its own", {"priority": 5}),
-    ("extra fields", {"owner": {"a": [1]}, "jobmill": None}),
+    ("extra fields", {"owner": {"a": [1]}}),
 ]
 
 
 @pytest.mark.parametrize("more", [one[1] for one in RUNNABLE], ids=[one[0] for one in RUNNABLE])
 async def test_a_foreign_job_runs_and_is_left_as_its_own_process_would(scene: Scene, more: Document) -> None:
-    if "jobmill" in more:
-        more = {name: value for name, value in more.items() if name != "jobmill"}
     before = theirs(scene.t, **more)
     id = await scene.insert(**before)
     claimed = await scene.claim()
@@ -488,6 +488,8 @@ LEFT_ALONE: list[tuple[str, Document]] = [
     ("no date", {"nextRunAt": None}),
     ("another name", {"name": "elsewhere"}),
     ("running, and not for long", {"status": "processing", "claimedBy": "node-1"}),
+    ("something of another program where our part is", {"jobmill": "text"}),
+    ("nothing where our part is", {"jobmill": None}),
     ("running, by nobody, since never", {"status": "processing", "claimedBy": None, "lockedAt": None}),
 ]
 
@@ -515,6 +517,42 @@ async def test_a_due_time_that_is_no_date_is_reported_once(
             await scene.store.purge()
     (record,) = caplog.records
     assert str(id) in record.getMessage()
+
+
+@pytest.mark.parametrize("more", [one[1] for one in LEFT_ALONE], ids=[one[0] for one in LEFT_ALONE])
+async def test_what_is_left_alone_holds_nothing_up(scene: Scene, more: Document) -> None:
+    await scene.insert(**theirs(scene.t, **more))
+    others = [str(await scene.insert(**theirs(scene.t))) for _ in range(3)]
+    assert [one.job.id for one in await claim(scene.store, queues=("default",))] == others
+
+
+async def test_a_status_that_nobody_knows_is_reported_once(mongo_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(f"{mongo_url}{'&' if '?' in mongo_url else '?'}indexes=monque")
+    await scene.store.migrate()
+    id = await scene.insert(**theirs(scene.t, status="paused"))
+    await claim(scene.store, queues=("default",))
+    with caplog.at_level(logging.WARNING, "jobmill"):
+        for _ in range(3):
+            await scene.store.purge()
+    await scene.store.close()
+    (record,) = caplog.records
+    assert f"{id} in" in record.getMessage()
+    assert "cancelled but 'paused'" in record.getMessage()
+
+
+async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.put()
+    look = Search._lost
+
+    async def another_died_with_it(search: Search, limit: int) -> list[Document]:
+        left = {"status": "processing", "claimedBy": "jobmill:dead", "jobmill.leaseUntil": date(scene.t - 1)}
+        await scene.store._here.jobs.update_one({"status": "pending"}, {"$set": left})
+        return await look(search, limit)
+
+    monkeypatch.setattr(Search, "_lost", another_died_with_it)
+    assert [one.job.id for one in await claim(scene.store, queues=("default",))] == [ID]
 
 
 # ---------------------------------------------------------------------------------------------------- stale

@@ -136,6 +136,7 @@ class Turn(Search):
             job = store._job(document)
         lease = Lease(job.id, self._claim.token, self._queue, job.name, until_ms, locator_of(document, job))
         self.claimed.append(Broken(lease, why) if why else Claimed(job, lease))
+        self._handed.add(job.id)
         self._rooms[lease.name] -= 1
         if self._is_told:
             self.told += facts.of_claim(job, self._now_ms, lease_lost=is_lost)

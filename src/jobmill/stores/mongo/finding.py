@@ -19,11 +19,14 @@ from jobmill.stores.mongo.values import date, ms_of
 ORDER = [("priority", -1), ("nextRunAt", 1), ("_id", 1)]
 _PLACE = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobmill.id": 1}
 _FIRST = date(-(2**62))
+#: A claim could not be written into a `jobmill` of another program's that is one of these.
+_NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 
 #: While every claim is filled by jobs that wait, ended leases are looked for this often.
 ENDED_EVERY_S = 0.5
-#: What no other process heeds for half an hour is looked for this often.
+#: What gave no sign for the lock timeout is looked for this often: as a rule, and at most, where that timeout is short.
 STALE_EVERY_MS = 15_000
+_STALE_AT_MOST_EVERY_MS = 250
 
 
 class Found(Struct, frozen=True):
@@ -44,6 +47,7 @@ class Searched(Settles):
         self._names: set[str] = set()
         self._looked_for_ended = 0.0
         self._stale_from_ms = 0
+        self._stale_every_ms = max(_STALE_AT_MOST_EVERY_MS, min(STALE_EVERY_MS, self._place.lock_timeout_ms // 2))
         # What another claim of this process is just taking: to look for it would be in vain.
         self._taking: set[ObjectId] = set()
 
@@ -70,19 +74,24 @@ class Search:
         self._not_these = not_these
         self._now_ms = now_ms
         self._order: dict[str, int] = {}
+        # What an earlier look of this claim has got.
+        self._handed: set[str] = set()
         # Whether there was more than was asked for.
         self._is_cut = False
 
     async def _find(self, most: int) -> Found:
         """What may be claimed, in claim order and within the room of each name."""
-        spare = len(self._not_these) + len(self._store._taking)
+        spare = len(self._not_these) + len(self._store._taking) + len(self._handed)
         self._is_cut = False
         waiting = [one for one in await self._waiting(most + 1, spare) if not self._is_another(one)]
         lost = [] if len(waiting) > most and self._is_busy() else await self._lost(most + spare)
         taken: list[Document] = []
         rooms = dict(self._rooms)
         left: Document | None = None
-        for document in sorted([*waiting, *lost], key=_in_order):
+        # Two questions, one after the other: a job may have changed between them, and counts as it was seen last. Taken
+        # twice it would run twice under one token.
+        last_seen = {document["_id"]: document for document in (*waiting, *lost)}
+        for document in sorted(last_seen.values(), key=_in_order):
             name = document["name"]
             if rooms.get(name, 0) <= 0 or self._is_another(document):
                 continue
@@ -104,8 +113,9 @@ class Search:
         return time.monotonic() - self._store._looked_for_ended < ENDED_EVERY_S
 
     def _is_another(self, document: Document) -> bool:
-        """Whether a job is for nobody now: the same call settled it, or another claim is just taking it."""
-        return document["_id"] in self._store._taking or documents.id_of(document) in self._not_these
+        """Whether a job is for nobody now: this call settled it or has it already, or another claim is taking it."""
+        id = documents.id_of(document)
+        return document["_id"] in self._store._taking or id in self._not_these or id in self._handed
 
     async def _waiting(self, limit: int, spare: int) -> list[Document]:
         """Due jobs. Names with little room are asked for one by one, so that none hides another."""
@@ -129,7 +139,8 @@ class Search:
 
     def _due(self) -> Document:
         queue = self._store._queue_is(self._queue)
-        return {"jobmill.queue": queue, "status": "pending", "nextRunAt": {"$lte": date(self._now_ms)}}
+        due = {"status": "pending", "nextRunAt": {"$lte": date(self._now_ms)}}
+        return {"jobmill.queue": queue, **due, "jobmill": {"$not": {"$type": _NO_OBJECTS}}}
 
     async def _lost(self, limit: int) -> list[Document]:
         """Running jobs that nobody holds any more."""
@@ -145,7 +156,7 @@ class Search:
             query = {**stale(now_ms, store._place.lock_timeout_ms), **mine}
             foreign = await self._held_by_nobody(query, limit)
             # Where there is one there may be more.
-            store._stale_from_ms = now_ms + (0 if foreign else STALE_EVERY_MS)
+            store._stale_from_ms = now_ms + (0 if foreign else store._stale_every_ms)
             lost += foreign
         return lost
 

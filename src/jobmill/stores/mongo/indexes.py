@@ -26,6 +26,9 @@ ARMED = "jobmill_armed"
 PURGE = "jobmill_purge"
 LAST = "jobmill_last"
 
+#: One of Monque's.
+NAME_STATUS = "name_1_status_1"
+
 _MONQUE: list[list[tuple[str, int]]] = [
     [("status", 1), ("nextRunAt", 1)],
     [("name", 1), ("status", 1)],

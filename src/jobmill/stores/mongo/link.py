@@ -32,9 +32,9 @@ Collection: TypeAlias = AsyncCollection[Document]
 
 QUEUES, EVENTS, LOGS = "jobmill_queues", "jobmill_events", "jobmill_logs"
 
-#: How long a call may take in all: finding a server, sending, and trying once more where that is safe.
+#: How long a call may take in all: finding a server, sending, and trying once more where that is safe. For pymongo this
+#: takes the place of every other time limit, but for connecting.
 CALL_MS = 10_000
-SELECT_MS = 5_000
 CONNECT_MS = 5_000
 CLOSE_S = 1.5
 
@@ -107,7 +107,7 @@ _abandoned: set[Connected] = set()
 def _defaults(address: str) -> dict[str, Any]:
     """What is not said in the URL."""
     said = address.partition("?")[2].lower()
-    defaults = {"timeoutMS": CALL_MS, "serverSelectionTimeoutMS": SELECT_MS, "connectTimeoutMS": CONNECT_MS}
+    defaults = {"timeoutMS": CALL_MS, "connectTimeoutMS": CONNECT_MS}
     return {name: value for name, value in defaults.items() if f"{name.lower()}=" not in said}
 
 
@@ -157,5 +157,6 @@ def is_away(error: PyMongoError) -> bool:
 
 
 def _short(error: PyMongoError) -> str:
-    text = str(error)
+    # Behind it pymongo writes all that it knows of all servers.
+    text = str(error).partition(", Topology Description:")[0]
     return text if len(text) <= 300 else f"{text[:299]}…"

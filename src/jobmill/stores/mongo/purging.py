@@ -15,7 +15,7 @@ from jobmill.core.recurrence import next_slot
 from jobmill.errors import Invalid
 from jobmill.stores.mongo import documents, indexes
 from jobmill.stores.mongo.changing import Changes
-from jobmill.stores.mongo.documents import CLEAN, FINAL, slot_fields
+from jobmill.stores.mongo.documents import CLEAN, FINAL, STATE, slot_fields
 from jobmill.stores.mongo.link import Document, told_apart
 from jobmill.stores.mongo.values import date
 
@@ -47,20 +47,27 @@ class Purges(Changes):
         return Purged(removed, more=len(past) > limit)
 
     async def _report_odd(self) -> None:
-        """A job whose due time is no date will never run, here or elsewhere: somebody should know, once."""
+        """A job whose due time is no date, or whose status nobody knows, will never run: somebody should know, once."""
         if not self._names:
             return
-        mine = {"jobmill.queue": None, "name": {"$in": list(self._names)}, "status": "pending"}
-        query = {**mine, "nextRunAt": {"$type": _NO_DATES}}
-        for document in await self._found(query, {"nextRunAt": 1}, indexes.DUE, 100):
-            if document["_id"] not in self._reported and len(self._reported) < MOST_REPORTED:
-                self._reported.add(document["_id"])
-                log.warning(
-                    "the job %s in %s will never run: its nextRunAt is no date but %r",
-                    document["_id"],
-                    self._place.shown,
-                    document.get("nextRunAt"),
-                )
+        mine = {"jobmill.queue": None, "name": {"$in": list(self._names)}}
+        no_dates = {**mine, "status": "pending", "nextRunAt": {"$type": _NO_DATES}}
+        for document in await self._found(no_dates, _ODD, indexes.DUE, 100):
+            self._report_once(document, f"its nextRunAt is no date but {document.get('nextRunAt')!r}")
+        if indexes.NAME_STATUS in self._hints:  # without it all documents would be read; then only the stream tells
+            unknown = {**mine, "status": {"$nin": list(STATE)}}
+            for document in await self._found(unknown, _ODD, indexes.NAME_STATUS, 100):
+                self._report_once(document, _no_such_status(document))
+
+    def _report_new(self, document: Document) -> None:
+        """The same of a job that another program just wrote."""
+        if not documents.is_known(document):
+            self._report_once(document, _no_such_status(document))
+
+    def _report_once(self, document: Document, why: str) -> None:
+        if document["_id"] not in self._reported and len(self._reported) < MOST_REPORTED:
+            self._reported.add(document["_id"])
+            log.warning("the job %s in %s will never run: %s", document["_id"], self._place.shown, why)
 
     async def _too_old(self, limit: int, now_ms: int) -> dict[ObjectId, Document]:
         # What a Monque ran again after that time is its own to remove.
@@ -119,7 +126,12 @@ class Purges(Changes):
                 await self._here.jobs.update_one(as_seen, {"$unset": {"jobmill.armed": ""}})
 
 
+_ODD = {"nextRunAt": 1, "status": 1}
 _SHOWN = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0}
+
+
+def _no_such_status(document: Document) -> str:
+    return f"its status is none of {', '.join(STATE)} but {document.get('status')!r}"
 
 
 def _next_run(document: Document, job: Job, now_ms: int) -> Document:

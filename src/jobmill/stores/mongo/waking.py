@@ -169,6 +169,7 @@ class Watch:
             changed = said.get("updateDescription", {}).get("updatedFields", {})
             self.tell(None, ms_of(changed.get("nextRunAt")))
         elif self._store._knows(document.get("name")):
+            self._store._report_new({**document, **said["documentKey"]})
             queue = (document.get("jobmill") or {}).get("queue", self._store._place.queue)
             self.tell(str(queue), ms_of(document.get("nextRunAt")))
 
@@ -246,6 +247,7 @@ def _pipeline(collection: str) -> list[Document]:
         "operationType": 1,
         "documentKey": 1,
         "fullDocument.name": 1,
+        "fullDocument.status": 1,
         "fullDocument.nextRunAt": 1,
         "fullDocument.jobmill.queue": 1,
         "updateDescription.updatedFields.nextRunAt": 1,
