@@ -543,16 +543,16 @@ async def test_a_status_that_nobody_knows_is_reported_once(mongo_url: str, caplo
 async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await scene.put()
+    ids = [await scene.put(), await scene.put(id="second"), await scene.put(id="third")]
     look = Search._lost
 
     async def another_died_with_it(search: Search, limit: int) -> list[Document]:
         left = {"status": "processing", "claimedBy": "jobmill:dead", "jobmill.leaseUntil": date(scene.t - 1)}
-        await scene.store._here.jobs.update_one({"status": "pending"}, {"$set": left})
+        await scene.store._here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
         return await look(search, limit)
 
     monkeypatch.setattr(Search, "_lost", another_died_with_it)
-    assert [one.job.id for one in await claim(scene.store, queues=("default",))] == [ID]
+    assert [one.job.id for one in await claim(scene.store, queues=("default",))] == ids
 
 
 # ---------------------------------------------------------------------------------------------------- stale
