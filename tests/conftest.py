@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from tests.servers.redis import RedisServer, RedisServers, Rooms
     from tests.servers.redis_groups import RedisCluster, RedisSentinel
 
-STORES = ("memory", "sqlite", "postgres", "redis", "mongo")
+SERVERS = ("postgres", "redis", "mongo")
+STORES = ("memory", "sqlite", *SERVERS)
 
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
@@ -98,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         if callspec is not None and (
             any(_is_older(fixture, value) for fixture, value in callspec.params.items())
-            or ("_long_sequence_" in item.name and callspec.params.get("store_name") in VERSIONS.values())
+            or ("_long_sequence_" in item.name and callspec.params.get("store_name") in SERVERS)
         ):
             item.add_marker(pytest.mark.slow)
     chosen = config.getoption("--store")

@@ -29,6 +29,7 @@ async def harness(mongo_standalone_url: str) -> AsyncIterator[MongoHarness]:
     await harness.store.close()
 
 
+@pytest.mark.slow  # the same statements as on a replica set: for the whole run
 class TestStandalone(StoreContract, ProcessContract):
     """Everything but transactions."""
 

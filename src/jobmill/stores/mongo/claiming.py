@@ -6,10 +6,11 @@ is a find-and-modify: one round trip instead of two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bson import ObjectId
-from pymongo import ReturnDocument
+from pymongo import ReturnDocument, UpdateMany
 
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claimed, Lease
@@ -31,10 +32,11 @@ TURNS = 20
 class Turn(Search):
     """The claim of one queue."""
 
-    def __init__(self, *args: Any, is_told: bool) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.claimed: list[Claimed | Broken] = []
-        self._is_told = is_told
+        #: Whether the queue's feed is on.
+        self.is_told = False
         self.told: list[Event] = []
 
     async def limited(self) -> int | None:
@@ -59,16 +61,41 @@ class Turn(Search):
         ends_ms = known.window_ends_ms if now_ms < known.window_ends_ms else now_ms + _per_ms(known)
         return max(due_ms, ends_ms)
 
-    async def free(self, locked: Locked | None, room: int | None) -> int | None:
-        """Claim up to the room there is; when there may be more."""
+    async def look(self) -> Found:
+        """What may be claimed, for a bulk that settles as well: then `free` goes on from there."""
+        return await self._find(self._n)
+
+    def settled(self, done: set[str]) -> None:
+        """Only these were settled meanwhile: whatever was not may be claimed, if there is room for it."""
+        self._is_cut |= done != self._not_these
+        self._not_these = done
+
+    def writes(self, found: Found, locked: Locked | None = None) -> list[UpdateMany]:
+        """What takes all that was found, as far as it is still to be had then."""
+        return [
+            UpdateMany(
+                {"_id": {"$in": _ids(some)}, **self._still(is_lost), **(locked.holds if locked else {})},
+                self._leased(is_lost),
+                hint=BY_ID,
+            )
+            for some, is_lost in ((found.lost, True), (found.waiting, False))
+            if some
+        ]
+
+    async def free(self, locked: Locked | None, room: int | None, written: Found | None = None) -> int | None:
+        """Claim up to the room there is; when there may be more. What was written already is only read."""
         most = self._n if room is None else min(self._n, room)
         for _ in range(TURNS):
             wanted = most - len(self.claimed)
             if wanted <= 0 or not any(self._rooms.values()):
                 break
-            found = await self._find(wanted)
-            taken = await self._take_all(found, locked)
-            if taken == len(found.waiting) + len(found.lost) and (taken == wanted or not self._is_cut):
+            if written is not None:
+                found, written = written, None
+                taken = self._hand_out(found, await self._got(found))
+            else:
+                found = await self._find(wanted)
+                taken = await self._take_all(found, locked)
+            if taken == len(found) and (taken == wanted or not self._is_cut):
                 self.claimed.sort(key=lambda one: self._order[one.lease.id])
                 return found.next_due_ms if found.next_due_ms is not None else await self._next_due()
             # Others were quicker, or were just about to be: there may be more behind.
@@ -76,37 +103,35 @@ class Turn(Search):
 
     async def _take_all(self, found: Found, locked: Locked | None) -> int:
         """Take what was found, as far as it is still to be had; how many that were."""
-        store, count, before = self._store, len(found.waiting) + len(found.lost), len(self.claimed)
+        store = self._store
         if locked is not None:
-            await store._count_claims(self._queue, locked, count, self._now_ms)
-        ids = {document["_id"] for document in (*found.waiting, *found.lost)}
-        store._taking |= ids
-        try:
-            for some, is_lost in ((found.lost, True), (found.waiting, False)):
-                for document in await self._take(some, is_lost, locked):
-                    self._hand_out(document, is_lost)
-        finally:
-            store._taking -= ids
-        taken = len(self.claimed) - before
+            await store._count_claims(self._queue, locked, len(found), self._now_ms)
+        with store._taking(found):
+            taken = self._hand_out(found, await self._take(found, locked) if len(found) else [])
         if locked is not None:
-            await store._count_claims(self._queue, locked, taken - count, self._now_ms)
+            await store._count_claims(self._queue, locked, taken - len(found), self._now_ms)
         return taken
 
-    async def _take(self, some: list[Document], is_lost: bool, locked: Locked | None) -> list[Document]:
+    async def _take(self, found: Found, locked: Locked | None) -> list[Document]:
         """Those of these jobs that are still to be had, now under our token; as they are then."""
-        if not some:
-            return []
         jobs = self._store._here.jobs
-        ids: list[ObjectId] = [document["_id"] for document in some]
-        query = self._still(is_lost) | (locked.holds if locked else {})
-        update = self._leased(is_lost)
-        if len(ids) == 1:
-            one = await jobs.find_one_and_update(
-                {"_id": ids[0], **query}, update, return_document=ReturnDocument.AFTER, hint=BY_ID
-            )
-            return [one] if one else []
-        await jobs.update_many({"_id": {"$in": ids}, **query}, update, hint=BY_ID)
-        return await jobs.find({"_id": {"$in": ids}, **self._mine()}, hint=BY_ID).to_list()
+        if len(found) > 1:
+            await jobs.bulk_write(self.writes(found, locked), ordered=False)
+            return await self._got(found)
+        is_lost = bool(found.lost)
+        query = {"_id": (found.lost or found.waiting)[0]["_id"], **self._still(is_lost)}
+        query |= locked.holds if locked else {}
+        one = await jobs.find_one_and_update(
+            query, self._leased(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
+        )
+        return [one] if one else []
+
+    async def _got(self, found: Found) -> list[Document]:
+        """Those of these jobs that have our token."""
+        if not len(found):
+            return []
+        ids = _ids([*found.lost, *found.waiting])
+        return await self._store._here.jobs.find({"_id": {"$in": ids}, **self._mine()}, hint=BY_ID).to_list()
 
     def _still(self, is_lost: bool) -> Document:
         """The filter by which they were found, repeated: another may have been quicker."""
@@ -125,7 +150,14 @@ class Turn(Search):
     def _leased(self, is_lost: bool) -> Document:
         return leased(self._claim.worker, self._claim.token, self._claim.lease_ms, self._now_ms, is_lost=is_lost)
 
-    def _hand_out(self, document: Document, is_lost: bool) -> None:
+    def _hand_out(self, found: Found, got: Sequence[Document]) -> int:
+        """Give those to the caller; how many they are."""
+        lost = set(_ids(found.lost))
+        for document in got:
+            self._hand_out_one(document, document["_id"] in lost)
+        return len(got)
+
+    def _hand_out_one(self, document: Document, is_lost: bool) -> None:
         store = self._store
         until_ms = self._now_ms + self._claim.lease_ms
         why = ""
@@ -138,8 +170,12 @@ class Turn(Search):
         self.claimed.append(Broken(lease, why) if why else Claimed(job, lease))
         self._handed.add(job.id)
         self._rooms[lease.name] -= 1
-        if self._is_told:
+        if self.is_told:
             self.told += facts.of_claim(job, self._now_ms, lease_lost=is_lost)
+
+
+def _ids(some: Sequence[Document]) -> list[ObjectId]:
+    return [document["_id"] for document in some]
 
 
 def leased(worker: str, token: str, lease_ms: int, now_ms: int, *, is_lost: bool) -> Document:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from bson import ObjectId
@@ -37,6 +39,12 @@ class Found(Struct, frozen=True):
     #: When the next one that waits is due, where that is known: it is now or before.
     next_due_ms: int | None
 
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.lost)
+
+
+NOTHING = Found(waiting=[], lost=[], next_due_ms=None)
+
 
 class Searched(Settles):
     """What claims of this process know of each other."""
@@ -48,8 +56,20 @@ class Searched(Settles):
         self._looked_for_ended = 0.0
         self._stale_from_ms = 0
         self._stale_every_ms = max(_STALE_AT_MOST_EVERY_MS, min(STALE_EVERY_MS, self._place.lock_timeout_ms // 2))
-        # What another claim of this process is just taking: to look for it would be in vain.
-        self._taking: set[ObjectId] = set()
+        # What another claim of this process is just taking: to look for it would be in vain. And how many jobs are
+        # looked for right now: who looks at the same time finds the same ones.
+        self._in_hand: set[ObjectId] = set()
+        self._looked_for = 0
+
+    @contextlib.contextmanager
+    def _taking(self, found: Found) -> Iterator[None]:
+        """Other claims leave these alone meanwhile."""
+        ids = {document["_id"] for document in (*found.waiting, *found.lost)}
+        self._in_hand |= ids
+        try:
+            yield
+        finally:
+            self._in_hand -= ids
 
 
 class Search:
@@ -81,10 +101,15 @@ class Search:
 
     async def _find(self, most: int) -> Found:
         """What may be claimed, in claim order and within the room of each name."""
-        spare = len(self._not_these) + len(self._store._taking) + len(self._handed)
+        store = self._store
+        spare = len(self._not_these) + len(store._in_hand) + len(self._handed) + store._looked_for
         self._is_cut = False
-        waiting = [one for one in await self._waiting(most + 1, spare) if not self._is_another(one)]
-        lost = [] if len(waiting) > most and self._is_busy() else await self._lost(most + spare)
+        store._looked_for += most
+        try:
+            waiting = [one for one in await self._waiting(most + 1, spare) if not self._is_another(one)]
+            lost = [] if len(waiting) > most and self._is_busy() else await self._lost(most + spare)
+        finally:
+            store._looked_for -= most
         taken: list[Document] = []
         rooms = dict(self._rooms)
         left: Document | None = None
@@ -93,9 +118,9 @@ class Search:
         last_seen = {document["_id"]: document for document in (*waiting, *lost)}
         for document in sorted(last_seen.values(), key=_in_order):
             name = document["name"]
-            if rooms.get(name, 0) <= 0 or self._is_another(document):
+            if self._is_another(document):
                 continue
-            if len(taken) < most:
+            if rooms.get(name, 0) > 0 and len(taken) < most:
                 rooms[name] -= 1
                 taken.append(document)
             elif left is None and document["status"] == "pending":
@@ -115,7 +140,7 @@ class Search:
     def _is_another(self, document: Document) -> bool:
         """Whether a job is for nobody now: this call settled it or has it already, or another claim is taking it."""
         id = documents.id_of(document)
-        return document["_id"] in self._store._taking or id in self._not_these or id in self._handed
+        return document["_id"] in self._store._in_hand or id in self._not_these or id in self._handed
 
     async def _waiting(self, limit: int, spare: int) -> list[Document]:
         """Due jobs. Names with little room are asked for one by one, so that none hides another."""

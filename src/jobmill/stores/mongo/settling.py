@@ -66,8 +66,12 @@ def guard(token: str, claimed_by: str, now_ms: int) -> Document:
 class Settles(Enqueues):
     """The first half of an exchange."""
 
-    async def _settle(self, settlements: Sequence[Settlement], now_ms: int) -> list[Settled]:
-        """Write what was decided; an answer for each in order."""
+    async def _settle(
+        self, settlements: Sequence[Settlement], now_ms: int, also: Sequence[Write] = (), matching: int = 0
+    ) -> list[Settled]:
+        """Write what was decided; an answer for each in order. What also is to be written, and may match so many, goes
+        along: it must bear being written twice.
+        """
         if not settlements:
             return []
         held = await self._located([one.lease for one in settlements])
@@ -84,8 +88,9 @@ class Settles(Enqueues):
             for n, (settlement, one) in enumerate(zip(settlements, held, strict=True))
             if one is not None and first[settlement.lease.id] != n
         ]
-        for some in (meant, *([one] for one in rest)):
-            for n, answer in (await self._settle_each(some, now_ms)).items():
+        bulks = [(meant, also, matching), *(([one], (), 0) for one in rest)]
+        for some, more, matches in bulks:
+            for n, answer in (await self._settle_each(some, now_ms, more, matches)).items():
                 answers[n] = answer
         return answers
 
@@ -103,14 +108,17 @@ class Settles(Enqueues):
                 held.append(None)
         return held
 
-    async def _settle_each(self, meant: list[tuple[int, Settlement, Held]], now_ms: int) -> dict[int, Settled]:
-        if not meant:
-            return {}
+    async def _settle_each(
+        self, meant: list[tuple[int, Settlement, Held]], now_ms: int, also: Sequence[Write], matching: int
+    ) -> dict[int, Settled]:
         mark = new_object_id()
         bulk = _Bulk()
         for n, settlement, held in meant:
             bulk.add(n, settlement, held, mark, now_ms)
-        written = await self._write(bulk.writes(now_ms), len(meant), mark, [held.locator.id for *_, held in meant])
+        writes = [*bulk.writes(now_ms), *also]
+        if not writes:
+            return {}
+        written = await self._write(writes, len(meant) + matching, mark, [held.locator.id for *_, held in meant])
         answers: dict[int, Settled] = {}
         for n, _, held in meant:
             why = next((written.errors[place] for place in bulk.places[n] if place in written.errors), None)
