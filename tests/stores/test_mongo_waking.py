@@ -11,10 +11,11 @@ import pymongo
 import pytest
 
 from jobmill.core.changes import Cancel, Requeue
-from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo import MongoStore, waking
 from jobmill.stores.mongo.places import Place
 from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.support import claim, new, put_one
+from tests.helpers import until
 
 pytestmark = pytest.mark.stores("mongo")
 
@@ -134,3 +135,42 @@ async def test_a_stream_that_was_ended_goes_on(scene: Scene) -> None:
         await scene.insert()
         await woken(sleep)
         await scene.ready()
+
+
+async def streams(client: Client) -> int:
+    """How many change streams the server holds for us."""
+    found = await client.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"appName": "jobmill"}}])
+    return sum("$changeStream" in repr(one) for one in await found.to_list())
+
+
+async def test_a_stream_is_closed_where_nobody_sleeps_and_opened_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = scene.sleep()
+
+    async def is_open() -> bool:
+        return await streams(scene.client) > 0
+
+    async def is_closed() -> bool:
+        return await streams(scene.client) == 0
+
+    await until(is_open, PATIENCE_S)
+    monkeypatch.setattr(waking, "UNUSED_S", 0.0)
+    sleep.cancel()
+    await until(is_closed, PATIENCE_S)
+    await scene.insert()
+    await woken(scene.sleep())
+    await claim(scene.store, queues=QUEUES)
+    await scene.ready()
+    sleep = scene.sleep()
+    await scene.insert()
+    await woken(sleep)
+
+
+async def test_a_database_that_was_dropped_is_watched_again(scene: Scene) -> None:
+    await scene.client.drop_database(scene.store._place.database)
+    await scene.store.migrate()
+    await scene.ready()
+    sleep = scene.sleep()
+    await scene.insert()
+    await woken(sleep)

@@ -6,7 +6,7 @@ is a find-and-modify: one round trip instead of two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bson import ObjectId
@@ -61,9 +61,14 @@ class Turn(Search):
         ends_ms = known.window_ends_ms if now_ms < known.window_ends_ms else now_ms + _per_ms(known)
         return max(due_ms, ends_ms)
 
-    async def look(self) -> Found:
-        """What may be claimed, for a bulk that settles as well: then `free` goes on from there."""
-        return await self._find(self._n)
+    async def look(self, queues: Collection[str]) -> tuple[Found, dict[str, Known]]:
+        """What may be claimed, for a bulk that settles as well: then `free` goes on from there. And what is set for
+        these queues.
+        """
+        self._ask_known = queues
+        found = await self._find(self._n)
+        self._ask_known = ()
+        return found, self.known if self.known is not None else await self._store._known(queues)
 
     def settled(self, done: set[str]) -> None:
         """Only these were settled meanwhile: whatever was not may be claimed, if there is room for it."""

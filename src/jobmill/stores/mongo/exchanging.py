@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -80,7 +79,7 @@ class Exchanges(Searched):
             return _First(), await self._known(queues)
         ids = {one.lease.id for one in settlements}
         turn = Turn(self, claim.queues[0], claim, claim.names, claim.n, ids, now_ms)
-        found, known = await asyncio.gather(turn.look(), self._known(queues))
+        found, known = await turn.look(queues)
         said = known.get(claim.queues[0], UNKNOWN)
         if said.settings.paused or said.is_limited or len(found) < 2:
             return _First(), known
