@@ -136,7 +136,8 @@ class Turn(Search):
         if not len(found):
             return []
         ids = _ids([*found.lost, *found.waiting])
-        return await self._store._here.jobs.find({"_id": {"$in": ids}, **self._mine()}, hint=BY_ID).to_list()
+        jobs, query = self._store._here.jobs, {"_id": {"$in": ids}, **self._mine()}
+        return await jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
 
     def _still(self, is_lost: bool) -> Document:
         """The filter by which they were found, repeated: another may have been quicker."""

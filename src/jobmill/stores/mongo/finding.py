@@ -106,7 +106,9 @@ class Search:
     async def _find(self, most: int) -> Found:
         """What may be claimed, in claim order and within the room of each name."""
         store = self._store
-        spare = len(self._not_these) + len(store._in_hand) + len(self._handed) + store._looked_for
+        # What is yet to be settled is not found; what this call made wait again may be.
+        settled = 0 if self._ask_known else len(self._not_these)
+        spare = settled + len(store._in_hand) + len(self._handed) + store._looked_for
         self._is_cut = False
         store._looked_for += most
         try:
@@ -163,7 +165,7 @@ class Search:
         query = {**self._due(), "name": name}
         jobs = store._here.jobs
         found = await store._hinted(
-            indexes.CLAIM, lambda hint: jobs.find(query, _PLACE, **hint).sort(ORDER).limit(limit).to_list()
+            indexes.CLAIM, lambda hint: jobs.find(query, _PLACE, **_at_once(limit), **hint).sort(ORDER).to_list()
         )
         self._is_cut |= len(found) == limit
         return found
@@ -181,7 +183,8 @@ class Search:
         ]
 
         async def ask(hint: dict[str, Any]) -> list[Document]:
-            return await (await store._here.jobs.aggregate(stages, **hint)).to_list()
+            size = limit + len(self._ask_known) + 1
+            return await (await store._here.jobs.aggregate(stages, batchSize=size, **hint)).to_list()
 
         both = await store._hinted(indexes.CLAIM, ask)
         found = [one for one in both if "status" in one]
@@ -215,7 +218,7 @@ class Search:
     async def _held_by_nobody(self, query: Document, limit: int) -> list[Document]:
         jobs = self._store._here.jobs
         return await self._store._hinted(
-            indexes.LEASE, lambda hint: jobs.find(query, _PLACE, **hint).limit(limit).to_list()
+            indexes.LEASE, lambda hint: jobs.find(query, _PLACE, **_at_once(limit), **hint).to_list()
         )
 
     async def _running(self) -> int:
@@ -242,6 +245,11 @@ class Search:
             indexes.DUE, lambda hint: jobs.find(query, shown, **hint).sort("nextRunAt", 1).limit(1).to_list()
         )
         return ms_of(first[0]["nextRunAt"]) if first else None
+
+
+def _at_once(limit: int) -> dict[str, Any]:
+    """So many, in one answer: as a rule the first has no more than a hundred."""
+    return {"limit": limit, "batch_size": limit + 1}
 
 
 def _in_order(document: Document) -> tuple[float, int, bytes]:
