@@ -1,4 +1,4 @@
-"""The command: `python3 dev.py bench [--quick] [--store NAME] [--measure NAME] [--rounds N]`."""
+"""The command: `python3 dev.py bench [--quick] [--store NAME] [--measure NAME] [--peer NAME] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,10 @@ from bench.figures import Results
 from bench.lab import Lab
 from bench.measures import KINDS, MEASURES, chosen
 from bench.ours import about
-from bench.peers import (
-    bare_sqlite,
-    bullmq_node_redis,
-    bullmq_python_redis,
-    graphile_postgres,
-    huey_sqlite,
-    node,
-    pgqueuer_postgres,
-    procrastinate_postgres,
-)
+from bench.peers import bare_sqlite, bullmq_node_redis, graphile_postgres, huey_sqlite, node
+from bench.peers.about import About
+from bench.postgres import contenders as on_postgres
+from bench.redis import contenders as on_redis
 from bench.report import Report, show, write
 from bench.scale import FULL, QUICK, Scale
 from bench.servers import Servers
@@ -42,9 +36,12 @@ STORES = ("sqlite", "memory", "postgres", "redis")
 CONTENDERS = {
     "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
     "memory": (),
-    "postgres": (about.ON_POSTGRES, pgqueuer_postgres.ABOUT, procrastinate_postgres.ABOUT, graphile_postgres.ABOUT),
-    "redis": (about.ON_REDIS, bullmq_node_redis.ABOUT, bullmq_python_redis.ABOUT),
+    "postgres": (about.ON_POSTGRES, *(peer.about for peer in on_postgres.PLAIN if peer is not on_postgres.OURS)),
+    "redis": (about.ON_REDIS, *(peer.about for peer in on_redis.PEERS if peer is not on_redis.OURS)),
 }
+#: All of a name, or what stands before its first comma, for all that have it.
+NAMES = [peer.name for peer in (*on_redis.PEERS[1:], *on_postgres.PLAIN[1:])]
+PEERS = sorted({*NAMES, *(name.partition(",")[0] for name in NAMES)})
 ON_NODE = {"postgres": graphile_postgres.ABOUT.name, "redis": bullmq_node_redis.ABOUT.name}
 INTERRUPTED = 130
 #: Where stdout is no terminal.
@@ -57,6 +54,7 @@ Folder = click.Path(file_okay=False, path_type=Path)
 @click.option("--quick", is_flag=True, help="Less of everything, within three minutes; for a first look.")
 @click.option("--store", "stores", multiple=True, type=click.Choice(STORES), help="Only this store; repeatable.")
 @click.option("--measure", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this; repeatable.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="On servers only this; repeatable.")
 @click.option("--rounds", type=click.IntRange(1), help=f"How often each has its turn ({FULL.rounds}; {QUICK.rounds}).")
 @click.option("--seed", default=1, show_default=True, help="For the gaps between single enqueues.")
 @click.option("--dir", "place", type=Folder, help="Where the databases lie meanwhile: a disk that counts.")
@@ -65,6 +63,7 @@ def main(
     quick: bool,
     stores: tuple[str, ...],
     kinds: tuple[str, ...],
+    peers: tuple[str, ...],
     rounds: int | None,
     seed: int,
     place: Path | None,
@@ -78,13 +77,19 @@ def main(
     scale = QUICK if quick else FULL
     if rounds is not None:
         scale = structs.replace(scale, rounds=rounds)
-    if out is None and not (quick or kinds):
+    if out is None and not (quick or kinds or peers):
         out = RESULTS
-    sys.exit(_bench(scale, stores or STORES, chosen(kinds or KINDS, stores or STORES), seed, place, out))
+    sys.exit(_bench(scale, stores or STORES, chosen(kinds or KINDS, stores or STORES), peers, seed, place, out))
 
 
 def _bench(
-    scale: Scale, stores: Sequence[str], names: Sequence[str], seed: int, place: Path | None, out: Path | None
+    scale: Scale,
+    stores: Sequence[str],
+    names: Sequence[str],
+    peers: Sequence[str],
+    seed: int,
+    place: Path | None,
+    out: Path | None,
 ) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
@@ -95,9 +100,9 @@ def _bench(
         Watch(Console(stderr=True)) as watch,
     ):
         described = machine.describe(Path(folder))
-        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, servers) for name in names}
+        labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, servers, peers) for name in names}
         interrupted = _measure(labs, results, watch)
-        described |= servers.describe() | _on_node(stores, results)
+        described |= servers.describe() | _on_node(stores, labs, results)
     described["load average"] += f" before, {machine.load()} after"
     _judge(names, results)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -111,7 +116,7 @@ def _bench(
             seed=seed,
             machine=described,
             scale=scale,
-            contenders=tuple(one for store in stores for one in CONTENDERS[store]),
+            contenders=tuple(_contenders(stores, labs)),
             measures={name: MEASURES[name].about for name in names},
             verdicts=results.verdicts,
             figures=results.figures,
@@ -124,8 +129,17 @@ def _bench(
     return 1 if results.faults else 0
 
 
-def _on_node(stores: Sequence[str], results: Results) -> dict[str, str]:
-    there = {store for store, peer in ON_NODE.items() if store in stores and peer not in results.missing}
+def _contenders(stores: Sequence[str], labs: dict[str, Lab]) -> Iterator[About]:
+    """Those of which the report tells: ourselves, and who was asked for."""
+    for store in stores:
+        for one in CONTENDERS[store]:
+            if one.package == "jobmill" or any(lab.wants(one.name) for lab in labs.values()):
+                yield one
+
+
+def _on_node(stores: Sequence[str], labs: dict[str, Lab], results: Results) -> dict[str, str]:
+    wanted = [peer for store, peer in ON_NODE.items() if store in stores and any(x.wants(peer) for x in labs.values())]
+    there = [peer for peer in wanted if peer not in results.missing]
     return {"node": node.versions()} if there else {}
 
 

@@ -49,6 +49,11 @@ class Child(Generic[R]):
             bufsize=0,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def wait_for(self, word: str) -> None:
         """Until it calls `say` or `halt` with this word."""
         assert self._process.stdout is not None
@@ -71,6 +76,11 @@ class Child(Generic[R]):
         if self._process.returncode != 0 or not lines:
             raise self._broken(output)
         return msgspec.json.decode(lines[-1], type=self._type)
+
+    def kill(self) -> None:
+        """With kill -9, as a machine without memory does it; it is gone when this returns."""
+        self._process.kill()
+        self._process.wait()
 
     def _broken(self, output: bytes) -> Broken:
         self._errors.seek(0)
@@ -127,8 +137,9 @@ def _main(name: str, arguments: str) -> None:
     faulthandler.dump_traceback_later(LIMIT_S, exit=True)
     module, _, function = name.partition(":")
     answer = getattr(importlib.import_module(module), function)(**msgspec.json.decode(arguments))
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.flush()
+    # Not stdout itself: where PYTHONUNBUFFERED is set, it may write a long answer in part only.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+        out.write(msgspec.json.encode(answer) + b"\n")
 
 
 if __name__ == "__main__":

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from msgspec import Struct
-
 from bench.lab import Lab
+from bench.peers.peer import Peer
+
+#: We are measured whoever else is asked for.
+OURS = "jobmill"
 
 
-class Contender(Struct, frozen=True):
-    """A job queue on a server."""
-
-    name: str
-    #: Why it cannot be measured, if it cannot.
-    missing: Callable[[], str | None]
-    #: Make what it keeps its jobs in at this URL, and so many jobs.
-    fill: Callable[[str, int], None]
-
-
-def is_there(lab: Lab, contender: Contender) -> bool:
-    """Whether it can be measured; if not, the report says why."""
-    lab.prepare(f"looking for {contender.name}")
-    why = contender.missing()
+def is_there(lab: Lab, peer: Peer) -> bool:
+    """Whether it was asked for and can be measured; if it cannot, the report says why."""
+    if peer.name != OURS and not lab.wants(peer.name):
+        return False
+    lab.prepare(f"looking for {peer.name}")
+    why = peer.missing()
     if why is not None:
-        lab.results.missing[contender.name] = why
+        lab.results.missing[peer.name] = why
     return why is None

@@ -47,6 +47,7 @@ class Lab:
         results: Results,
         watch: Progress,
         servers: Servers,
+        peers: Sequence[str] = (),
     ) -> None:
         self.measure = measure
         self.scale = scale
@@ -57,6 +58,8 @@ class Lab:
         self._place.mkdir()
         self._watch = watch
         self.servers = servers
+        #: Only these are measured beside us; empty: all.
+        self.peers = peers
 
     def prepared(self, name: str, make: Callable[[Path], None]) -> Path:
         """The file of this name, made when it is first asked for."""
@@ -76,21 +79,31 @@ class Lab:
         """Tell who watches that something is made ready."""
         self._watch.prepare(text)
 
-    def alternate(self, turns: dict[str, Turn]) -> None:
+    def wants(self, name: str) -> bool:
+        """Whether a peer of this name was asked for, by all of it or by what stands before its first comma."""
+        return not self.peers or name in self.peers or name.partition(",")[0] in self.peers
+
+    @property
+    def side_rounds(self) -> int:
+        """How often each has its turn in a measure that has no targets."""
+        return min(self.scale.rounds, self.scale.side_rounds)
+
+    def alternate(self, turns: dict[str, Turn], rounds: int | None = None) -> None:
         """Let all have their turn, round after round, each round beginning with another one.
 
         One that breaks has no further turn, and the report says how; the others go on.
         """
         names = list(turns)
-        self._watch.begin(self.measure, self.scale.rounds * len(names))
+        rounds = rounds or self.scale.rounds
+        self._watch.begin(self.measure, rounds * len(names))
         began = time.monotonic()
         broken: set[str] = set()
-        for number in range(self.scale.rounds):
+        for number in range(rounds):
             if number and time.monotonic() - began > self.scale.budget_s:
                 break
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                self._watch.step(f"round {number + 1} of {self.scale.rounds}: {name}")
+                self._watch.step(f"round {number + 1} of {rounds}: {name}")
                 if name not in broken and not self._turn(name, turns[name]):
                     broken.add(name)
         self._watch.end()

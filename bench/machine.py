@@ -11,8 +11,10 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from bench.peers import apart
+
 PACKAGES = (
-    *("jobmill", "huey", "msgspec", "uvloop", "asyncpg", "pgqueuer", "procrastinate", "psycopg"),
+    *("jobmill", "huey", "msgspec", "uvloop", "asyncpg", "pgqueuer", "procrastinate", "psycopg", "chancy"),
     *("redis", "hiredis"),
 )
 SYNCS = 50
@@ -30,6 +32,7 @@ def describe(place: Path) -> dict[str, str]:
         "file system": f"{_file_system(place)} at {place.parent}",
         "fdatasync of 4 KB": f"{_sync_ms(place):.2f} ms (median of {SYNCS})",
         "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
+        "packages apart": apart.versions(),
         "commit": _commit(),
     }
 

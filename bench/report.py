@@ -1,4 +1,4 @@
-"""The report: a table for the terminal, a page for people, JSON for programs."""
+"""The report: a table for the terminal, a page with pictures for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from bench.figures import Figure, Results, Verdict
 from bench.peers.about import About
+from bench.plots import Picture, plots, write_beside
 from bench.scale import Scale
 
 COLOURS = {"met": "green", "missed": "red", "reported": "dim", "–": "dim"}
@@ -57,12 +58,13 @@ def show(console: Console, results: Results) -> None:
 
 
 def write(report: Report, folder: Path, name: str) -> list[Path]:
-    """Both files; of the same name the later run stays."""
+    """The page, the data and the pictures; of the same name the later run stays."""
     folder.mkdir(parents=True, exist_ok=True)
     page, data = folder / f"{name}.md", folder / f"{name}.json"
-    page.write_text(_page(report), "utf-8")
+    pictures = plots(report.figures)
+    page.write_text(_page(report, name, pictures), "utf-8")
     data.write_bytes(msgspec.json.format(msgspec.json.encode(_plain(report)), indent=1) + b"\n")
-    return [page, data]
+    return [page, data, *write_beside(pictures, folder, name)]
 
 
 def _plain(report: Report) -> Any:
@@ -72,13 +74,14 @@ def _plain(report: Report) -> Any:
     return plain
 
 
-def _page(report: Report) -> str:
+def _page(report: Report, name: str, pictures: Sequence[Picture]) -> str:
     parts = [f"# Benchmark of {report.date}\n", _head(report)]
     rows = [(one.what, one.target, one.measured, one.word) for one in report.verdicts]
     parts += ["## Targets\n", _table([("figure", "target", "measured: median (least – most)", ""), *rows])]
     for measure, about in report.measures.items():
         own = [figure for figure in report.figures if figure.measure == measure]
         parts.append(f"## {measure.capitalize()}: {about}\n")
+        parts += [f"![{one.title}]({one.file_name(name)})\n" for one in pictures if one.measure == measure]
         if own:
             parts.append(_table(_rows(own)))
         if measure in report.faults:
@@ -103,8 +106,12 @@ def _head(report: Report) -> str:
 
 
 def _contenders(contenders: Sequence[About]) -> list[tuple[str, ...]]:
-    rows = [(one.name, one.settings, one.guarantee) for one in contenders]
+    rows = [(one.name, _with(one.settings, one.docs), _with(one.guarantee, one.tried)) for one in contenders]
     return [("who", "settings", "after kill -9 the jobs that ran are"), *rows]
+
+
+def _with(text: str, more: str | None) -> str:
+    return text if more is None else f"{text} ({more})"
 
 
 def _rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:

@@ -23,9 +23,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     depth_jobs: int
     busy_s: float
     beside_jobs: int
-    #: On a server, where a run is not cut short: jobs for many slots, and for one.
+    #: On a server, where a run is not cut short.
     server_jobs: int
-    single_jobs: int
     #: So many others wait in the deepest queue, and as many are delayed.
     deep: int
     #: Of which the last quarter counts.
@@ -36,6 +35,16 @@ class Scale(Struct, frozen=True, kw_only=True):
     redis_slow_jobs: int
     #: So many are running meanwhile.
     active: int
+    #: Of measures that have no targets.
+    side_rounds: int
+    #: Run by a worker whose memory is looked at; the slowest peer needs 20 s for them.
+    memory_jobs: int
+    #: How long jobs come at half of the rate at which they could be run.
+    load_s: float
+    #: So many are kept meanwhile.
+    finished: int
+    #: Each in a process of its own.
+    isolated_jobs: int
 
 
 FULL = Scale(
@@ -52,13 +61,17 @@ FULL = Scale(
     busy_s=3,
     beside_jobs=100_000,
     server_jobs=20_000,
-    single_jobs=3_000,
     deep=1_000_000,
     snapshot_jobs=80_000,
     redis_jobs=80_000,
     redis_single_jobs=20_000,
     redis_slow_jobs=8_000,
     active=10_000,
+    side_rounds=3,
+    memory_jobs=5_000,
+    load_s=3,
+    finished=1_000_000,
+    isolated_jobs=40,
 )
 
 QUICK = Scale(
@@ -75,11 +88,15 @@ QUICK = Scale(
     busy_s=1.5,
     beside_jobs=40_000,
     server_jobs=5_000,
-    single_jobs=1_000,
     deep=100_000,
     snapshot_jobs=20_000,
     redis_jobs=20_000,
     redis_single_jobs=5_000,
     redis_slow_jobs=2_000,
     active=10_000,
+    side_rounds=1,
+    memory_jobs=0,
+    load_s=1,
+    finished=20_000,
+    isolated_jobs=5,
 )

@@ -42,7 +42,7 @@ class Watch:
     def begin(self, measure: str, steps: int) -> None:
         """See the protocol of the lab."""
         if self._bar is not None:
-            self._bars.update(self._bar, total=steps)
+            self._bars.update(self._bar, total=self._begun + steps)
 
     def step(self, text: str) -> None:
         """See the protocol of the lab."""

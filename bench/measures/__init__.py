@@ -13,17 +13,25 @@ from bench.measures import (
     depth,
     drain,
     enqueue,
+    handlers,
+    history,
+    load,
+    memory,
     pickup,
     postgres_depth,
     postgres_drain,
     postgres_enqueue,
     postgres_pickup,
+    postgres_recovery,
     postgres_snapshot,
     redis_active,
     redis_bytes,
     redis_drain,
     redis_enqueue,
     redis_pickup,
+    redis_recovery,
+    roundtrip,
+    scaling,
 )
 
 
@@ -40,6 +48,7 @@ class Measure(Struct, frozen=True):
 FILES = ("sqlite", "memory")
 POSTGRES = ("postgres",)
 REDIS = ("redis",)
+SERVERS = (*POSTGRES, *REDIS)
 
 MEASURES = {
     "drain": Measure(
@@ -71,6 +80,13 @@ MEASURES = {
         "from an enqueue in another process to the start of its job in an idle worker",
         postgres_pickup.run,
         postgres_pickup.verdicts,
+    ),
+    postgres_recovery.NAME: Measure(
+        "recovery",
+        POSTGRES,
+        "a worker is killed with kill -9, another one stands by; in full runs only",
+        postgres_recovery.run,
+        postgres_recovery.verdicts,
     ),
     postgres_depth.NAME: Measure(
         "depth",
@@ -107,6 +123,13 @@ MEASURES = {
         redis_pickup.run,
         redis_pickup.verdicts,
     ),
+    redis_recovery.NAME: Measure(
+        "recovery",
+        REDIS,
+        "a worker is killed with kill -9, another one stands by; in full runs only",
+        redis_recovery.run,
+        redis_recovery.verdicts,
+    ),
     redis_bytes.NAME: Measure(
         "bytes",
         REDIS,
@@ -120,6 +143,46 @@ MEASURES = {
         "single calls while 10,000 jobs are running",
         redis_active.run,
         redis_active.verdicts,
+    ),
+    scaling.NAME: Measure(
+        "scaling", SERVERS, "several worker processes run the no-op jobs of one queue", scaling.run, scaling.verdicts
+    ),
+    roundtrip.NAME: Measure(
+        "roundtrip",
+        SERVERS,
+        "through a proxy that adds 2 ms to every round trip, and some time of its own; peers in full runs only, most "
+        "of them once",
+        roundtrip.run,
+        roundtrip.verdicts,
+    ),
+    memory.NAME: Measure(
+        "memory",
+        SERVERS,
+        "resident memory of a worker process at 50 slots, the harness in it included; in full runs only",
+        memory.run,
+        memory.verdicts,
+    ),
+    handlers.NAME: Measure(
+        "handlers",
+        SERVERS,
+        "one worker process runs no-op handlers on its loop, in threads, and in processes of their own",
+        handlers.run,
+        handlers.verdicts,
+    ),
+    history.NAME: Measure(
+        "history",
+        SERVERS,
+        "one worker process runs no-op jobs while finished ones are kept",
+        history.run,
+        history.verdicts,
+    ),
+    load.NAME: Measure(
+        "load",
+        SERVERS,
+        "until a job that another process enqueues starts: at half of the drain rate, from when it came due; in full "
+        "runs also after a minute in which nothing came",
+        load.run,
+        load.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))

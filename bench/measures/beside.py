@@ -53,9 +53,9 @@ def _filled(lab: Lab, place: Path, *, busy: bool) -> Path:
 
 def _huey(lab: Lab, place: Path) -> None:
     jobs = lab.scale.beside_jobs
-    file = lab.prepared("huey.db", lambda path: in_child(huey_sqlite.fill, path=str(path), jobs=jobs, busy=True))
+    file = lab.prepared("huey.db", lambda path: in_child(huey_sqlite.fill, url=str(path), jobs=jobs, busy=True))
     path = str(copied(file, place))
-    _record(lab, BUSY, HUEY, in_child(huey_sqlite.beside, path=path, workers=HUEY_WORKERS, busy_s=lab.scale.busy_s))
+    _record(lab, BUSY, HUEY, in_child(huey_sqlite.beside, url=path, slots=HUEY_WORKERS, busy_s=lab.scale.busy_s))
 
 
 def _record(lab: Lab, what: str, who: str, beside: Beside) -> None:

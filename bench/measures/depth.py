@@ -65,9 +65,9 @@ def _port(lab: Lab, depth: int, kind: str, _: Path) -> None:
 
 def _huey(lab: Lab, depth: int, place: Path) -> None:
     jobs = lab.scale.depth_jobs
-    file = lab.prepared(f"{depth}-huey.db", lambda path: in_child(huey_sqlite.fill, path=str(path), jobs=jobs + depth))
+    file = lab.prepared(f"{depth}-huey.db", lambda path: in_child(huey_sqlite.fill, url=str(path), jobs=jobs + depth))
     path = str(copied(file, place))
-    ran = in_child(huey_sqlite.drain, path=path, workers=1, jobs=jobs, seconds=lab.scale.run_s)
+    ran = in_child(huey_sqlite.drain_some, url=path, slots=1, jobs=jobs, seconds=lab.scale.run_s)
     lab.record_run(f"{depth:,} {WAITING}", HUEY, ran)
 
 

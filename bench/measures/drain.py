@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from bench.calibrating import Sizes
 from bench.child import run as in_child
-from bench.figures import CPU, RATE, Figure, Results, Verdict, judge, ratios, values_of
+from bench.figures import CPU, RATE, Figure, Ran, Results, Verdict, judge, ratios, values_of
 from bench.lab import Lab, Turn, copied, sqlite_url
+from bench.metering import followed
 from bench.ours import drain as ours
 from bench.ours.fill import fill
 from bench.peers import bare_sqlite, huey_sqlite
+from bench.peers.peer import in_python
 
 NAME = "drain"
 BATCH = 50
@@ -21,7 +25,7 @@ OURS = "jobmill"
 PORT = "jobmill, exchange alone"
 MEMORY = "jobmill, memory://"
 BARE = "bare loop"
-HUEY = "huey"
+HUEY = in_python(huey_sqlite)
 
 
 def run(lab: Lab) -> None:
@@ -38,11 +42,11 @@ def run(lab: Lab) -> None:
 def _sqlite(lab: Lab) -> dict[str, Turn]:
     jobs = lab.scale.drain_jobs
     file = lab.prepared("jobmill.db", lambda path: in_child(fill, url=sqlite_url(path, "NORMAL"), jobs=jobs))
-    theirs = lab.prepared("huey.db", lambda path: in_child(huey_sqlite.fill, path=str(path), jobs=jobs))
+    sizes = Sizes(lab)
     turns: dict[str, Turn] = {f"{OURS}, {slots} slots": partial(_ours, lab, file, slots) for slots in SLOTS}
     turns[PORT] = partial(_port, lab, file)
     turns[BARE] = partial(_bare, lab, file)
-    turns |= {f"{HUEY}, {workers} workers": partial(_huey, lab, theirs, workers) for workers in HUEY_WORKERS}
+    turns |= {f"{HUEY.name}, {workers} workers": partial(_huey, lab, sizes, workers) for workers in HUEY_WORKERS}
     return turns
 
 
@@ -70,10 +74,16 @@ def _bare(lab: Lab, file: Path, place: Path) -> None:
     lab.record_run(f"batch {BATCH}", BARE, ran)
 
 
-def _huey(lab: Lab, file: Path, workers: int, place: Path) -> None:
-    path = str(copied(file, place))
-    ran = in_child(huey_sqlite.drain, path=path, workers=workers, jobs=lab.scale.drain_jobs, seconds=lab.scale.run_s)
-    lab.record_run(f"{workers} workers", HUEY, ran)
+def _huey(lab: Lab, sizes: Sizes, workers: int, place: Path) -> None:
+    jobs = sizes.of(f"{HUEY.name}, {workers} workers", lambda jobs: _drain_huey(lab, jobs, workers, place))
+    lab.record_run(f"{workers} workers", HUEY.name, _drain_huey(lab, jobs, workers, place))
+
+
+def _drain_huey(lab: Lab, jobs: int, workers: int, place: Path) -> Ran:
+    file = lab.prepared(f"huey-{jobs}.db", lambda path: HUEY.fill(str(path), jobs))
+    # A log that one run left behind would be taken for that of the next copy.
+    with TemporaryDirectory(dir=place) as folder:
+        return followed(HUEY.drain(str(copied(file, Path(folder))), jobs, workers), lambda: None)[0]
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -92,5 +102,5 @@ def verdicts(results: Results) -> list[Verdict]:
 
 def best_peer(results: Results) -> Figure | None:
     """The peer with the number of workers that suits it best."""
-    rates = [figure for figure in results.of(NAME, RATE) if figure.who == HUEY]
+    rates = [figure for figure in results.of(NAME, RATE) if figure.who == HUEY.name]
     return max(rates, key=lambda figure: figure.median, default=None)

@@ -8,15 +8,17 @@ from pathlib import Path
 from bench.child import run as in_child
 from bench.figures import RATE, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn, sqlite_url
+from bench.metering import followed
 from bench.ours import enqueue as ours
 from bench.peers import huey_sqlite
+from bench.peers.peer import in_python
 
 NAME = "enqueue"
 CALLERS = 50
 SIZE = 1_000
 
 OURS = "jobmill"
-HUEY = "huey"
+HUEY = in_python(huey_sqlite)
 LONE, CONCURRENT, BULK = "one by one", f"{CALLERS} callers", f"{SIZE:,} a call"
 
 
@@ -28,7 +30,7 @@ def run(lab: Lab) -> None:
         f"{OURS}, {LONE}": partial(_one_by_one, lab, LONE, 1, lab.scale.enqueue_jobs),
         f"{OURS}, {CONCURRENT}": partial(_one_by_one, lab, CONCURRENT, CALLERS, lab.scale.bulk_jobs // 2),
         f"{OURS}, {BULK}": partial(_bulk, lab),
-        f"{HUEY}, {LONE}": partial(_huey, lab),
+        f"{HUEY.name}, {LONE}": partial(_huey, lab),
     }
     lab.alternate(turns)
 
@@ -45,9 +47,8 @@ def _bulk(lab: Lab, place: Path) -> None:
 
 
 def _huey(lab: Lab, place: Path) -> None:
-    path = str(place / "huey.db")
-    jobs, seconds = lab.scale.enqueue_jobs, lab.scale.run_s
-    lab.record_run(LONE, HUEY, in_child(huey_sqlite.enqueue, path=path, jobs=jobs, seconds=seconds))
+    child = HUEY.enqueue(str(place / "huey.db"), 1, lab.scale.enqueue_jobs, lab.scale.run_s)
+    lab.record_run(LONE, HUEY.name, followed(child, lambda: None)[0])
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -58,5 +59,5 @@ def verdicts(results: Results) -> list[Verdict]:
     return [
         judge("bulk enqueue, against one by one", ratios(bulk, lone), "at least", 10, "x"),
         judge(f"enqueue from {CALLERS} callers, against a lone one", ratios(concurrent, lone), "at least", 5, "x"),
-        told("huey, one by one", values_of(results.get(NAME, LONE, HUEY, RATE)), RATE),
+        told("huey, one by one", values_of(results.get(NAME, LONE, HUEY.name, RATE)), RATE),
     ]

@@ -11,12 +11,13 @@ from bench.figures import Results, Verdict, judge, percentile, told, values_of
 from bench.lab import Lab, Turn, sqlite_url
 from bench.ours import pickup as ours
 from bench.peers import huey_sqlite
+from bench.peers.peer import in_python
 from bench.pickups import Pickups
 
 NAME = "pickup"
 P50, P99 = "p50 ms", "p99 ms"
 OURS = "jobmill"
-HUEY = "huey"
+HUEY = in_python(huey_sqlite)
 ANOTHER, SAME = "another process", "the same process"
 #: From when the enqueue returned, by which time it is on the disk; and from when it was called.
 RETURNED, CALLED = "since the return", "since the call"
@@ -32,7 +33,7 @@ def run(lab: Lab) -> None:
     turns: dict[str, Turn] = {
         f"{OURS}, {ANOTHER}": partial(_ours_apart, lab),
         f"{OURS}, {SAME}": partial(_ours_here, lab),
-        f"{HUEY}, {ANOTHER}": partial(_huey_apart, lab),
+        f"{HUEY.name}, {ANOTHER}": partial(_huey_apart, lab),
     }
     lab.alternate(turns)
 
@@ -58,12 +59,12 @@ def _ours_here(lab: Lab, place: Path) -> None:
 
 
 def _huey_apart(lab: Lab, place: Path) -> None:
-    path, jobs = str(place / "huey.db"), lab.scale.pickups
-    with start(huey_sqlite.pickup_work, path=path, workers=HUEY_WORKERS, jobs=jobs, seconds=_seconds(lab)) as worker:
+    url, jobs = str(place / "huey.db"), lab.scale.pickups
+    with HUEY.pickup_work(url, jobs, _seconds(lab), HUEY_WORKERS) as worker:
         worker.wait_for(READY)
-        pickups = in_child(huey_sqlite.pickup_enqueue, path=path, jobs=jobs, seed=lab.seed)
+        pickups = HUEY.pickup_enqueue(url, jobs, lab.seed)
         pickups.started = worker.result()
-    _record(lab, ANOTHER, HUEY, pickups)
+    _record(lab, ANOTHER, HUEY.name, pickups)
 
 
 def _record(lab: Lab, where: str, who: str, pickups: Pickups) -> None:
@@ -83,5 +84,5 @@ def verdicts(results: Results) -> list[Verdict]:
         judge("idle pickup in another process, p50", values(ANOTHER, OURS, P50), "below", 5, "ms"),
         told("idle pickup in another process, p99", values(ANOTHER, OURS, P99), "ms"),
         told("idle pickup in the same process, p50", values(SAME, OURS, P50), "ms"),
-        told("huey's idle pickup, p50", values(ANOTHER, HUEY, P50), "ms"),
+        told("huey's idle pickup, p50", values(ANOTHER, HUEY.name, P50), "ms"),
     ]

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
+from bench.calibrating import Sizes
 from bench.child import Child, start
-from bench.contenders import Contender, is_there
+from bench.contenders import is_there
 from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn
-from bench.metering import CLIENT, SERVER
+from bench.metering import CLIENT, SERVER, followed
 from bench.ours import postgres as ours
-from bench.peers import graphile_postgres as graphile
 from bench.peers import pgqueuer_postgres as pgqueuer
-from bench.peers import procrastinate_postgres as procrastinate
-from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, database
+from bench.peers.peer import Peer
+from bench.postgres.contenders import (
+    GRAPHILE_FIRST,
+    GRAPHILE_TUNED,
+    OURS,
+    PEERS,
+    PGQUEUER,
+    PLAIN,
+    PROCRASTINATE,
+    database,
+    family,
+)
 from bench.postgres.metered import WAL, record_metered
 
 NAME = "postgres drain"
-BATCH = SLOTS = 100
-ONE, MANY, BATCHED = "1 slots", f"{SLOTS} slots", f"batch {BATCH}"
+SLOTS = (1, 10, 50, 100, 200)
+BATCH = JUDGED = 100
+ONE, MANY, BATCHED = "1 slots", f"{JUDGED} slots", f"batch {BATCH}"
 
 ON_ASYNCIO = "jobmill, asyncio's loop"
 PORT = "jobmill, exchange alone"
 UNLIMITED = "pgqueuer, no limit"
-FIRST, BEST = f"graphile, local queue of {SLOTS + 1}", "graphile, local queue of 500"
+BEST = GRAPHILE_TUNED.name
 
 
 class Drain(Struct, frozen=True):
     """One row of the table: whose, how, and what to start with a URL and the number of jobs there."""
 
-    contender: Contender
+    peer: Peer
     who: str
     what: str
     start: Callable[[str, int], Child[Ran]]
@@ -41,58 +52,55 @@ class Drain(Struct, frozen=True):
     is_aside: bool = False
 
 
-def _ours(slots: int) -> Callable[[str, int], Child[Ran]]:
-    return lambda url, jobs: start(ours.drain, url=url, jobs=jobs, slots=slots)
+def _drains() -> Iterator[Drain]:
+    """Everybody at all numbers of slots; in a quick run at 100, and at 1 who is judged there."""
+    for peer in PEERS:
+        for slots in SLOTS:
+            in_quick = slots == JUDGED or (slots == 1 and peer in (OURS, PGQUEUER))
+            yield Drain(peer, peer.name, f"{slots} slots", _at(peer, slots), is_aside=not in_quick)
+    yield Drain(GRAPHILE_FIRST, GRAPHILE_FIRST.name, MANY, _at(GRAPHILE_FIRST, JUDGED), is_aside=True)
+    yield Drain(OURS, ON_ASYNCIO, MANY, _on_asyncio, is_aside=True)
+    yield Drain(OURS, PORT, BATCHED, _port)
+    yield Drain(PGQUEUER, UNLIMITED, BATCHED, _without_limit)
 
 
-def _ours_on_asyncio(url: str, jobs: int) -> Child[Ran]:
-    return start(ours.drain_on_asyncio, url=url, jobs=jobs, slots=SLOTS)
+def _at(peer: Peer, slots: int) -> Callable[[str, int], Child[Ran]]:
+    return lambda url, jobs: peer.drain(url, jobs, slots)
 
 
-def _pgqueuer(batch: int, most: int | None) -> Callable[[str, int], Child[Ran]]:
-    return lambda url, jobs: start(pgqueuer.drain, url=url, jobs=jobs, batch=batch, most=most)
+def _on_asyncio(url: str, jobs: int) -> Child[Ran]:
+    return start(ours.drain_on_asyncio, url=url, jobs=jobs, slots=JUDGED)
 
 
-def _procrastinate(slots: int) -> Callable[[str, int], Child[Ran]]:
-    return lambda url, jobs: start(procrastinate.drain, url=url, jobs=jobs, slots=slots)
+def _port(url: str, jobs: int) -> Child[Ran]:
+    return start(ours.exchange, url=url, batch=BATCH, jobs=jobs, seconds=60)
 
 
-def _graphile(slots: int, local_queue: int | None = None, delay_ms: int = 0) -> Callable[[str, int], Child[Ran]]:
-    return lambda url, jobs: graphile.drain(url, jobs, graphile.options(slots, local_queue, delay_ms))
-
-
-DRAINS = (
-    Drain(OURS, OURS.name, ONE, _ours(1)),
-    Drain(OURS, OURS.name, MANY, _ours(SLOTS)),
-    Drain(OURS, ON_ASYNCIO, MANY, _ours_on_asyncio, is_aside=True),
-    Drain(OURS, PORT, BATCHED, lambda url, jobs: start(ours.exchange, url=url, batch=BATCH, jobs=jobs, seconds=60)),
-    Drain(PGQUEUER, PGQUEUER.name, ONE, _pgqueuer(1, None)),
-    Drain(PGQUEUER, PGQUEUER.name, MANY, _pgqueuer(SLOTS // 2, SLOTS)),
-    Drain(PGQUEUER, UNLIMITED, BATCHED, _pgqueuer(BATCH, None)),
-    Drain(PROCRASTINATE, PROCRASTINATE.name, ONE, _procrastinate(1), is_aside=True),
-    Drain(PROCRASTINATE, PROCRASTINATE.name, MANY, _procrastinate(SLOTS)),
-    Drain(GRAPHILE, GRAPHILE.name, ONE, _graphile(1), is_aside=True),
-    Drain(GRAPHILE, GRAPHILE.name, MANY, _graphile(SLOTS), is_aside=True),
-    Drain(GRAPHILE, FIRST, MANY, _graphile(SLOTS, SLOTS + 1, 25), is_aside=True),
-    Drain(GRAPHILE, BEST, ONE, _graphile(1, 500), is_aside=True),
-    Drain(GRAPHILE, BEST, MANY, _graphile(SLOTS, 500)),
-)
+def _without_limit(url: str, jobs: int) -> Child[Ran]:
+    return start(pgqueuer.drain_without_limit, url=url, jobs=jobs, batch=BATCH)
 
 
 def run(lab: Lab) -> None:
-    """All contenders, at 1 and at 100 slots."""
-    turns: dict[str, Turn] = {}
-    for contender in (OURS, PGQUEUER, PROCRASTINATE, GRAPHILE):
-        if is_there(lab, contender):
-            own = (one for one in DRAINS if one.contender is contender and not (lab.scale.quick and one.is_aside))
-            turns |= {f"{one.who}, {one.what}": partial(_drain, lab, one) for one in own}
+    """All contenders, each with as many jobs as it needs to run for long enough."""
+    there = {peer.name for peer in PLAIN if is_there(lab, peer)}
+    sizes = Sizes(lab)
+    turns: dict[str, Turn] = {
+        f"{one.who}, {one.what}": partial(_drain, lab, sizes, one)
+        for one in _drains()
+        if family(one.peer) in there and not (lab.scale.quick and one.is_aside)
+    }
     lab.alternate(turns)
 
 
-def _drain(lab: Lab, drain: Drain, _: Path) -> None:
-    jobs = lab.scale.single_jobs if drain.what == ONE else lab.scale.server_jobs
-    with database(lab, drain.contender, jobs) as url:
+def _drain(lab: Lab, sizes: Sizes, drain: Drain, _: Path) -> None:
+    jobs = sizes.of(f"{drain.who}, {drain.what}", partial(_try, lab, drain))
+    with database(lab, drain.peer, jobs) as url:
         record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
+
+
+def _try(lab: Lab, drain: Drain, jobs: int) -> Ran:
+    with database(lab, drain.peer, jobs) as url:
+        return followed(drain.start(url, jobs), lambda: None)[0]
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
-
-from bench.child import Child, start
-from bench.contenders import Contender, is_there
+from bench.child import Child
+from bench.contenders import is_there
 from bench.figures import RATE, Ran, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn
 from bench.metering import SERVER
-from bench.ours import postgres as ours
-from bench.peers import graphile_postgres as graphile
-from bench.peers import pgqueuer_postgres as pgqueuer
-from bench.peers import procrastinate_postgres as procrastinate
-from bench.postgres.contenders import GRAPHILE, OURS, PGQUEUER, PROCRASTINATE, database
+from bench.peers.peer import Peer
+from bench.postgres.contenders import OURS, PGQUEUER, PLAIN, database
 from bench.postgres.metered import WAL, record_metered
+from bench.scale import Scale
 
 NAME = "postgres enqueue"
 CALLERS = 50
@@ -28,62 +23,31 @@ LONE, CONCURRENT, BULK = "one by one", f"{CALLERS} callers", f"{SIZE:,} a call"
 #: Of jobs for a second of ours a peer may need ten.
 LONGEST_S = 4.0
 
-#: Given url, callers or size, jobs, seconds.
-Begin = Callable[[str, int, int, float], Child[Ran]]
-
-
-class Enqueuer(Struct, frozen=True):
-    """How a contender enqueues: with so many callers, and so many jobs in a call."""
-
-    contender: Contender
-    enqueue: Begin
-    bulk: Begin
-
-
-ENQUEUERS = (
-    Enqueuer(
-        OURS,
-        lambda url, callers, jobs, seconds: start(ours.enqueue, url=url, callers=callers, jobs=jobs, seconds=seconds),
-        lambda url, size, jobs, seconds: start(ours.bulk, url=url, size=size, jobs=jobs, seconds=seconds),
-    ),
-    Enqueuer(
-        PGQUEUER,
-        lambda url, callers, jobs, seconds: start(
-            pgqueuer.enqueue, url=url, callers=callers, jobs=jobs, seconds=seconds
-        ),
-        lambda url, size, jobs, seconds: start(pgqueuer.bulk, url=url, size=size, jobs=jobs, seconds=seconds),
-    ),
-    Enqueuer(
-        PROCRASTINATE,
-        lambda url, callers, jobs, seconds: start(
-            procrastinate.enqueue, url=url, callers=callers, jobs=jobs, seconds=seconds
-        ),
-        lambda url, size, jobs, seconds: start(procrastinate.bulk, url=url, size=size, jobs=jobs, seconds=seconds),
-    ),
-    Enqueuer(GRAPHILE, graphile.enqueue, graphile.bulk),
-)
-
 
 def run(lab: Lab) -> None:
     """Into empty tables each time."""
     turns: dict[str, Turn] = {}
-    for one in ENQUEUERS:
-        if is_there(lab, one.contender):
-            name = one.contender.name
+    for peer in PLAIN:
+        if is_there(lab, peer):
             for what in (LONE, CONCURRENT, BULK):
-                turns[f"{name}, {what}"] = partial(_enqueue, lab, one, what)
+                if what != BULK or peer.bulk is not None:
+                    turns[f"{peer.name}, {what}"] = partial(_enqueue, lab, peer, what)
     lab.alternate(turns)
 
 
-def _enqueue(lab: Lab, one: Enqueuer, what: str, _: Path) -> None:
-    scale = lab.scale
-    begin, number, jobs = {
-        LONE: (one.enqueue, 1, scale.enqueue_jobs),
-        CONCURRENT: (one.enqueue, CALLERS, scale.bulk_jobs // 2),
-        BULK: (one.bulk, SIZE, scale.bulk_jobs),
-    }[what]
-    with database(lab, one.contender, 0) as url:
-        record_metered(lab, what, one.contender.name, begin(url, number, jobs, min(LONGEST_S, scale.run_s)))
+def _enqueue(lab: Lab, peer: Peer, what: str, _: Path) -> None:
+    with database(lab, peer, 0) as url:
+        record_metered(lab, what, peer.name, _begin(lab.scale, peer, what, url))
+
+
+def _begin(scale: Scale, peer: Peer, what: str, url: str) -> Child[Ran]:
+    seconds = min(LONGEST_S, scale.run_s)
+    if what == LONE:
+        return peer.enqueue(url, 1, scale.enqueue_jobs, seconds)
+    if what == CONCURRENT:
+        return peer.enqueue(url, CALLERS, scale.bulk_jobs // 2, seconds)
+    assert peer.bulk is not None
+    return peer.bulk(url, SIZE, scale.bulk_jobs, seconds)
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
+from bench.calibrating import Sizes
 from bench.child import Child, start
-from bench.contenders import Contender, is_there
+from bench.contenders import is_there
 from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios
 from bench.lab import Lab, Turn
-from bench.metering import CLIENT, SERVER
+from bench.metering import CLIENT, SERVER, followed
 from bench.ours import redis as ours
-from bench.peers import bullmq_node_redis as node
-from bench.peers import bullmq_python_redis as python
-from bench.redis.contenders import NODE, OURS, PYTHON, filled
+from bench.peers.peer import Peer
+from bench.redis.contenders import NODE, OURS, PEERS, PYTHON, filled
 from bench.redis.metered import record_metered
+from bench.scale import Scale
 
 NAME = "redis drain"
-SLOTS = (1, 50, 200)
+SLOTS = (1, 10, 50, 200)
+JUDGED = (1, 50, 200)
 ON_ASYNCIO = "jobmill, asyncio's loop"
 EXCHANGE = "jobmill, exchange alone"
+
+
+#: Given url, jobs.
+Begin = Callable[[str, int], Child[Ran]]
 
 
 class Drain(Struct, frozen=True):
     """One row of the table: whose, how, and what to start with a URL and the number of jobs there."""
 
-    contender: Contender
+    peer: Peer
     who: str
     what: str
     slots: int
-    start: Callable[[str, int], Child[Ran]]
+    start: Begin
     #: Left out of a quick run.
     is_aside: bool = False
 
@@ -41,61 +47,61 @@ def _what(slots: int) -> str:
     return f"{slots} slots"
 
 
-def _ours(slots: int) -> Drain:
-    return Drain(
-        OURS, OURS.name, _what(slots), slots, lambda url, jobs: start(ours.drain, url=url, jobs=jobs, slots=slots)
-    )
+def _drains() -> Iterator[Drain]:
+    """Everybody at all numbers of slots; in a quick run who is judged, where it is, and the others at 50."""
+    for peer in PEERS:
+        for slots in filter(peer.takes, SLOTS):
+            in_quick = slots in JUDGED if peer in (OURS, NODE, PYTHON) else slots in (50, peer.most_slots)
+            yield Drain(peer, peer.name, _what(slots), slots, _at(peer, slots), is_aside=not in_quick)
+    for slots in JUDGED:
+        yield Drain(OURS, ON_ASYNCIO, _what(slots), slots, _on_asyncio(slots), is_aside=True)
+        yield Drain(OURS, EXCHANGE, f"batch {slots}", slots, _exchange(slots), is_aside=slots == 1)
 
 
-def _ours_on_asyncio(slots: int) -> Drain:
-    def begin(url: str, jobs: int) -> Child[Ran]:
-        return start(ours.drain_on_asyncio, url=url, jobs=jobs, slots=slots)
-
-    return Drain(OURS, ON_ASYNCIO, _what(slots), slots, begin, is_aside=True)
+def _at(peer: Peer, slots: int) -> Begin:
+    return lambda url, jobs: peer.drain(url, jobs, slots)
 
 
-def _exchange(batch: int) -> Drain:
-    def begin(url: str, jobs: int) -> Child[Ran]:
-        return start(ours.exchange, url=url, batch=batch, jobs=jobs, seconds=60)
-
-    return Drain(OURS, EXCHANGE, f"batch {batch}", batch, begin, is_aside=batch == 1)
+def _on_asyncio(slots: int) -> Begin:
+    return lambda url, jobs: start(ours.drain_on_asyncio, url=url, jobs=jobs, slots=slots)
 
 
-def _node(slots: int) -> Drain:
-    return Drain(NODE, NODE.name, _what(slots), slots, lambda url, jobs: node.drain(url, jobs, slots))
-
-
-def _python(slots: int) -> Drain:
-    def begin(url: str, jobs: int) -> Child[Ran]:
-        return start(python.drain, url=url, jobs=jobs, slots=slots)
-
-    return Drain(PYTHON, PYTHON.name, _what(slots), slots, begin)
-
-
-DRAINS = (
-    *map(_ours, SLOTS),
-    *map(_ours_on_asyncio, SLOTS),
-    *map(_exchange, SLOTS),
-    *map(_node, SLOTS),
-    *map(_python, SLOTS),
-)
+def _exchange(batch: int) -> Begin:
+    return lambda url, jobs: start(ours.exchange, url=url, batch=batch, jobs=jobs, seconds=60)
 
 
 def run(lab: Lab) -> None:
-    """All contenders, at 1, 50 and 200 slots."""
-    there = {contender.name for contender in (OURS, NODE, PYTHON) if is_there(lab, contender)}
-    chosen = (one for one in DRAINS if one.contender.name in there and not (lab.scale.quick and one.is_aside))
-    turns: dict[str, Turn] = {f"{one.who}, {one.what}": partial(_drain, lab, one) for one in chosen}
+    """All contenders, each with as many jobs as it needs to run for long enough."""
+    there = {peer.name for peer in PEERS if is_there(lab, peer)}
+    sizes = Sizes(lab)
+    turns: dict[str, Turn] = {
+        f"{one.who}, {one.what}": partial(_drain, lab, sizes, one)
+        for one in _drains()
+        if one.peer.name in there and not (lab.scale.quick and one.is_aside)
+    }
     lab.alternate(turns)
 
 
-def _drain(lab: Lab, drain: Drain, _: Path) -> None:
-    scale = lab.scale
-    jobs = scale.redis_single_jobs if drain.slots == 1 else scale.redis_jobs
-    if drain.contender is PYTHON:
-        jobs = scale.redis_slow_jobs
-    with filled(lab, drain.contender, jobs) as url:
+def _drain(lab: Lab, sizes: Sizes, drain: Drain, _: Path) -> None:
+    jobs = _least(lab.scale, drain)
+    if not (jobs and lab.scale.quick):
+        jobs = max(jobs, sizes.of(f"{drain.who}, {drain.what}", partial(_try, lab, drain)))
+    with filled(lab, drain.peer, jobs) as url:
         record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
+
+
+def _least(scale: Scale, drain: Drain) -> int:
+    """Of those who are judged against each other so many that none is still warming up, as Node does for long."""
+    if drain.peer is PYTHON:
+        return scale.redis_slow_jobs
+    if drain.peer in (OURS, NODE):
+        return scale.redis_single_jobs if drain.slots == 1 else scale.redis_jobs
+    return 0
+
+
+def _try(lab: Lab, drain: Drain, jobs: int) -> Ran:
+    with filled(lab, drain.peer, jobs) as url:
+        return followed(drain.start(url, jobs), lambda: None)[0]
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -110,12 +116,12 @@ def verdicts(results: Results) -> list[Verdict]:
     def text(slots: int) -> str:
         return f"at {slots} slot{'s' * (slots > 1)}"
 
-    many = SLOTS[1:]
+    many = JUDGED[1:]
     return [
         *(
             judge(f"drain {text(slots)}, against Node's{aim}", against(NODE.name, slots, RATE), "at least", bound, "x")
             for bound, aim in ((1, ""), (1.3, " (an aim)"))
-            for slots in SLOTS
+            for slots in JUDGED
         ),
         *(
             judge(f"drain {text(slots)}, against the port", against(PYTHON.name, slots, RATE), "at least", 8, "x")

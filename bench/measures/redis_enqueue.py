@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
-
-from bench.child import Child, start
-from bench.contenders import Contender, is_there
+from bench.child import Child
+from bench.contenders import is_there
 from bench.figures import RATE, Ran, Results, Verdict, judge, ratios, told
 from bench.lab import Lab, Turn
 from bench.metering import CLIENT, SERVER
-from bench.ours import redis as ours
-from bench.peers import bullmq_node_redis as node
-from bench.peers import bullmq_python_redis as python
-from bench.redis.contenders import NODE, OURS, PYTHON, filled
+from bench.peers.peer import Peer
+from bench.redis.contenders import NODE, OURS, PEERS, PYTHON, filled
 from bench.redis.metered import record_metered
+from bench.scale import Scale
 
 NAME = "redis enqueue"
 CALLERS = 100
@@ -27,52 +23,31 @@ LONE, CONCURRENT, BULK = "one by one", f"{CALLERS} callers", f"{SIZE:,} a call"
 #: Of jobs for two seconds of ours a peer may need ten.
 LONGEST_S = 4.0
 
-#: Given url, callers or size, jobs, seconds.
-Begin = Callable[[str, int, int, float], Child[Ran]]
-
-
-class Enqueuer(Struct, frozen=True):
-    """How a contender enqueues: with so many callers, and so many jobs in a call."""
-
-    contender: Contender
-    enqueue: Begin
-    bulk: Begin
-
-
-ENQUEUERS = (
-    Enqueuer(
-        OURS,
-        lambda url, callers, jobs, seconds: start(ours.enqueue, url=url, callers=callers, jobs=jobs, seconds=seconds),
-        lambda url, size, jobs, seconds: start(ours.bulk, url=url, size=size, jobs=jobs, seconds=seconds),
-    ),
-    Enqueuer(NODE, node.enqueue, node.bulk),
-    Enqueuer(
-        PYTHON,
-        lambda url, callers, jobs, seconds: start(python.enqueue, url=url, callers=callers, jobs=jobs, seconds=seconds),
-        lambda url, size, jobs, seconds: start(python.bulk, url=url, size=size, jobs=jobs, seconds=seconds),
-    ),
-)
-
 
 def run(lab: Lab) -> None:
     """Into an empty server each time."""
     turns: dict[str, Turn] = {}
-    for one in ENQUEUERS:
-        if is_there(lab, one.contender):
+    for peer in PEERS:
+        if is_there(lab, peer):
             for what in (LONE, CONCURRENT, BULK):
-                turns[f"{one.contender.name}, {what}"] = partial(_enqueue, lab, one, what)
+                if what != BULK or peer.bulk is not None:
+                    turns[f"{peer.name}, {what}"] = partial(_enqueue, lab, peer, what)
     lab.alternate(turns)
 
 
-def _enqueue(lab: Lab, one: Enqueuer, what: str, _: Path) -> None:
-    scale = lab.scale
-    begin, number, jobs = {
-        LONE: (one.enqueue, 1, scale.redis_single_jobs),
-        CONCURRENT: (one.enqueue, CALLERS, scale.redis_jobs),
-        BULK: (one.bulk, SIZE, scale.redis_jobs * 2),
-    }[what]
-    with filled(lab, one.contender, 0) as url:
-        record_metered(lab, what, one.contender.name, begin(url, number, jobs, min(LONGEST_S, scale.run_s)))
+def _enqueue(lab: Lab, peer: Peer, what: str, _: Path) -> None:
+    with filled(lab, peer, 0) as url:
+        record_metered(lab, what, peer.name, _begin(lab.scale, peer, what, url))
+
+
+def _begin(scale: Scale, peer: Peer, what: str, url: str) -> Child[Ran]:
+    seconds = min(LONGEST_S, scale.run_s)
+    if what == LONE:
+        return peer.enqueue(url, 1, scale.redis_single_jobs, seconds)
+    if what == CONCURRENT:
+        return peer.enqueue(url, CALLERS, scale.redis_jobs, seconds)
+    assert peer.bulk is not None
+    return peer.bulk(url, SIZE, scale.redis_jobs * 2, seconds)
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -2,75 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
-
-from bench.child import READY, Child, start
-from bench.child import run as in_child
-from bench.contenders import Contender, is_there
+from bench.child import READY
+from bench.contenders import is_there
 from bench.figures import Results, Verdict, judge, percentile, told, values_of
 from bench.lab import Lab, Turn
 from bench.measures.pickup import CALLED, P50, P99, PATIENCE_S, RETURNED
-from bench.ours import pickup
-from bench.ours import redis as ours
-from bench.peers import bullmq_node_redis as node
-from bench.peers import bullmq_python_redis as python
-from bench.pickups import Pickups
-from bench.redis.contenders import NODE, OURS, PYTHON, filled
+from bench.ours.pickup import SLOTS
+from bench.peers.peer import Peer
+from bench.redis.contenders import NODE, OURS, PEERS, PYTHON, filled
 
 NAME = "redis pickup"
-SLOTS = pickup.SLOTS
-
-
-class Picker(Struct, frozen=True):
-    """A worker in a process of its own (given url, jobs, seconds), and who enqueues for it (url, jobs, seed)."""
-
-    contender: Contender
-    work: Callable[[str, int, float], Child[list[int]]]
-    enqueue: Callable[[str, int, int], Pickups]
-
-
-PICKERS = (
-    Picker(
-        OURS,
-        lambda url, jobs, seconds: start(ours.pickup_work, url=url, jobs=jobs, seconds=seconds),
-        lambda url, jobs, seed: in_child(ours.pickup_enqueue, url=url, jobs=jobs, seed=seed),
-    ),
-    Picker(
-        NODE,
-        lambda url, jobs, seconds: node.pickup_work(url, jobs, seconds, SLOTS),
-        node.pickup_enqueue,
-    ),
-    Picker(
-        PYTHON,
-        lambda url, jobs, seconds: start(python.pickup_work, url=url, jobs=jobs, seconds=seconds, slots=SLOTS),
-        lambda url, jobs, seed: in_child(python.pickup_enqueue, url=url, jobs=jobs, seed=seed),
-    ),
-)
 
 
 def run(lab: Lab) -> None:
     """Single enqueues at random gaps."""
-    turns: dict[str, Turn] = {}
-    for one in PICKERS:
-        if is_there(lab, one.contender):
-            turns[one.contender.name] = partial(_pickup, lab, one)
+    turns: dict[str, Turn] = {peer.name: partial(_pickup, lab, peer) for peer in PEERS if is_there(lab, peer)}
     lab.alternate(turns)
 
 
-def _pickup(lab: Lab, one: Picker, _: Path) -> None:
-    jobs = lab.scale.pickups
-    with filled(lab, one.contender, 0) as url, one.work(url, jobs, jobs * 0.5 + PATIENCE_S) as worker:
+def _pickup(lab: Lab, peer: Peer, _: Path) -> None:
+    jobs, slots = lab.scale.pickups, SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
+    with filled(lab, peer, 0) as url, peer.pickup_work(url, jobs, jobs * 0.5 + PATIENCE_S, slots) as worker:
         worker.wait_for(READY)
-        pickups = one.enqueue(url, jobs, lab.seed)
+        pickups = peer.pickup_enqueue(url, jobs, lab.seed)
         pickups.started = worker.result()
     for since, instants in ((RETURNED, pickups.returned), (CALLED, pickups.called)):
         latencies = pickups.latencies_ms(instants)
-        lab.record(since, one.contender.name, P50, percentile(latencies, 50))
-        lab.record(since, one.contender.name, P99, percentile(latencies, 99))
+        lab.record(since, peer.name, P50, percentile(latencies, 50))
+        lab.record(since, peer.name, P99, percentile(latencies, 99))
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -29,16 +29,17 @@ def work(url: str, jobs: int, seconds: float) -> list[int]:
     return asyncio.run(working(url, jobs, seconds))
 
 
-async def working(url: str, jobs: int, seconds: float) -> list[int]:
+async def working(url: str, jobs: int, seconds: float, slots: int = SLOTS) -> list[int]:
     """The same, on a loop that runs."""
-    async with _client(url, jobs) as (client, starts, _), Worker(client, slots=SLOTS):
+    async with opened(url, jobs) as (client, starts, _), Worker(client, slots=slots):
         ready()
         await starts.wait(seconds)
     return starts.at
 
 
 @asynccontextmanager
-async def _client(url: str, jobs: int) -> AsyncIterator[tuple[Client, Starts, Handler[[int], object]]]:
+async def opened(url: str, jobs: int) -> AsyncIterator[tuple[Client, Starts, Handler[[int], object]]]:
+    """A client with that handler, its starts, and the handler; closed at the end."""
     client, starts = connect(url), Starts(jobs)
     pick = _handled(client, starts)
     async with client:
@@ -52,7 +53,7 @@ def enqueue(url: str, jobs: int, seed: int) -> Pickups:
 
 async def enqueueing(url: str, jobs: int, seed: int) -> Pickups:
     """The same, on a loop that runs."""
-    async with _client(url, jobs) as (_, _, pick):
+    async with opened(url, jobs) as (_, _, pick):
         return await one_after_the_other(pick.enqueue, jobs, seed)
 
 
@@ -62,7 +63,7 @@ def here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
 
 
 async def _here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
-    async with _client(url, jobs) as (client, starts, pick), Worker(client, slots=SLOTS):
+    async with opened(url, jobs) as (client, starts, pick), Worker(client, slots=SLOTS):
         told = await one_after_the_other(pick.enqueue, jobs, seed)
         await starts.wait(seconds)
     told.started.extend(starts.at)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
+
 from bench.figures import Ran
 from bench.loop import run
+from bench.ours import about, pickup
 from bench.ours import drain as draining_port
 from bench.ours import enqueue as enqueueing
-from bench.ours import pickup
+from bench.ours import hold as holding
 from bench.ours.noop import noops
 from bench.pickups import Pickups
 from bench.redis.draining import draining
@@ -16,6 +19,13 @@ from jobmill.client import connect
 from jobmill.handlers import Draft
 from jobmill.options import NOTHING_SAID
 from jobmill.worker.worker import Worker
+
+ABOUT = structs.replace(about.ON_REDIS, name="jobmill")
+
+
+def missing() -> str | None:
+    """It is always there."""
+    return None
 
 
 def fill(url: str, jobs: int) -> None:
@@ -77,11 +87,21 @@ def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     return run(enqueueing.in_bulk(url, size, jobs, seconds))
 
 
-def pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
+def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return run(pickup.working(url, jobs, seconds))
+    return run(pickup.working(url, jobs, seconds, slots))
 
 
 def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
     return run(pickup.enqueueing(url, jobs, seed))
+
+
+def hold(url: str) -> None:
+    """One job for `work`."""
+    run(holding.enqueueing(url))
+
+
+def work(url: str, slots: int, path: str) -> None:
+    """A worker until it is killed."""
+    run(holding.working(url, slots, path))

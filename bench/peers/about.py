@@ -13,8 +13,14 @@ class About(Struct, frozen=True, kw_only=True):
     name: str
     package: str | None
     settings: str
-    #: What becomes of the jobs that ran when the worker is killed with kill -9.
+    #: What becomes of the jobs that ran when the worker is killed with kill -9, beginning with one of three words.
+    #: kept: another worker runs them again by itself. repeated: so it does, but because they have run for long, whether
+    #: or not their worker lives. lost: nobody runs them again.
     guarantee: str
+    #: What was done to know that, where the measure "recovery" alone does not tell.
+    tried: str | None = None
+    #: The peer's own docs, at the page on performance where there is one.
+    docs: str | None = None
 
 
 def not_installed(package: str) -> str | None:

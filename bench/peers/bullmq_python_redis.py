@@ -10,7 +10,8 @@ from typing import Any
 from bench import callers as drivers
 from bench.child import ready
 from bench.figures import Ran
-from bench.loop import run
+from bench.holding import forever, tell
+from bench.loop import on_uvloop
 from bench.peers import apart
 from bench.peers.about import About
 from bench.pickups import Pickups, Starts, one_after_the_other
@@ -21,7 +22,9 @@ ABOUT = About(
     package="bullmq",
     settings="a Worker with concurrency as there are slots and other defaults, on uvloop, redis-py with hiredis; "
     "enqueues by add and addBulk; every job is kept",
-    guarantee="kept: another worker takes them up 30 to 60 s after their lock has ended",
+    guarantee="kept: another worker takes them up within 60 s after the end of their lock of 30 s",
+    tried="it was run again after 74 s",
+    docs="https://docs.bullmq.io/guide/workers/concurrency",
 )
 
 AT_ONCE = 1_000
@@ -31,15 +34,12 @@ SLEEPS_AFTER_S = 1.0
 
 def missing() -> str | None:
     """Why it cannot be measured."""
-    return apart.missing()
+    return apart.missing("bullmq")
 
 
-def fill(url: str, jobs: int) -> None:
+@on_uvloop
+async def fill(url: str, jobs: int) -> None:
     """So many waiting jobs."""
-    run(_fill(url, jobs))
-
-
-async def _fill(url: str, jobs: int) -> None:
     async with _queue(url) as queue:
         for first in range(0, jobs, AT_ONCE):
             await queue.addBulk(_many(min(AT_ONCE, jobs - first)))
@@ -51,7 +51,7 @@ def _many(size: int) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def _queue(url: str) -> AsyncIterator[Any]:
-    apart.use()
+    apart.use("bullmq")
     from bullmq import Queue
 
     queue = Queue(QUEUE, {"connection": url})
@@ -66,7 +66,7 @@ async def _queue(url: str) -> AsyncIterator[Any]:
 async def _worker(
     url: str, handler: Callable[[Any, str], Coroutine[Any, Any, None]], slots: int
 ) -> AsyncIterator[None]:
-    apart.use()
+    apart.use("bullmq")
     from bullmq import Worker
 
     worker = Worker(QUEUE, handler, {"connection": url, "concurrency": slots})
@@ -76,12 +76,9 @@ async def _worker(
         await worker.close()
 
 
-def drain(url: str, jobs: int, slots: int) -> Ran:
+@on_uvloop
+async def drain(url: str, jobs: int, slots: int) -> Ran:
     """One worker runs so many no-op jobs, at most so many at a time."""
-    return run(_drain(url, jobs, slots))
-
-
-async def _drain(url: str, jobs: int, slots: int) -> Ran:
     async with draining(url, jobs) as clock:
 
         async def noop(job: Any, token: str) -> None:
@@ -91,32 +88,23 @@ async def _drain(url: str, jobs: int, slots: int) -> Ran:
             return await clock.settled()
 
 
-def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+@on_uvloop
+async def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     """Each caller enqueues one job, awaits the answer, and enqueues the next."""
-    return run(_enqueue(url, callers, jobs, seconds))
-
-
-async def _enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     async with _queue(url) as queue:
         return await drivers.one_by_one(lambda: queue.add("noop", {}), callers, jobs, seconds)
 
 
-def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+@on_uvloop
+async def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     """One caller hands so many jobs in with each call."""
-    return run(_bulk(url, size, jobs, seconds))
-
-
-async def _bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     async with _queue(url) as queue:
         return await drivers.bulk(lambda: queue.addBulk(_many(size)), size, jobs, seconds)
 
 
-def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+@on_uvloop
+async def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return run(_pickup_work(url, jobs, seconds, slots))
-
-
-async def _pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     starts = Starts(jobs)
 
     async def pick(job: Any, token: str) -> None:
@@ -129,11 +117,28 @@ async def _pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[
     return starts.at
 
 
-def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+@on_uvloop
+async def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
-    return run(_pickup_enqueue(url, jobs, seed))
-
-
-async def _pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     async with _queue(url) as queue:
         return await one_after_the_other(lambda number: queue.add("pick", {"number": number}), jobs, seed)
+
+
+@on_uvloop
+async def hold(url: str) -> None:
+    """One job for `work`."""
+    async with _queue(url) as queue:
+        await queue.add("hold", {})
+
+
+@on_uvloop
+async def work(url: str, slots: int, path: str) -> None:
+    """A worker until it is killed."""
+
+    async def held(job: Any, token: str) -> None:
+        tell(path)
+        await forever()
+
+    async with _worker(url, held, slots):
+        ready()
+        await forever()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import random
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from bench import threads
 from bench.busy import Beside, Spell
 from bench.child import ready
 from bench.figures import Ran
-from bench.peers.about import About
-from bench.pickups import Pickups, gaps
+from bench.holding import forever_here, tell
+from bench.peers.about import About, not_installed
+from bench.pickups import Pickups
 from bench.stopwatch import Stopwatch
 
 ABOUT = About(
@@ -21,31 +23,35 @@ ABOUT = About(
     settings="SqliteHuey in WAL mode with fsync=True (synchronous=FULL), nothing stored for None, consumer with thread "
     "workers (several numbers of them, the best one counts), no periodic tasks, logging at WARNING, other defaults",
     guarantee="lost: a task is deleted before it runs",
+    docs="https://huey.readthedocs.io/en/latest/consumer.html",
 )
 
 
-def _huey(path: str, fsync: bool = True) -> Any:
+def missing() -> str | None:
+    """Why it cannot be measured."""
+    return not_installed("huey")
+
+
+def _huey(url: str, fsync: bool = True) -> Any:
+    """On the file of this path, which is all that there is to a URL here."""
     from huey import SqliteHuey
 
-    return SqliteHuey("bench", filename=path, fsync=fsync)
+    return SqliteHuey("bench", filename=url, fsync=fsync)
 
 
-class _Consumer:
-    """huey's consumer, in this process; leaving the block stops it."""
-
-    def __init__(self, huey: Any, workers: int) -> None:
-        self._consumer = huey.create_consumer(workers=workers, worker_type="thread", periodic=False)
-
-    def __enter__(self) -> None:
-        self._consumer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.stop(graceful=True)
+@contextmanager
+def _working(huey: Any, slots: int) -> Iterator[None]:
+    consumer = huey.create_consumer(workers=slots, worker_type="thread", periodic=False)
+    consumer.start()
+    try:
+        yield
+    finally:
+        consumer.stop(graceful=True)
 
 
-def fill(path: str, jobs: int, busy: bool = False) -> None:
+def fill(url: str, jobs: int, busy: bool = False) -> None:
     """So many waiting tasks, in one transaction, as its own `enqueue` writes them; it has no way to enqueue many."""
-    huey = _huey(path, fsync=False)
+    huey = _huey(url, fsync=False)
     noop = huey.task(name="noop")(lambda: None)
     first = [huey.task(name="busy")(lambda: None).s()] if busy else []
     with huey.storage.db(commit=True) as cursor:
@@ -57,9 +63,18 @@ def fill(path: str, jobs: int, busy: bool = False) -> None:
     huey.storage.close()
 
 
-def drain(path: str, workers: int, jobs: int, seconds: float) -> Ran:
-    """One consumer runs so many no-op tasks; the clock stops in the last one."""
-    huey = _huey(path)
+def drain(url: str, jobs: int, slots: int) -> Ran:
+    """One consumer runs so many no-op tasks, all that there are."""
+    huey = _huey(url)
+    clock = threads.Draining(lambda: bool(huey.pending_count()), jobs)
+    huey.task(name="noop")(lambda: clock.run())
+    with _working(huey, slots):
+        return clock.settled()
+
+
+def drain_some(url: str, jobs: int, slots: int, seconds: float) -> Ran:
+    """One consumer runs so many no-op tasks of more; the clock stops in the last one."""
+    huey = _huey(url)
     count = itertools.count(1)
     enough = threading.Event()
     ran = 0
@@ -72,58 +87,52 @@ def drain(path: str, workers: int, jobs: int, seconds: float) -> Ran:
             enough.set()
 
     watch = Stopwatch()
-    with _Consumer(huey, workers):
+    with _working(huey, slots):
         enough.wait(seconds)
         return watch.ran(min(ran, jobs))
 
 
-def enqueue(path: str, jobs: int, seconds: float) -> Ran:
-    """One after the other."""
-    huey = _huey(path)
-    noop = huey.task(name="noop")(lambda: None)
-    watch = Stopwatch()
-    done = 0
-    while done < jobs and watch.seconds < seconds:
-        noop()
-        done += 1
-    return watch.ran(done)
+def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+    """Each caller enqueues one task, waits for the answer, and enqueues the next."""
+    return threads.one_by_one(_huey(url).task(name="noop")(lambda: None), callers, jobs, seconds)
 
 
-def pickup_work(path: str, workers: int, jobs: int, seconds: float) -> list[int]:
-    """The consumer's side: says that it is ready, and when it started each task."""
-    huey = _huey(path)
-    started = [0] * jobs
-    count = itertools.count(1)
-    all_started = threading.Event()
-
-    @huey.task(name="pick")  # type: ignore[untyped-decorator]
-    def pick(number: int) -> None:
-        started[number] = time.time_ns()
-        if next(count) == jobs:
-            all_started.set()
-
-    with _Consumer(huey, workers):
+def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+    """The worker's side: says that it is ready, and when it started each task."""
+    huey, starts = _huey(url), threads.Starts(jobs)
+    huey.task(name="pick")(lambda number: starts.start(number))
+    with _working(huey, slots):
         ready()
-        all_started.wait(seconds)
-    return started
+        return starts.wait(seconds)
 
 
-def pickup_enqueue(path: str, jobs: int, seed: int) -> Pickups:
+def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
-    huey = _huey(path)
-    pick = huey.task(name="pick")(lambda number: None)
-    told = Pickups()
-    for number, gap in enumerate(gaps(random.Random(seed), jobs)):
-        time.sleep(gap)
-        told.called.append(time.time_ns())
-        pick(number)
-        told.returned.append(time.time_ns())
-    return told
+    return threads.one_after_the_other(_huey(url).task(name="pick")(lambda number: None), jobs, seed)
 
 
-def beside(path: str, workers: int, busy_s: float) -> Beside:
+def hold(url: str) -> None:
+    """One task for `work`."""
+    _huey(url).task(name="hold")(lambda: None)()
+
+
+def work(url: str, slots: int, path: str) -> None:
+    """A consumer until it is killed."""
+    huey = _huey(url)
+
+    def held() -> None:
+        tell(path)
+        forever_here()
+
+    huey.task(name="hold")(held)
+    with _working(huey, slots):
+        ready()
+        forever_here()
+
+
+def beside(url: str, slots: int, busy_s: float) -> Beside:
     """How many tasks a second were run while a busy one ran."""
-    huey = _huey(path)
+    huey = _huey(url)
     count = itertools.count(1)
     ran = 0
     spell = Spell(busy_s, count=lambda: ran)
@@ -139,6 +148,6 @@ def beside(path: str, workers: int, busy_s: float) -> Beside:
         spell.run()
         over.set()
 
-    with _Consumer(huey, workers):
+    with _working(huey, slots):
         over.wait(busy_s + 30)
     return spell.told()

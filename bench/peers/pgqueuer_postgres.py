@@ -10,7 +10,8 @@ from typing import Any
 from bench import callers as drivers
 from bench.child import ready
 from bench.figures import Ran
-from bench.loop import run
+from bench.holding import forever, held
+from bench.loop import on_uvloop, run
 from bench.peers.about import About, not_installed
 from bench.pickups import Pickups, Starts, one_after_the_other
 from bench.postgres.draining import draining
@@ -19,10 +20,11 @@ ABOUT = About(
     name="pgqueuer",
     package="pgqueuer",
     settings="durability `durable` and `pgq autovac` (the former is the default), a worker on one asyncpg connection "
-    "and uvloop (as `pgq run`): batch_size=50 and max_concurrent_tasks=100 for 100 slots (it must be twice the batch), "
-    "batch_size=100 without a limit beside it (the better one counts), batch_size=1 for 1 slot; enqueues on one "
-    "connection, from 50 callers on a pool of 20; what is done is deleted and logged in a table",
+    "and uvloop (as `pgq run`): max_concurrent_tasks as there are slots and half of that as batch_size (it must be "
+    "twice the batch), batch_size=100 without a limit beside it (the better one counts), batch_size=1 for 1 slot; "
+    "enqueues on one connection, from 50 callers on a pool of 20; what is done is deleted and logged in a table",
     guarantee="kept: another worker picks them up when their heartbeat is 30 s old",
+    docs="https://janbjorge.github.io/pgqueuer/",
 )
 
 LEFT = "select exists (select from pgqueuer)"
@@ -38,12 +40,9 @@ def missing() -> str | None:
     return not_installed("pgqueuer")
 
 
-def fill(url: str, jobs: int) -> None:
+@on_uvloop
+async def fill(url: str, jobs: int) -> None:
     """Its tables, tuned by `pgq autovac`, and so many waiting jobs."""
-    run(_fill(url, jobs))
-
-
-async def _fill(url: str, jobs: int) -> None:
     async with _queries(url) as queries:
         await queries.install()
         await queries.optimize_autovacuum()
@@ -92,9 +91,18 @@ async def _worker(
         await connection.close()
 
 
-def drain(url: str, jobs: int, batch: int, most: int | None) -> Ran:
-    """One worker runs so many no-op jobs, at most so many at a time."""
-    return run(_drain(url, jobs, batch, most))
+def drain(url: str, jobs: int, slots: int) -> Ran:
+    """One worker runs so many no-op jobs."""
+    return run(_drain(url, jobs, *_batch_and_most(slots)))
+
+
+def drain_without_limit(url: str, jobs: int, batch: int) -> Ran:
+    """One worker runs so many no-op jobs; it fetches as many as the batch whatever runs already."""
+    return run(_drain(url, jobs, batch, None))
+
+
+def _batch_and_most(slots: int) -> tuple[int, int | None]:
+    return (1, None) if slots == 1 else (slots // 2, slots)
 
 
 async def _drain(url: str, jobs: int, batch: int, most: int | None) -> Ran:
@@ -107,49 +115,56 @@ async def _drain(url: str, jobs: int, batch: int, most: int | None) -> Ran:
             return await clock.settled()
 
 
-def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+@on_uvloop
+async def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     """Each caller enqueues one job, awaits the answer, and enqueues the next."""
-    return run(_enqueue(url, callers, jobs, seconds))
-
-
-async def _enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     async with _queries(url, POOL if callers > 1 else None) as queries:
         return await drivers.one_by_one(lambda: queries.enqueue("noop", b"{}"), callers, jobs, seconds)
 
 
-def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+@on_uvloop
+async def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     """One caller hands so many jobs in with each call."""
-    return run(_bulk(url, size, jobs, seconds))
-
-
-async def _bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     async with _queries(url) as queries:
         return await drivers.bulk(lambda: _enqueue_many(queries, size), size, jobs, seconds)
 
 
-def pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
+@on_uvloop
+async def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return run(_pickup_work(url, jobs, seconds))
-
-
-async def _pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
     starts = Starts(jobs)
 
     async def pick(job: Any) -> None:
         starts.start(int(job.payload))
 
-    async with _worker(url, "pick", pick, batch=10, most=None):
+    async with _worker(url, "pick", pick, *_batch_and_most(slots)):
         await asyncio.sleep(LISTENS_AFTER_S)
         ready()
         await starts.wait(seconds)
     return starts.at
 
 
-def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+@on_uvloop
+async def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
-    return run(_pickup_enqueue(url, jobs, seed))
-
-
-async def _pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     async with _queries(url) as queries:
         return await one_after_the_other(lambda number: queries.enqueue("pick", str(number).encode()), jobs, seed)
+
+
+@on_uvloop
+async def hold(url: str) -> None:
+    """One job for `work`."""
+    async with _queries(url) as queries:
+        await queries.enqueue("hold", b"{}")
+
+
+@on_uvloop
+async def work(url: str, slots: int, path: str) -> None:
+    """A worker until it is killed."""
+
+    async def hold_it(_: Any) -> None:
+        await held(path)
+
+    async with _worker(url, "hold", hold_it, *_batch_and_most(slots)):
+        ready()
+        await forever()

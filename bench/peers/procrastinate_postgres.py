@@ -10,6 +10,8 @@ from typing import Any
 from bench import callers as drivers
 from bench.child import ready
 from bench.figures import Ran
+from bench.holding import forever, held
+from bench.loop import on_asyncio
 from bench.peers.about import About, not_installed
 from bench.pickups import Pickups, Starts, one_after_the_other
 from bench.postgres.draining import draining
@@ -19,7 +21,9 @@ ABOUT = About(
     package="procrastinate",
     settings="PsycopgConnector with its default pool of 4 (10, 20 and 100 were not faster), concurrency as there are "
     "slots, asyncio's own event loop (as `procrastinate worker`), other defaults: what is done is kept",
-    guarantee="kept, but as `doing` until a periodic task of yours retries what has stalled",
+    guarantee="lost, unless a periodic task of yours retries what has stalled: until then it stays `doing`",
+    tried="the job of a killed worker was not started again within 100 s",
+    docs="https://procrastinate.readthedocs.io/",
 )
 
 LEFT = "select exists (select from procrastinate_jobs where status in ('todo', 'doing'))"
@@ -52,12 +56,9 @@ async def _nothing() -> None:
     """What a client needs not know of the handler."""
 
 
-def fill(url: str, jobs: int) -> None:
+@on_asyncio
+async def fill(url: str, jobs: int) -> None:
     """Its tables and so many waiting jobs."""
-    asyncio.run(_fill(url, jobs))
-
-
-async def _fill(url: str, jobs: int) -> None:
     async with _app(url) as app:
         await app.schema_manager.apply_schema_async()
         noop = app.task(name="noop")(_nothing)
@@ -75,12 +76,9 @@ async def _working(app: Any, slots: int) -> AsyncIterator[None]:
         await asyncio.wait([running])
 
 
-def drain(url: str, jobs: int, slots: int) -> Ran:
+@on_asyncio
+async def drain(url: str, jobs: int, slots: int) -> Ran:
     """One worker runs so many no-op jobs."""
-    return asyncio.run(_drain(url, jobs, slots))
-
-
-async def _drain(url: str, jobs: int, slots: int) -> Ran:
     async with draining(url, LEFT, jobs) as clock, _app(url) as app:
 
         async def noop() -> None:
@@ -91,34 +89,25 @@ async def _drain(url: str, jobs: int, slots: int) -> Ran:
             return await clock.settled()
 
 
-def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
+@on_asyncio
+async def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     """Each caller enqueues one job, awaits the answer, and enqueues the next."""
-    return asyncio.run(_enqueue(url, callers, jobs, seconds))
-
-
-async def _enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
     async with _app(url) as app:
         noop = app.task(name="noop")(_nothing)
         return await drivers.one_by_one(noop.defer_async, callers, jobs, seconds)
 
 
-def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
+@on_asyncio
+async def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     """One caller hands so many jobs in with each call."""
-    return asyncio.run(_bulk(url, size, jobs, seconds))
-
-
-async def _bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     async with _app(url) as app:
         noop = app.task(name="noop")(_nothing)
         return await drivers.bulk(lambda: noop.batch_defer_async(*[{}] * size), size, jobs, seconds)
 
 
-def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+@on_asyncio
+async def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return asyncio.run(_pickup_work(url, jobs, seconds, slots))
-
-
-async def _pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     starts = Starts(jobs)
 
     async def pick(number: int) -> None:
@@ -133,12 +122,30 @@ async def _pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[
     return starts.at
 
 
-def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+@on_asyncio
+async def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
-    return asyncio.run(_pickup_enqueue(url, jobs, seed))
-
-
-async def _pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     async with _app(url) as app:
         pick = app.task(name="pick")(_nothing)
         return await one_after_the_other(lambda number: pick.defer_async(number=number), jobs, seed)
+
+
+@on_asyncio
+async def hold(url: str) -> None:
+    """One job for `work`."""
+    async with _app(url) as app:
+        await app.task(name="hold")(_nothing).defer_async()
+
+
+@on_asyncio
+async def work(url: str, slots: int, path: str) -> None:
+    """A worker until it is killed."""
+
+    async def hold_it() -> None:
+        await held(path)
+
+    async with _app(url) as app:
+        app.task(name="hold")(hold_it)
+        async with _working(app, slots):
+            ready()
+            await forever()

@@ -5,22 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.child import run as in_child
-from bench.contenders import Contender
 from bench.lab import Lab
 from bench.ours import redis as ours
-from bench.peers import bullmq_node_redis as node
-from bench.peers import bullmq_python_redis as python
+from bench.peers import (
+    arq_redis,
+    bullmq_node_redis,
+    bullmq_python_redis,
+    celery_redis,
+    dramatiq_redis,
+    huey_redis,
+    rq_redis,
+    saq_redis,
+    taskiq_redis,
+)
+from bench.peers.peer import Peer, in_python
 
-OURS = Contender("jobmill", lambda: None, lambda url, jobs: in_child(ours.fill, url=url, jobs=jobs))
-NODE = Contender(node.ABOUT.name, node.missing, node.fill)
-PYTHON = Contender(python.ABOUT.name, python.missing, lambda url, jobs: in_child(python.fill, url=url, jobs=jobs))
+OURS = in_python(ours, bulk=ours.bulk)
+NODE = bullmq_node_redis.PEER
+PYTHON = in_python(bullmq_python_redis, bulk=bullmq_python_redis.bulk)
+
+PEERS = (
+    OURS,
+    NODE,
+    PYTHON,
+    in_python(huey_redis),
+    in_python(rq_redis, bulk=rq_redis.bulk, most_slots=rq_redis.MOST_SLOTS),
+    in_python(saq_redis),
+    in_python(taskiq_redis),
+    in_python(dramatiq_redis),
+    in_python(celery_redis),
+    in_python(arq_redis),
+)
 
 
 @contextmanager
-def filled(lab: Lab, contender: Contender, jobs: int) -> Iterator[str]:
+def filled(lab: Lab, peer: Peer, jobs: int) -> Iterator[str]:
     """The URL of the server, which holds so many waiting jobs of this contender only; emptied afterwards."""
     with lab.servers.redis.emptied() as url:
         if jobs:
-            contender.fill(url, jobs)
+            peer.fill(url, jobs)
         yield url

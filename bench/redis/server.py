@@ -44,6 +44,10 @@ class Server:
         settings = (f"{name}={value}" for name, value in self._connection.config_get(*TOLD).items())
         return {"redis": f"{version}, {', '.join(settings)}"}
 
+    def url(self, database: int) -> str:
+        """Of one of its databases."""
+        return self._server.url(database)
+
     @contextmanager
     def emptied(self) -> Iterator[str]:
         """The URL of the server, without a key before and afterwards."""

@@ -2,7 +2,7 @@
 import { Queue, Worker } from "bullmq";
 import { Redis } from "ioredis";
 import { randomUUID } from "node:crypto";
-import { draining, inBulk, main, oneByOne, sleep, starting, wallNs } from "./child.mjs";
+import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
 
 const QUEUE = "default";
 const AT_ONCE = 1_000;
@@ -100,4 +100,11 @@ await main({
       }
       return told;
     }),
+
+  hold: ({ url }) => queueing(url, (queue) => queue.add("hold", {}).then(() => null)),
+
+  async work({ url, slots, path }) {
+    await working(url, slots, holding(path));
+    await untilKilled();
+  },
 });

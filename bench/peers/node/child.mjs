@@ -1,5 +1,5 @@
 // What the scripts share: words to the parent, a clock, callers that enqueue, and the command line of a script.
-import { readSync } from "node:fs";
+import { appendFileSync, readSync } from "node:fs";
 
 // The words of bench/child.py.
 const [READY, BEGUN, SETTLED] = ["ready\n", "begun\n", "settled\n"];
@@ -102,6 +102,18 @@ export function starting(jobs) {
   };
   return { start, wait };
 }
+
+/** A handler that tells of its start in a file and then waits, for a worker that is going to be killed. */
+export const holding = (path) => () => {
+  appendFileSync(path, "started\n");
+  return new Promise(() => {});
+};
+
+/** Says that the worker is ready; it works until it is killed. */
+export const untilKilled = () => {
+  say(READY);
+  return new Promise(() => {});
+};
 
 /** Run the command that the command line names; the last line of stdout is its answer. */
 export async function main(commands) {

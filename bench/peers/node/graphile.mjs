@@ -1,9 +1,11 @@
 // Graphile Worker's side of each measure: `node graphile.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
 import { Logger, makeWorkerUtils, run, runMigrations } from "graphile-worker";
 import pg from "pg";
-import { draining, inBulk, main, oneByOne, sleep, starting } from "./child.mjs";
+import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled } from "./child.mjs";
 
 const LEFT = "select exists (select from graphile_worker._private_jobs) as any";
+const AT_ONCE = 1_000;
+const noops = (size) => Array.from({ length: size }, () => ({ identifier: "noop", payload: {} }));
 const quiet = new Logger(() => () => {});
 
 /** A worker that runs; `worker` are options of its preset. */
@@ -25,8 +27,13 @@ async function enqueueing(url, use) {
 }
 
 await main({
-  /** Its tables. */
-  migrate: ({ url }) => runMigrations({ connectionString: url, logger: quiet }),
+  /** Its tables, and so many waiting jobs. */
+  async fill({ url, jobs }) {
+    await runMigrations({ connectionString: url, logger: quiet });
+    await enqueueing(url, async (utils) => {
+      for (let left = jobs; left > 0; left -= AT_ONCE) await utils.addJobs(noops(Math.min(AT_ONCE, left)));
+    });
+  },
 
   /** One worker runs so many no-op jobs; the clock stops when the database holds none. */
   async drain({ url, jobs, worker }) {
@@ -43,11 +50,7 @@ await main({
 
   enqueue: ({ url, ...how }) => enqueueing(url, (utils) => oneByOne(() => utils.addJob("noop", {}), how)),
 
-  bulk: ({ url, ...how }) =>
-    enqueueing(url, (utils) => {
-      const jobs = () => Array.from({ length: how.size }, () => ({ identifier: "noop", payload: {} }));
-      return inBulk(() => utils.addJobs(jobs()), how);
-    }),
+  bulk: ({ url, ...how }) => enqueueing(url, (utils) => inBulk(() => utils.addJobs(noops(how.size)), how)),
 
   /** The worker's side of the pickups: says that it is ready, and when it started each job. */
   async pickup({ url, jobs, seconds, worker }) {
@@ -57,5 +60,10 @@ await main({
     const started = await starts.wait(seconds);
     await runner.stop();
     return started;
+  },
+
+  async work({ url, path, worker }) {
+    await work(url, worker, { hold: holding(path) });
+    await untilKilled();
   },
 });

@@ -1,0 +1,42 @@
+"""The memory of a process that the benchmark looks at, with that of those below it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bench.child import READY, start
+from bench.resident import MB, nothing, resident
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+HOLD = "import sys; held = bytearray({mb} << 20); print('held', flush=True); sys.stdin.read()"
+#: Starts another one that holds as much.
+NESTED = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); " + HOLD
+
+
+def _held(code: str, *arguments: str, lines: int) -> int:
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        now = resident(process.pid).now
+        process.communicate()
+    return now
+
+
+def test_what_a_process_holds_counts_and_what_those_below_it_hold_too() -> None:
+    small, large = _held(HOLD.format(mb=1), lines=1), _held(HOLD.format(mb=51), lines=1)
+    assert 45 * MB < large - small < 55 * MB
+    two = _held(NESTED.format(mb=51), HOLD.format(mb=51), lines=2)
+    assert two > 2 * 51 * MB
+
+
+def test_the_most_is_no_less_than_what_there_is_now() -> None:
+    with start(nothing) as child:
+        child.wait_for(READY)
+        told = resident(child.pid)
+    assert 0 < told.now <= told.most
