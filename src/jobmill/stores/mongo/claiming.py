@@ -87,18 +87,23 @@ class Turn(Search):
             if some
         ]
 
-    async def free(self, locked: Locked | None, room: int | None, written: Found | None = None) -> int | None:
-        """Claim up to the room there is; when there may be more. What was written already is only read."""
+    async def free(
+        self, locked: Locked | None, room: int | None, first: Found | None = None, *, is_written: bool = False
+    ) -> int | None:
+        """Claim up to the room there is; when there may be more. What was found first is not looked for again, and
+        what was written already is only read.
+        """
         most = self._n if room is None else min(self._n, room)
         for _ in range(TURNS):
             wanted = most - len(self.claimed)
             if wanted <= 0 or not any(self._rooms.values()):
                 break
-            if written is not None:
-                found, written = written, None
+            found = await self._find(wanted) if first is None else first
+            first = None
+            if is_written:
+                is_written = False
                 taken = self._hand_out(found, await self._got(found))
             else:
-                found = await self._find(wanted)
                 taken = await self._take_all(found, locked)
             if taken == len(found) and (taken == wanted or not self._is_cut):
                 self.claimed.sort(key=lambda one: self._order[one.lease.id])
