@@ -11,7 +11,8 @@ So it is with Redis: `redis_url` is a prefix without keys on the first server, o
 version that the machine has. `redis_cluster` is shared; `own_redis`, `own_redis_cluster` and `redis_sentinel` are one
 test's own, and may be killed.
 
-`mongo_url` is a database of its own in a replica set of one member that all tests share (`mongo_server`), and
+`mongo_url` is a database of its own in a replica set of one member that all tests share (`mongo_server`), without its
+indexes, for which tests that run on every store do not wait: those have one database in turn. And
 `mongo_standalone_url` one in a server that is in no set. `own_mongo` (one member) and `mongo_replica_set` (three) are
 one test's own, and may be killed.
 """
@@ -260,6 +261,13 @@ def mongo_url(mongo_server: MongoDatabases) -> Iterator[str]:
     """A database of its own, empty."""
     with mongo_server.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[making.InTurn]:
+    """A migrated database that tests have in turn."""
+    with mongo_server.database() as url, mongo_server.client() as client:
+        yield making.InTurn(url, client)
 
 
 @pytest.fixture(scope="session")
