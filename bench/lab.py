@@ -76,17 +76,19 @@ class Lab:
         """Tell who watches that something is made ready."""
         self._watch.prepare(text)
 
-    def alternate(self, turns: dict[str, Turn]) -> None:
+    def alternate(self, turns: dict[str, Turn], budget_s: float | None = None) -> None:
         """Let all have their turn, round after round, each round beginning with another one.
 
+        No further round begins when the budget is spent, which is the scale's where none is named.
         One that breaks has no further turn, and the report says how; the others go on.
         """
         names = list(turns)
         self._watch.begin(self.measure, self.scale.rounds * len(names))
         began = time.monotonic()
         broken: set[str] = set()
+        budget_s = self.scale.budget_s if budget_s is None else budget_s
         for number in range(self.scale.rounds):
-            if number and time.monotonic() - began > self.scale.budget_s:
+            if number and time.monotonic() - began > budget_s:
                 break
             first = number % len(names)
             for name in names[first:] + names[:first]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGES = (
     *("jobmill", "huey", "msgspec", "uvloop", "asyncpg", "pgqueuer", "procrastinate", "psycopg"),
-    *("redis", "hiredis"),
+    *("redis", "hiredis", "pymongo"),
 )
 SYNCS = 50
 

@@ -36,6 +36,11 @@ class Scale(Struct, frozen=True, kw_only=True):
     redis_slow_jobs: int
     #: So many are running meanwhile.
     active: int
+    #: On MongoDB: a budget of its own, and jobs for many slots, for one, and of the peers, who are slow.
+    mongo_budget_s: float
+    mongo_jobs: int
+    mongo_single_jobs: int
+    mongo_slow_jobs: int
 
 
 FULL = Scale(
@@ -59,6 +64,10 @@ FULL = Scale(
     redis_single_jobs=20_000,
     redis_slow_jobs=8_000,
     active=10_000,
+    mongo_budget_s=480,
+    mongo_jobs=20_000,
+    mongo_single_jobs=1_000,
+    mongo_slow_jobs=4_000,
 )
 
 QUICK = Scale(
@@ -82,4 +91,8 @@ QUICK = Scale(
     redis_single_jobs=5_000,
     redis_slow_jobs=2_000,
     active=10_000,
+    mongo_budget_s=5,
+    mongo_jobs=10_000,
+    mongo_single_jobs=200,
+    mongo_slow_jobs=1_000,
 )

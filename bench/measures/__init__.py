@@ -13,6 +13,10 @@ from bench.measures import (
     depth,
     drain,
     enqueue,
+    mongo_depth,
+    mongo_drain,
+    mongo_enqueue,
+    mongo_pickup,
     pickup,
     postgres_depth,
     postgres_drain,
@@ -40,6 +44,7 @@ class Measure(Struct, frozen=True):
 FILES = ("sqlite", "memory")
 POSTGRES = ("postgres",)
 REDIS = ("redis",)
+MONGO = ("mongo",)
 
 MEASURES = {
     "drain": Measure(
@@ -120,6 +125,34 @@ MEASURES = {
         "single calls while 10,000 jobs are running",
         redis_active.run,
         redis_active.verdicts,
+    ),
+    mongo_drain.NAME: Measure(
+        "drain",
+        MONGO,
+        "one worker process runs no-op jobs that wait; from the first run until the last is settled on the server",
+        mongo_drain.run,
+        mongo_drain.verdicts,
+    ),
+    mongo_enqueue.NAME: Measure(
+        "enqueue",
+        MONGO,
+        "one by one, from concurrent callers, in bulk",
+        mongo_enqueue.run,
+        mongo_enqueue.verdicts,
+    ),
+    mongo_pickup.NAME: Measure(
+        "pickup",
+        MONGO,
+        "from an enqueue in another process to the start of its job in an idle worker",
+        mongo_pickup.run,
+        mongo_pickup.verdicts,
+    ),
+    mongo_depth.NAME: Measure(
+        "depth",
+        MONGO,
+        "the rate while many others wait, and as many are delayed by a day",
+        mongo_depth.run,
+        mongo_depth.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))
