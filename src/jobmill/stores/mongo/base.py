@@ -88,9 +88,10 @@ def _queries(theirs: list[ObjectId], own: list[str]) -> Iterable[Document]:
         yield {"jobmill.id": {"$in": own}}
 
 
-def ended(now_ms: int) -> Document:
-    """Claims of ours whose lease has ended."""
-    return {"status": "processing", "jobmill.leaseUntil": {"$lte": date(now_ms)}, "claimedBy": {"$regex": f"^{OURS}"}}
+def ended(now_ms: int, from_ms: int | None = None) -> Document:
+    """Claims of ours whose lease has ended, not before then."""
+    until = {"$lte": date(now_ms)} | ({} if from_ms is None else {"$gte": date(from_ms)})
+    return {"status": "processing", "jobmill.leaseUntil": until, "claimedBy": {"$regex": f"^{OURS}"}}
 
 
 def stale(now_ms: int, lock_timeout_ms: int) -> Document:

@@ -54,6 +54,7 @@ class Changes(Looks):
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
         """See the port."""
         now_ms = self.now()
+        self._put_behind()
         allowed = CHANGES_FROM[type(change)]
         refused: dict[str, str] = {}
         with told_apart(self._place):

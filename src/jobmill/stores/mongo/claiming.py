@@ -37,6 +37,8 @@ class Turn(Search):
         self.claimed: list[Claimed | Broken] = []
         #: Whether the queue's feed is on.
         self.is_told = False
+        #: Whether the same call settles jobs that are due again at once: they are not for this claim.
+        self.is_put_back = False
         self.told: list[Event] = []
 
     async def limited(self) -> int | None:
@@ -107,7 +109,11 @@ class Turn(Search):
                 taken = await self._take_all(found, locked)
             if taken == len(found) and (taken == wanted or not self._is_cut):
                 self.claimed.sort(key=lambda one: self._order[one.lease.id])
-                return found.next_due_ms if found.next_due_ms is not None else await self._next_due()
+                if found.next_due_ms is not None:
+                    return found.next_due_ms
+                # Not filled: whatever is due was found, but for names without room and what this call has put back.
+                is_all = taken < wanted and all(self._rooms.get(name, 0) > 0 for name in self._names)
+                return await self._next_due(later=is_all and not self.is_put_back)
             # Others were quicker, or were just about to be: there may be more behind.
         return await self._next_due()
 
@@ -164,6 +170,7 @@ class Turn(Search):
     def _hand_out(self, found: Found, got: Sequence[Document]) -> int:
         """Give those to the caller; how many they are."""
         lost = set(_ids(found.lost))
+        self._store._floors.claimed(len(got))
         for document in got:
             self._hand_out_one(document, document["_id"] in lost)
         return len(got)

@@ -114,8 +114,13 @@ class Enqueues(Queues):
                 receipts[n] = await place(jobs, made[n], now_ms, self._place.queue)
             done = [receipt for receipt in receipts if receipt is not None]
             await self._tell(enqueued(new_jobs, done, now_ms), known)
+        if any(new.due.resolve(now_ms) < now_ms for new in new_jobs):
+            self._put_behind()
         self._wake_here([new for new, receipt in zip(new_jobs, done, strict=True) if receipt.how != "exists"])
         return done
+
+    def _put_behind(self) -> None:
+        """A job may wait that was due before others that were claimed already."""
 
     def _wake_here(self, new_jobs: Sequence[NewJob]) -> None:
         """Sleepers of this process need no stream to be told."""

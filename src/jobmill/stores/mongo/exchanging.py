@@ -26,6 +26,7 @@ class _Got(Struct):
     claimed: list[Claimed | Broken] = []
     told: list[Event] = []
     dues: list[int] = []
+    is_put_back: bool = False
 
 
 class _First(Struct):
@@ -57,6 +58,7 @@ class Exchanges(Searched):
                 try:
                     if claim is not None:
                         done = {one.lease.id for one, how in zip(settlements, settled, strict=True) if how == "done"}
+                        got.is_put_back = any(_is_due(one, now_ms) for one in settlements)
                         await self._claim(claim, done, known, now_ms, got, first)
                     if any(one.settings.feed for one in known.values()):
                         await self._tell([*_told(settlements, settled, now_ms), *got.told], known)
@@ -108,6 +110,7 @@ class Exchanges(Searched):
                 turn = Turn(self, queue, claim, rooms, claim.n - len(got.claimed), not_these, now_ms)
                 turn.is_told = said.settings.feed
                 free = turn.limited() if said.is_limited else turn.free(None, None)
+            turn.is_put_back = got.is_put_back
             try:
                 due_ms = await free
             finally:
@@ -117,6 +120,12 @@ class Exchanges(Searched):
                 got.dues.append(due_ms)
             for one in turn.claimed:
                 rooms[one.lease.name] -= 1
+
+
+def _is_due(settlement: Settlement, now_ms: int) -> bool:
+    """Whether it puts its job back to be claimed at once."""
+    due = settlement.due
+    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
 
 
 def _told(settlements: Sequence[Settlement], settled: Sequence[Settled], now_ms: int) -> list[Event]:

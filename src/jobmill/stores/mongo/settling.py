@@ -81,6 +81,8 @@ class Settles(Enqueues):
             # A second settlement of one lease in one call is lost, and must not be taken for the first.
             if one is not None and first.setdefault(settlement.lease.id, n) == n:
                 meant.append((n, settlement, one))
+        if any(one.state == "waiting" and one.due is None for one in settlements):
+            self._put_behind()
         answers: list[Settled] = ["lost"] * len(settlements)
         # Whoever shows a wrong token first must not hide the one that holds: those go in a bulk of their own.
         rest = [
