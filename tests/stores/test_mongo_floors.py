@@ -1,4 +1,4 @@
-"""Floors on MongoDB: a busy worker begins at the oldest job that waits, and what is put behind is found all the same."""
+"""Floors on MongoDB: a busy worker begins at the oldest job that waits, and finds what is put behind all the same."""
 
 from __future__ import annotations
 
