@@ -22,6 +22,7 @@ from bench.figures import Results
 from bench.lab import Lab
 from bench.measures import KINDS, MEASURES, chosen
 from bench.ours import about
+from bench.ours import crontab as our_crontab
 from bench.peers import (
     agenda_mongo,
     bare_sqlite,
@@ -29,6 +30,7 @@ from bench.peers import (
     bullmq_python_redis,
     graphile_postgres,
     huey_sqlite,
+    mongodb_cron,
     monque_mongo,
     node,
     pgqueuer_postgres,
@@ -40,18 +42,20 @@ from bench.servers import Servers
 from bench.watch import Watch
 
 RESULTS = Path(__file__).parent / "results"
-STORES = ("sqlite", "memory", "postgres", "redis", "mongo")
+STORES = ("sqlite", "memory", "postgres", "redis", "mongo", "crontab")
 CONTENDERS = {
     "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
     "memory": (),
     "postgres": (about.ON_POSTGRES, pgqueuer_postgres.ABOUT, procrastinate_postgres.ABOUT, graphile_postgres.ABOUT),
     "redis": (about.ON_REDIS, bullmq_node_redis.ABOUT, bullmq_python_redis.ABOUT),
     "mongo": (about.ON_MONGO, monque_mongo.ABOUT, agenda_mongo.ABOUT),
+    "crontab": (our_crontab.ABOUT, mongodb_cron.ABOUT),
 }
 ON_NODE = {
     "postgres": graphile_postgres.ABOUT.name,
     "redis": bullmq_node_redis.ABOUT.name,
     "mongo": agenda_mongo.ABOUT.name,
+    "crontab": mongodb_cron.ABOUT.name,
 }
 INTERRUPTED = 130
 #: Where stdout is no terminal.

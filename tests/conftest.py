@@ -306,7 +306,7 @@ def mongo_replica_set() -> Iterator[MongoReplicaSet]:
 
 @pytest.fixture(scope="session")
 def node_packages() -> Packages:
-    """BullMQ and its dashboard, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
+    """BullMQ, its dashboard and mongodb-cron, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
     from tests.servers.node import Packages
 
     packages = Packages()

@@ -10,6 +10,8 @@ from bench.figures import Results, Verdict
 from bench.lab import Lab
 from bench.measures import (
     beside,
+    crontab_drain,
+    crontab_idle,
     depth,
     drain,
     enqueue,
@@ -45,6 +47,7 @@ FILES = ("sqlite", "memory")
 POSTGRES = ("postgres",)
 REDIS = ("redis",)
 MONGO = ("mongo",)
+CRONTAB = ("crontab",)
 
 MEASURES = {
     "drain": Measure(
@@ -153,6 +156,20 @@ MEASURES = {
         "the rate while many others wait, and as many are delayed by a day",
         mongo_depth.run,
         mongo_depth.verdicts,
+    ),
+    crontab_drain.NAME: Measure(
+        "drain",
+        CRONTAB,
+        "due no-op documents of a MongoDB collection are run; from the first run until no document has a date",
+        crontab_drain.run,
+        crontab_drain.verdicts,
+    ),
+    crontab_idle.NAME: Measure(
+        "idle",
+        CRONTAB,
+        "a poll that finds nothing while 100,000 documents sleep, by the server's own clock",
+        crontab_idle.run,
+        crontab_idle.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))
