@@ -204,3 +204,16 @@ async def test_without_on_error_errors_are_logged(caplog: pytest.LogCaptureFixtu
         (logging.ERROR, "the job 'a': ValueError: no"),
         (logging.ERROR, "the crontab: KeyError: 'idle'"),
     ]
+
+
+async def test_an_on_error_of_one_parameter_gets_the_error_alone() -> None:
+    told: list[BaseException] = []
+
+    def fail(job: CrontabJob) -> None:
+        raise ValueError(job.id)
+
+    scene = Scene(on_document=fail, on_error=told.append)
+    await scene.memory.add("a")
+    async with scene.run(1):
+        pass
+    assert [(type(error), str(error)) for error in told] == [(ValueError, "a")]

@@ -35,6 +35,7 @@ class Hooks:
         self._in_loop = _is_async(on_document)
         self._moments = {"on_start": on_start, "on_stop": on_stop, "on_idle": on_idle}
         self._on_error = on_error
+        self._tells_job = on_error is None or _takes_two(on_error)
         for name, hook in {**self._moments, "on_error": on_error}.items():
             if hook is not None and not callable(hook):
                 raise Invalid(name, "a function, or None", hook)
@@ -67,7 +68,7 @@ class Hooks:
             log.error("%s: %s: %s", about, type(error).__name__, error, exc_info=error)
             return
         try:
-            await _called(self._on_error, error, job)
+            await _called(self._on_error, *((error, job) if self._tells_job else (error,)))
         except (Exception, asyncio.CancelledError) as raised:
             if being_cancelled(raised):
                 raise
@@ -78,6 +79,17 @@ async def _called(hook: Callable[..., Any], *args: Any) -> None:
     answer = hook(*args)
     if inspect.isawaitable(answer):
         await answer
+
+
+def _takes_two(hook: Callable[..., Any]) -> bool:
+    """Whether it wants to know of which job an error is."""
+    try:
+        inspect.signature(hook).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function whose parameters Python does not know
+        pass
+    return True
 
 
 def _is_async(hook: Callable[..., Any]) -> bool:

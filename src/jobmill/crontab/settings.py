@@ -18,7 +18,7 @@ from jobmill.errors import Invalid
 Duration: TypeAlias = float | str | timedelta
 OnDocument: TypeAlias = Callable[[CrontabJob], Awaitable[Any] | Any]
 OnMoment: TypeAlias = Callable[[], Awaitable[Any] | Any]
-OnError: TypeAlias = Callable[[BaseException, CrontabJob | None], Awaitable[Any] | Any]
+OnError: TypeAlias = Callable[[BaseException, CrontabJob | None], Any] | Callable[[BaseException], Any]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 
