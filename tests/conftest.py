@@ -37,6 +37,13 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
 
+#: Tests that take long on servers, by parts of their names.
+LONG = (
+    "_sequence_of_verbs_",
+    "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
+    "test_a_run_that_its_own_worker_overtakes",
+)
+
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
 
@@ -95,13 +102,11 @@ def _versions(store_name: str) -> Sequence[str]:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as
-        # are long models, each step of which is several round trips.
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and (
-            any(_is_older(fixture, value) for fixture, value in callspec.params.items())
-            or ("_long_sequence_" in item.name and callspec.params.get("store_name") in SERVERS)
-        ):
+        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as is
+        # what makes many round trips.
+        params = callspec.params if (callspec := getattr(item, "callspec", None)) is not None else {}
+        is_older = any(_is_older(fixture, value) for fixture, value in params.items())
+        if is_older or (params.get("store_name") in SERVERS and any(part in item.name for part in LONG)):
             item.add_marker(pytest.mark.slow)
     chosen = config.getoption("--store")
     if not chosen:

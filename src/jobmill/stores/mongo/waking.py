@@ -74,6 +74,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._resume: Any = None
         self._slept = 0.0
+        self._is_closed = False
         # When something was told, and when somebody last claimed, by queue.
         self._told: dict[str, float] = {}
         self._told_all = 0.0
@@ -121,7 +122,8 @@ class Watch:
             one.wake()
 
     async def close(self) -> None:
-        """End the stream."""
+        """End the stream. It ends by itself where the driver loses the cancellation, as Python 3.11's wait_for does."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -131,7 +133,7 @@ class Watch:
         """The loop has ended."""
 
     def _is_unused(self) -> bool:
-        return not self._sleepers and time.monotonic() - self._slept > UNUSED_S
+        return self._is_closed or (not self._sleepers and time.monotonic() - self._slept > UNUSED_S)
 
     async def _watch(self) -> None:
         while not self._store._is_standalone and not self._is_unused():
