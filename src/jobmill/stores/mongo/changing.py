@@ -108,7 +108,8 @@ class Changes(Looks):
             done = {one.job.id for one in jobs if one.document["_id"] in marked}
             refused |= await self._meanwhile([one for one in jobs if one.job.id not in done | refused.keys()])
         if isinstance(change, Cancel):
-            gone = [one.document["_id"] for one in jobs if one.is_ours and _keep(one.job).at_once]
+            cancelled = [one for one in jobs if one.job.id in done and one.is_ours]
+            gone = [one.document["_id"] for one in cancelled if _keep(one.job).at_once]
             if gone:
                 await self._forget(gone, mark)
         return done, refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -20,6 +21,8 @@ from jobmill.stores.mongo.link import QUEUES, Document
 from jobmill.stores.mongo.settling import Settles
 from jobmill.stores.mongo.values import date, ms_of
 
+log = logging.getLogger("jobmill")
+
 Ask: TypeAlias = Callable[[Document, int], Awaitable[list[Document]]]
 
 ORDER = [("priority", -1), ("nextRunAt", 1), ("_id", 1)]
@@ -27,8 +30,12 @@ _PLACE = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobm
 #: No name of a job: it has a blank.
 _LEASES = "ended leases"
 _FIRST = date(-(2**62))
-#: A claim could not be written into a `jobmill` of another program's that is one of these.
+#: A claim could not be written into a `jobmill` of another program's that is one of these; and what has a document as
+#: its _id is nobody's job.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
+_WRITABLE = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
+MOST_REFUSED = 1_000
+MOST_REPORTED = 1_000
 
 #: While every claim is filled by jobs that wait, ended leases are looked for this often.
 ENDED_EVERY_S = 0.5
@@ -59,18 +66,34 @@ class Searched(Settles):
         super().__init__(*args, **kwargs)
         # Which names somebody here works.
         self._names: set[str] = set()
-        self._looked_for_ended = 0.0
+        self._reported: set[ObjectId] = set()
+        # When ended leases were looked for, by queue.
+        self._looked_for_ended: dict[str, float] = {}
         self._stale_from_ms = 0
         self._stale_every_ms = max(_STALE_AT_MOST_EVERY_MS, min(STALE_EVERY_MS, self._place.lock_timeout_ms // 2))
         # What another claim of this process is just taking: to look for it would be in vain. And how many jobs are
         # looked for right now: who looks at the same time finds the same ones.
         self._floors = Floors()
         self._in_hand: set[ObjectId] = set()
+        # What the server refuses to write a claim into.
+        self._refused: set[ObjectId] = set()
         self._looked_for = 0
 
     def _put_behind(self) -> None:
         """A job may wait that was due before others that were claimed already."""
         self._floors.forget()
+
+    def _refuse(self, document: Document, why: str) -> None:
+        """Leave a job alone from now on."""
+        if len(self._refused) < MOST_REFUSED:
+            self._refused.add(document["_id"])
+        self._report_once(document, f"it cannot be claimed: {why[:200]}")
+
+    def _report_once(self, document: Document, why: str) -> None:
+        """Say of a job, once, that it will never run."""
+        if document["_id"] not in self._reported and len(self._reported) < MOST_REPORTED:
+            self._reported.add(document["_id"])
+            log.warning("the job %s in %s will never run: %s", document["_id"], self._place.shown, why)
 
     @contextlib.contextmanager
     def _taking(self, found: Found) -> Iterator[None]:
@@ -120,7 +143,7 @@ class Search:
         store = self._store
         # What is yet to be settled is not found; what this call made wait again may be.
         settled = 0 if self._ask_known else len(self._not_these)
-        spare = settled + len(store._in_hand) + len(self._handed) + store._looked_for
+        spare = settled + len(store._refused) + len(store._in_hand) + len(self._handed) + store._looked_for
         self._is_cut = False
         store._looked_for += most
         try:
@@ -153,12 +176,13 @@ class Search:
 
     def _is_busy(self) -> bool:
         """Whether ended leases were looked for a moment ago."""
-        return time.monotonic() - self._store._looked_for_ended < ENDED_EVERY_S
+        return time.monotonic() - self._store._looked_for_ended.get(self._queue, 0.0) < ENDED_EVERY_S
 
     def _is_another(self, document: Document) -> bool:
-        """Whether a job is for nobody now: this call settled it or has it already, or another claim is taking it."""
-        id = documents.id_of(document)
-        return document["_id"] in self._store._in_hand or id in self._not_these or id in self._handed
+        """Whether a job is for nobody now: this call settled it or has it, another is taking it, or it is refused."""
+        key, id = document["_id"], documents.id_of(document)
+        is_left_alone = key in self._store._in_hand or key in self._store._refused
+        return is_left_alone or id in self._not_these or id in self._handed
 
     async def _waiting(self, limit: int, spare: int) -> list[Document]:
         """Due jobs. Names with little room are asked for one by one, so that none hides another."""
@@ -191,7 +215,7 @@ class Search:
             found = await ask(self._due(names, None), limit)
             if floor is not None:
                 floor.looked_at_all(began, time.monotonic())
-                if floor.due_ms is None:
+                if floor.due_ms is None or any((ms_of(one["nextRunAt"]) or 0) < floor.due_ms for one in found):
                     floor.raised(await self._oldest(names, None), self._now_ms, began)
         self._is_cut |= len(found) == limit
         return found
@@ -225,8 +249,7 @@ class Search:
     def _due(self, names: tuple[str, ...], from_ms: int | None) -> Document:
         """Jobs of these names that are due, and were not before then."""
         due = {"$lte": date(self._now_ms)} if from_ms is None else {"$gte": date(from_ms), "$lte": date(self._now_ms)}
-        wanted = {**self._waits(names), "nextRunAt": due}
-        return {**wanted, "jobmill": {"$not": {"$type": _NO_OBJECTS}}}
+        return {**self._waits(names), "nextRunAt": due, **_WRITABLE}
 
     def _waits(self, names: Sequence[str]) -> Document:
         # In the home queue the field is missing. To ask for null would be two ranges of the index, which the server
@@ -249,9 +272,9 @@ class Search:
     async def _lost(self, limit: int) -> list[Document]:
         """Running jobs that nobody holds any more."""
         store, now_ms = self._store, self._now_ms
-        store._looked_for_ended = time.monotonic()
+        store._looked_for_ended[self._queue] = time.monotonic()
         names = [name for name, room in self._rooms.items() if room > 0]
-        mine = {"jobmill.queue": store._queue_is(self._queue), "name": {"$in": names}}
+        mine = {"jobmill.queue": store._queue_is(self._queue), "name": {"$in": names}, **_WRITABLE}
         lost = await self._ended(mine, limit)
         if self._queue == store._place.queue and store._place.recover_foreign and now_ms >= store._stale_from_ms:
             query: Document = {**stale(now_ms, store._place.lock_timeout_ms), **mine}

@@ -20,6 +20,7 @@ from pymongo.errors import OperationFailure
 from jobmill.core.changes import Claim, NewJob
 from jobmill.errors import StoreError
 from jobmill.stores.loops import PerLoop
+from jobmill.stores.mongo.documents import queue_of
 from jobmill.stores.mongo.link import QUEUES, STANDALONE, Document, told_apart
 from jobmill.stores.mongo.purging import Purges
 from jobmill.stores.mongo.values import ms_of
@@ -145,6 +146,9 @@ class Watch:
                 log.debug("waiting for jobs at %s: %s", self._store._place.url, error)
                 self.tell(None, None)
                 await asyncio.sleep(AGAIN_S)
+            except Exception:
+                log.exception("the stream of %s brought something odd; it goes on", self._store._place.shown)
+                await asyncio.sleep(AGAIN_S)
 
     async def _listen(self) -> None:
         try:
@@ -153,9 +157,9 @@ class Watch:
                 self.tell(None, None)
                 while stream.alive and not self._is_unused():
                     said = await stream.try_next()
+                    self._resume = stream.resume_token
                     if said is not None:
                         self._hear(said)
-                    self._resume = stream.resume_token
             # Nobody sleeps, or the database was dropped. Whoever sleeps next looks for what has come until then.
             self._resume = None
         except OperationFailure as error:
@@ -181,8 +185,8 @@ class Watch:
             self.tell(None, ms_of(changed.get("nextRunAt")))
         elif self._store._knows(document.get("name")):
             self._store._report_new({**document, **said["documentKey"]})
-            queue = (document.get("jobmill") or {}).get("queue", self._store._place.queue)
-            self.tell(str(queue), ms_of(document.get("nextRunAt")))
+            queue = queue_of(document, self._store._place.queue)
+            self.tell(queue, ms_of(document.get("nextRunAt")))
 
 
 class Wakes(Purges):
@@ -219,7 +223,7 @@ class Wakes(Purges):
 
     def _knows(self, name: Any) -> bool:
         """Whether a job of this name may be for somebody here; where nobody has claimed yet, any may."""
-        return not self._names or name in self._names
+        return not self._names or (isinstance(name, str) and name in self._names)
 
     def _wake_here(self, new_jobs: Sequence[NewJob]) -> None:
         watch = self._watches.here()
