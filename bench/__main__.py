@@ -22,7 +22,17 @@ from bench.figures import Results
 from bench.lab import Lab
 from bench.measures import KINDS, MEASURES, chosen
 from bench.ours import about
-from bench.peers import bare_sqlite, bullmq_node_redis, graphile_postgres, huey_sqlite, node
+from bench.ours import crontab as our_crontab
+from bench.peers import (
+    agenda_mongo,
+    bare_sqlite,
+    bullmq_node_redis,
+    graphile_postgres,
+    huey_sqlite,
+    mongodb_cron,
+    monque_mongo,
+    node,
+)
 from bench.peers.about import About
 from bench.postgres import contenders as on_postgres
 from bench.redis import contenders as on_redis
@@ -32,17 +42,25 @@ from bench.servers import Servers
 from bench.watch import Watch
 
 RESULTS = Path(__file__).parent / "results"
-STORES = ("sqlite", "memory", "postgres", "redis")
+STORES = ("sqlite", "memory", "postgres", "redis", "mongo", "crontab")
 CONTENDERS = {
     "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
     "memory": (),
     "postgres": (about.ON_POSTGRES, *(peer.about for peer in on_postgres.PLAIN if peer is not on_postgres.OURS)),
     "redis": (about.ON_REDIS, *(peer.about for peer in on_redis.PEERS if peer is not on_redis.OURS)),
+    "mongo": (about.ON_MONGO, monque_mongo.ABOUT, agenda_mongo.ABOUT),
+    "crontab": (our_crontab.ABOUT, mongodb_cron.ABOUT),
 }
 #: All of a name, or what stands before its first comma, for all that have it.
 NAMES = [peer.name for peer in (*on_redis.PEERS[1:], *on_postgres.PLAIN[1:])]
+NAMES += [peer.name for peer in (monque_mongo.ABOUT, agenda_mongo.ABOUT, mongodb_cron.ABOUT)]
 PEERS = sorted({*NAMES, *(name.partition(",")[0] for name in NAMES)})
-ON_NODE = {"postgres": graphile_postgres.ABOUT.name, "redis": bullmq_node_redis.ABOUT.name}
+ON_NODE = {
+    "postgres": graphile_postgres.ABOUT.name,
+    "redis": bullmq_node_redis.ABOUT.name,
+    "mongo": agenda_mongo.ABOUT.name,
+    "crontab": mongodb_cron.ABOUT.name,
+}
 INTERRUPTED = 130
 #: Where stdout is no terminal.
 WIDTH = 150

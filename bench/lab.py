@@ -88,9 +88,10 @@ class Lab:
         """How often each has its turn in a measure that has no targets."""
         return min(self.scale.rounds, self.scale.side_rounds)
 
-    def alternate(self, turns: dict[str, Turn], rounds: int | None = None) -> None:
+    def alternate(self, turns: dict[str, Turn], rounds: int | None = None, budget_s: float | None = None) -> None:
         """Let all have their turn, round after round, each round beginning with another one.
 
+        No further round begins when the budget is spent, which is the scale's where none is named.
         One that breaks has no further turn, and the report says how; the others go on.
         """
         names = list(turns)
@@ -98,8 +99,9 @@ class Lab:
         self._watch.begin(self.measure, rounds * len(names))
         began = time.monotonic()
         broken: set[str] = set()
+        budget_s = self.scale.budget_s if budget_s is None else budget_s
         for number in range(rounds):
-            if number and time.monotonic() - began > self.scale.budget_s:
+            if number and time.monotonic() - began > budget_s:
                 break
             first = number % len(names)
             for name in names[first:] + names[:first]:

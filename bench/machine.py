@@ -15,7 +15,7 @@ from bench.peers import apart
 
 PACKAGES = (
     *("jobmill", "huey", "msgspec", "uvloop", "asyncpg", "pgqueuer", "procrastinate", "psycopg", "chancy"),
-    *("redis", "hiredis"),
+    *("redis", "hiredis", "pymongo"),
 )
 SYNCS = 50
 

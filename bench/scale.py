@@ -45,6 +45,13 @@ class Scale(Struct, frozen=True, kw_only=True):
     finished: int
     #: Each in a process of its own.
     isolated_jobs: int
+    #: On MongoDB: a budget of its own, and jobs for many slots, for one, and of the peers, who are slow.
+    mongo_budget_s: float
+    mongo_jobs: int
+    mongo_single_jobs: int
+    mongo_slow_jobs: int
+    #: Documents of a crontab.
+    documents: int
 
 
 FULL = Scale(
@@ -72,6 +79,11 @@ FULL = Scale(
     load_s=3,
     finished=1_000_000,
     isolated_jobs=40,
+    mongo_budget_s=480,
+    mongo_jobs=20_000,
+    mongo_single_jobs=1_000,
+    mongo_slow_jobs=4_000,
+    documents=3_000,
 )
 
 QUICK = Scale(
@@ -99,4 +111,9 @@ QUICK = Scale(
     load_s=1,
     finished=20_000,
     isolated_jobs=5,
+    mongo_budget_s=5,
+    mongo_jobs=10_000,
+    mongo_single_jobs=200,
+    mongo_slow_jobs=1_000,
+    documents=1_000,
 )

@@ -7,6 +7,7 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
+from bench.mongo.server import Server as Mongo
 from bench.postgres.server import Server as Postgres
 from bench.redis.server import Server as Redis
 
@@ -15,7 +16,7 @@ class Servers:
     """Their data lie in the place, if one is named."""
 
     def __init__(self, place: Path | None) -> None:
-        self._started: list[Postgres | Redis] = []
+        self._started: list[Postgres | Redis | Mongo] = []
         if place is not None:
             os.environ["TMPDIR"] = str(place.resolve())
             tempfile.tempdir = None  # so that it is looked up again
@@ -30,6 +31,12 @@ class Servers:
     def redis(self) -> Redis:
         """The Redis, which runs."""
         self._started.append(server := Redis())
+        return server
+
+    @cached_property
+    def mongo(self) -> Mongo:
+        """The MongoDB, which runs."""
+        self._started.append(server := Mongo())
         return server
 
     def describe(self) -> dict[str, str]:

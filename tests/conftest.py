@@ -11,7 +11,8 @@ So it is with Redis: `redis_url` is a prefix without keys on the first server, o
 version that the machine has. `redis_cluster` is shared; `own_redis`, `own_redis_cluster` and `redis_sentinel` are one
 test's own, and may be killed.
 
-`mongo_url` is a database of its own in a replica set of one member that all tests share (`mongo_server`), and
+`mongo_url` is a database of its own in a replica set of one member that all tests share (`mongo_server`), without its
+indexes, for which tests that run on every store do not wait: those have one database in turn. And
 `mongo_standalone_url` one in a server that is in no set. `own_mongo` (one member) and `mongo_replica_set` (three) are
 one test's own, and may be killed.
 """
@@ -35,6 +36,13 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
+
+#: Tests that take long on servers, by parts of their names.
+LONG = (
+    "_sequence_of_verbs_",
+    "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
+    "test_a_run_that_its_own_worker_overtakes",
+)
 
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
@@ -94,13 +102,11 @@ def _versions(store_name: str) -> Sequence[str]:
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as
-        # are long models, each step of which is several round trips.
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and (
-            any(_is_older(fixture, value) for fixture, value in callspec.params.items())
-            or ("_long_sequence_" in item.name and callspec.params.get("store_name") in SERVERS)
-        ):
+        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as is
+        # what makes many round trips.
+        params = callspec.params if (callspec := getattr(item, "callspec", None)) is not None else {}
+        is_older = any(_is_older(fixture, value) for fixture, value in params.items())
+        if is_older or (params.get("store_name") in SERVERS and any(part in item.name for part in LONG)):
             item.add_marker(pytest.mark.slow)
     chosen = config.getoption("--store")
     if not chosen:
@@ -263,6 +269,13 @@ def mongo_url(mongo_server: MongoDatabases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[making.InTurn]:
+    """A migrated database that tests have in turn."""
+    with mongo_server.database() as url, mongo_server.client() as client:
+        yield making.InTurn(url, client)
+
+
+@pytest.fixture(scope="session")
 def mongo_standalone() -> Iterator[MongoServer]:
     """A server that is in no replica set, so without change streams and transactions; shared: not to be stopped."""
     from tests.servers.mongo import MongoServer
@@ -298,7 +311,7 @@ def mongo_replica_set() -> Iterator[MongoReplicaSet]:
 
 @pytest.fixture(scope="session")
 def node_packages() -> Packages:
-    """BullMQ and its dashboard, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
+    """BullMQ, its dashboard and mongodb-cron, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
     from tests.servers.node import Packages
 
     packages = Packages()

@@ -1,20 +1,23 @@
 """The stores under test, made the same way in every folder.
 
-All tests of one PostgreSQL server have one migrated database in turn: emptying it is quicker than making another. In
-Redis each has a prefix of its own, in MongoDB a database.
+All tests of one PostgreSQL or MongoDB server have one migrated database in turn: emptying it is quicker than making
+another. In Redis each has a prefix of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from jobmill.store import Store
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from pymongo import MongoClient
+
     from tests.servers.postgres import PostgresServers
 
 _TABLES = ("jobs", "history", "logs", "queues", "running", "events", "sleepers", "usage")
@@ -51,6 +54,25 @@ async def migrated_mongo(url: str) -> str:
     return url
 
 
+class InTurn:
+    """A database of a MongoDB, and a client to empty it with."""
+
+    def __init__(self, url: str, client: MongoClient[Any]) -> None:
+        self.url = url
+        self.database = client[urlsplit(url).path[1:]]
+        self.is_migrated = False
+
+
+async def emptied_mongo(lent: InTurn) -> str:
+    """The URL of a migrated database without jobs."""
+    if not lent.is_migrated:
+        await migrated_mongo(lent.url)
+        lent.is_migrated = True
+    for name in lent.database.list_collection_names():
+        lent.database[name].delete_many({})
+    return lent.url
+
+
 async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest) -> str:
     """Where an empty store is; for `jobmill.connect`, here or in another process."""
     match store_name:
@@ -63,7 +85,7 @@ async def make_url(store_name: str, folder: Path, request: pytest.FixtureRequest
         case "redis":
             return str(request.getfixturevalue("redis_url"))
         case "mongo":
-            return await migrated_mongo(str(request.getfixturevalue("mongo_url")))
+            return await emptied_mongo(request.getfixturevalue("mongo_in_turn"))
     raise ValueError(f"nothing makes the store {store_name} yet")
 
 

@@ -10,6 +10,8 @@ from bench.figures import Results, Verdict
 from bench.lab import Lab
 from bench.measures import (
     beside,
+    crontab_drain,
+    crontab_idle,
     depth,
     drain,
     enqueue,
@@ -17,6 +19,10 @@ from bench.measures import (
     history,
     load,
     memory,
+    mongo_depth,
+    mongo_drain,
+    mongo_enqueue,
+    mongo_pickup,
     pickup,
     postgres_depth,
     postgres_drain,
@@ -49,6 +55,8 @@ FILES = ("sqlite", "memory")
 POSTGRES = ("postgres",)
 REDIS = ("redis",)
 SERVERS = (*POSTGRES, *REDIS)
+MONGO = ("mongo",)
+CRONTAB = ("crontab",)
 
 MEASURES = {
     "drain": Measure(
@@ -183,6 +191,48 @@ MEASURES = {
         "runs also after a minute in which nothing came",
         load.run,
         load.verdicts,
+    ),
+    mongo_drain.NAME: Measure(
+        "drain",
+        MONGO,
+        "one worker process runs no-op jobs that wait; from the first run until the last is settled on the server",
+        mongo_drain.run,
+        mongo_drain.verdicts,
+    ),
+    mongo_enqueue.NAME: Measure(
+        "enqueue",
+        MONGO,
+        "one by one, from concurrent callers, in bulk",
+        mongo_enqueue.run,
+        mongo_enqueue.verdicts,
+    ),
+    mongo_pickup.NAME: Measure(
+        "pickup",
+        MONGO,
+        "from an enqueue in another process to the start of its job in an idle worker",
+        mongo_pickup.run,
+        mongo_pickup.verdicts,
+    ),
+    mongo_depth.NAME: Measure(
+        "depth",
+        MONGO,
+        "the rate while many others wait, and as many are delayed by a day",
+        mongo_depth.run,
+        mongo_depth.verdicts,
+    ),
+    crontab_drain.NAME: Measure(
+        "drain",
+        CRONTAB,
+        "due no-op documents of a MongoDB collection are run; from the first run until no document has a date",
+        crontab_drain.run,
+        crontab_drain.verdicts,
+    ),
+    crontab_idle.NAME: Measure(
+        "idle",
+        CRONTAB,
+        "a poll that finds nothing while 100,000 documents sleep, by the server's own clock",
+        crontab_idle.run,
+        crontab_idle.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))

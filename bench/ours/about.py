@@ -27,3 +27,11 @@ ON_REDIS = About(
     "defaults: 3 attempts, every job is kept for 7 days after it succeeded, BullMQ's events are written",
     guarantee=GUARANTEE,
 )
+
+ON_MONGO = About(
+    name="jobmill on MongoDB",
+    package="jobmill",
+    settings="one worker process, async no-op handlers, uvloop (as `jobmill worker`) unless it says asyncio, "
+    "indexes=lean or indexes=monque, other defaults: every job is kept for 7 days after it succeeded",
+    guarantee=GUARANTEE,
+)

@@ -5,6 +5,7 @@ Layers, high to low; each may import only what is below it:
     cli                                   the commands
     testing                               a clock for tests; the contract that stores must pass
     client, sync, worker, stores          enqueue and look; claim, run and settle; databases behind the port
+    crontab                               beside them: any collection or table as a crontab
     bullmq, harmonyk                      beside them: the words of other systems
     handlers, context, events, metering   what users define and are told, and its options
     store                                 THE PORT

@@ -74,7 +74,7 @@ def test_wrong_usage_is_told_in_one_line(shell: Shell, args: list[str]) -> None:
     [
         ("oracle://x", 2, "url: expected"),
         ("sqlite://x", 2, "three slashes"),
-        ("mongodb://localhost", 2, "jobmill[mongo]"),
+        ("mongodb://localhost", 2, "the name of the database is part of it"),
         ("memory://", 2, "lives inside one process"),
     ],
 )

@@ -15,6 +15,7 @@ from jobmill.core.facts import FACTS
 from jobmill.events import MOMENTS, Hooks
 from jobmill.handlers import Handler
 from jobmill.testing import ManualClock
+from jobmill.worker.tasks import end
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ async def test_following_a_feed(jobs: Client, work: Handler[..., Any]) -> None:
         assert (await asyncio.wait_for(seen.get(), 10)).job_id == second.id
         assert seen.empty()
     finally:
-        following.cancel()
+        await end([following])
 
 
 async def test_events_of_ones_own(jobs: Client, work: Handler[..., Any], clock: ManualClock) -> None:

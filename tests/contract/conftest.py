@@ -28,8 +28,7 @@ async def harness(
     elif store_name == "mongo":
         from tests.contract.mongo_harness import MongoHarness
 
-        harness = MongoHarness(request.getfixturevalue("mongo_url"))
-        await harness.store.migrate()
+        harness = MongoHarness(await making.emptied_mongo(request.getfixturevalue("mongo_in_turn")))
     else:
         harness = make(store_name, tmp_path)
     await harness.store.open()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobmill.core.cron import LAST_MS
-from jobmill.core.recurrence import Recurrence, first_slot, next_slot, recurrence
+from jobmill.core.recurrence import Recurrence, first_slot, next_slot, next_slot_or_now, recurrence
 from jobmill.errors import Invalid
 
 HOUR = 3_600_000
@@ -218,3 +218,46 @@ def test_an_interval_stays_on_its_grid(every_ms: int, slot: int, late: int) -> N
     if following is not None:
         assert (following - slot) % every_ms == 0
         assert following - (slot + late) <= every_ms
+
+
+# ---------------------------------------------------------------- a delay, and the rule of mongodb-cron
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "next"),
+    [(0, 1), (1, 1), (HOUR - 1, 1), (HOUR, 2), (HOUR + 1, 2), (5 * HOUR // 2, 3)],
+)
+@pytest.mark.parametrize("rule", [{"cron": "0 * * * *"}, {"every_ms": HOUR}, {"cron": "@every 1h"}])
+@pytest.mark.parametrize("following", [next_slot, next_slot_or_now])
+def test_the_next_slot_is_after_the_delay(following: Any, rule: dict[str, Any], delay_ms: int, next: int) -> None:
+    start = at("2026-01-01T08:00")
+    hourly = recurrence(key="tick", **rule)
+    assert following(hourly, start, start + 5, delay_ms=delay_ms) == start + next * HOUR
+
+
+def test_a_delay_counts_from_the_slot_and_not_from_now() -> None:
+    start = at("2026-01-01T08:00")
+    hourly = recurrence(key="tick", cron="0 * * * *")
+    assert next_slot(hourly, start, start + 7 * HOUR, delay_ms=2 * HOUR) == start + 8 * HOUR
+
+
+def test_slots_that_were_missed_make_one_more_run_now() -> None:
+    start, late = at("2026-01-01T08:00"), at("2026-01-01T11:20")
+    hourly = recurrence(key="tick", cron="0 * * * *")
+    assert next_slot_or_now(hourly, start, late) == late
+    # And that run, which took no slot of the grid, goes on with it.
+    assert next_slot_or_now(hourly, late, late + 5) == at("2026-01-01T12:00")
+    assert next_slot_or_now(hourly, start, start + HOUR) == start + HOUR
+    assert next_slot_or_now(hourly, start, start - 9 * HOUR) == start + HOUR
+
+
+def test_that_run_as_well_is_not_past_the_end() -> None:
+    start, late = at("2026-01-01T08:00"), at("2026-01-01T11:20")
+    for until, next in ((late, late), (late - 1, None)):
+        ending = recurrence(key="tick", cron="0 * * * *", until_ms=until)
+        assert next_slot_or_now(ending, start, late) == next
+
+
+def test_what_has_no_slot_any_more_has_no_run_either() -> None:
+    yearly = recurrence(key="tick", cron="@yearly")
+    assert next_slot_or_now(yearly, LAST_MS - HOUR, LAST_MS) is None

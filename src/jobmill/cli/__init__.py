@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from jobmill._version import __version__
-from jobmill.cli import demo, enqueue, events, http, jobs, migrate, queues, worker
+from jobmill.cli import crontab, demo, enqueue, events, http, jobs, migrate, queues, worker
 from jobmill.cli.shell import Shell
 
 
@@ -29,6 +29,7 @@ for command in (
     demo.demo,
     worker.worker,
     http.http,
+    crontab.crontab,
     enqueue.enqueue,
     jobs.jobs,
     queues.queues,

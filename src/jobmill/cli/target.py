@@ -1,4 +1,4 @@
-"""Finding the client that `module:jobs` or `app.py:jobs` names."""
+"""Finding the client that `module:jobs` or `app.py:jobs` names, or the crontab."""
 
 from __future__ import annotations
 
@@ -8,24 +8,55 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmill.cli.shell import Unusable
 
 if TYPE_CHECKING:
     from jobmill.client import Client
+    from jobmill.crontab import Crontab
+
+
+class Kind(NamedTuple):
+    """What is looked for."""
+
+    name: str
+    home: str
+    example: str
+
+    @property
+    def type(self) -> type:
+        """Its class, imported only when a command runs."""
+        found: type = getattr(importlib.import_module(self.home), self.name.capitalize())
+        return found
+
+
+CLIENT = Kind("client", "jobmill.client", "jobs = jobmill.connect()")
+CRONTAB = Kind("crontab", "jobmill.crontab", "crontab = Crontab(store, on_document=handler)")
 
 
 def load_client(target: str) -> Client:
     """Import the module, with the working directory on the path, and take the client out of it."""
-    where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
-    if not where or (where.startswith(".") and not where.endswith(".py")):
-        raise Unusable(f"expected module:client or file.py:client, such as app.py:jobs, got {target!r}")
-    module = _import(where)
-    client = _attribute(module, where, attribute) if attribute else _only_client(module, where)
+    client: Client = _load(target, CLIENT)
     if not client.handlers:
+        where = target.rpartition(":")[0] if _has_attribute(target) else target
         raise Unusable(f"{target} has no handlers; import the modules that define them in {where}")
     return client
+
+
+def load_crontab(target: str) -> Crontab:
+    """The same for a crontab."""
+    crontab: Crontab = _load(target, CRONTAB)
+    return crontab
+
+
+def _load(target: str, kind: Kind) -> Any:
+    where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
+    if not where or (where.startswith(".") and not where.endswith(".py")):
+        example = f"app.py:{kind.example.partition(' ')[0]}"
+        raise Unusable(f"expected module:{kind.name} or file.py:{kind.name}, such as {example}, got {target!r}")
+    module = _import(where)
+    return _attribute(module, where, attribute, kind) if attribute else _only_one(module, where, kind)
 
 
 def _has_attribute(target: str) -> bool:
@@ -85,33 +116,31 @@ def _does_not_import(where: str, error: Exception) -> Unusable:
     return Unusable(f"{where} does not import: {type(error).__name__}: {said}{place}")
 
 
-# ---------------------------------------------------------------------------------------------------- the client
+# ---------------------------------------------------------------------------------------------------- what is in it
 
 
-def _clients(module: ModuleType) -> dict[str, Client]:
-    from jobmill.client import Client
-
-    return {name: value for name, value in vars(module).items() if isinstance(value, Client)}
+def _all(module: ModuleType, kind: Kind) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, kind.type)}
 
 
-def _attribute(module: ModuleType, where: str, attribute: str) -> Client:
-    from jobmill.client import Client
-
+def _attribute(module: ModuleType, where: str, attribute: str, kind: Kind) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            known = ", ".join(_clients(module)) or "none"
-            raise Unusable(f"{where} has no {attribute!r}; clients there: {known}")
+            known = ", ".join(_all(module, kind)) or "none"
+            raise Unusable(f"{where} has no {attribute!r}; {kind.name}s there: {known}")
         found = getattr(found, part)
-    if not isinstance(found, Client):
-        raise Unusable(f"{where}:{attribute} is of type {type(found).__name__}, expected a client: jobmill.connect()")
+    if not isinstance(found, kind.type):
+        expected = f"a {kind.name}: {kind.example.partition(' = ')[2]}"
+        raise Unusable(f"{where}:{attribute} is of type {type(found).__name__}, expected {expected}")
     return found
 
 
-def _only_client(module: ModuleType, where: str) -> Client:
-    clients = _clients(module)
-    if len({id(client) for client in clients.values()}) == 1:
-        return next(iter(clients.values()))
-    if not clients:
-        raise Unusable(f"there is no client in {where}; expected one such as jobs = jobmill.connect()")
-    raise Unusable(f"there are several clients in {where}: say {' or '.join(f'{where}:{name}' for name in clients)}")
+def _only_one(module: ModuleType, where: str, kind: Kind) -> Any:
+    there = _all(module, kind)
+    if len({id(one) for one in there.values()}) == 1:
+        return next(iter(there.values()))
+    if not there:
+        raise Unusable(f"there is no {kind.name} in {where}; expected one such as {kind.example}")
+    named = " or ".join(f"{where}:{name}" for name in there)
+    raise Unusable(f"there are several {kind.name}s in {where}: say {named}")

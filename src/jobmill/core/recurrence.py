@@ -48,16 +48,30 @@ def first_slot(recurrence: Recurrence, now_ms: int) -> int | None:
     return _within(recurrence, rule.next(now_ms) if isinstance(rule, Cron) else now_ms)
 
 
-def next_slot(recurrence: Recurrence, slot_ms: int, now_ms: int) -> int | None:
+def next_slot(recurrence: Recurrence, slot_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
     """When the next run is due, after the run of `slot_ms` has ended at `now_ms`; None when the recurrence has ended.
 
-    It is strictly after both, so that neither a late run nor a clock that was set back can make a hot loop.
+    It is strictly after both, so that neither a late run nor a clock that was set back can make a hot loop; and after
+    `slot_ms` by more than `delay_ms`.
     """
+    return _within(recurrence, _slot_after(recurrence, slot_ms, max(slot_ms + delay_ms, now_ms)))
+
+
+def next_slot_or_now(recurrence: Recurrence, slot_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
+    """Like `next_slot`, but slots that were missed make one more run, due now: the rule of mongodb-cron.
+
+    The end is looked at after that, so that nothing runs past it.
+    """
+    slot = _slot_after(recurrence, slot_ms, slot_ms + delay_ms)
+    return _within(recurrence, None if slot is None else max(slot, now_ms))
+
+
+def _slot_after(recurrence: Recurrence, slot_ms: int, passed_ms: int) -> int | None:
+    """The first slot after `passed_ms`, whatever the end; an interval's grid goes through `slot_ms`."""
     rule = _rule(recurrence)
-    passed = max(slot_ms, now_ms)
     if isinstance(rule, Cron):
-        return _within(recurrence, rule.next(passed))
-    return _within(recurrence, slot_ms + ((passed - slot_ms) // rule + 1) * rule)
+        return rule.next(passed_ms)
+    return slot_ms + ((passed_ms - slot_ms) // rule + 1) * rule
 
 
 def _rule(recurrence: Recurrence) -> Cron | int:

@@ -25,6 +25,7 @@ from jobmill.worker.reporter import Reporter
 from jobmill.worker.run import Board
 from jobmill.worker.runner import Runner
 from jobmill.worker.settings import WorkerOptions, worker_settings
+from jobmill.worker.tasks import end
 from jobmill.worker.teller import Teller
 from jobmill.worker.threads import Threads
 
@@ -222,9 +223,7 @@ class Worker:
 
     async def _revive(self) -> None:
         """Have what was cut off handed in after all: otherwise its leases would end, and count crashes."""
-        for task in self._exchanging:
-            task.cancel()
-        await asyncio.wait(self._exchanging)
+        await end(self._exchanging)
         for run in self._board.runs.values():
             run.why = run.why or "shutdown"
         self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
@@ -251,9 +250,7 @@ class Worker:
             await asyncio.wait_for(self.reporter.flush(), 5)
         except Exception as error:
             log.warning("worker %s: the last progress and log lines were not kept: %r", self.name, error)
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, *self._exchanging, return_exceptions=True)
+        await end([*self._loops, *self._exchanging])
         await self.teller.stop()
         if self._bookkeeper is not None:
             await self._bookkeeper.stop()

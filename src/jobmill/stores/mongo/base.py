@@ -28,13 +28,14 @@ class Base:
         self._place = Place.read(url)
         self._link = Link(self._place)
         self._clock = clock
-        self._offset_ms = 0.0
+        # From a clock that nobody sets: what changes this machine's must not end others' leases.
+        self._offset_ms = (time.time() - time.monotonic()) * 1000
         # The indexes that there are, by the last look: a query that names one is never planned anew.
         self._hints: set[str] = set()
 
     def now(self) -> int:
         """The server's clock, by the offset that was last measured."""
-        return self._clock() if self._clock else int(time.time() * 1000 + self._offset_ms)
+        return self._clock() if self._clock else int(time.monotonic() * 1000 + self._offset_ms)
 
     @property
     def _here(self) -> Connected:
@@ -42,12 +43,12 @@ class Base:
 
     async def _learn_time(self) -> Document:
         """The server's clock is the store's: ours is corrected by what lies between the two. What the server says."""
-        began = time.time()
+        began = time.monotonic()
         said: Document = await self._here.database.command("hello")
         told = ms_of(said.get("localTime"))
         if told is not None and self._clock is None:
             # It looked at its clock somewhere between question and answer.
-            least, most = told - time.time() * 1000, told - began * 1000
+            least, most = told - time.monotonic() * 1000, told - began * 1000
             self._offset_ms = min(max(self._offset_ms, least), most)
         return said
 
@@ -88,9 +89,10 @@ def _queries(theirs: list[ObjectId], own: list[str]) -> Iterable[Document]:
         yield {"jobmill.id": {"$in": own}}
 
 
-def ended(now_ms: int) -> Document:
-    """Claims of ours whose lease has ended."""
-    return {"status": "processing", "jobmill.leaseUntil": {"$lte": date(now_ms)}, "claimedBy": {"$regex": f"^{OURS}"}}
+def ended(now_ms: int, from_ms: int | None = None) -> Document:
+    """Claims of ours whose lease has ended, not before then."""
+    until = {"$lte": date(now_ms)} | ({} if from_ms is None else {"$gte": date(from_ms)})
+    return {"status": "processing", "jobmill.leaseUntil": until, "claimedBy": {"$regex": f"^{OURS}"}}
 
 
 def stale(now_ms: int, lock_timeout_ms: int) -> Document:

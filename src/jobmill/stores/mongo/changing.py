@@ -54,6 +54,7 @@ class Changes(Looks):
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
         """See the port."""
         now_ms = self.now()
+        self._put_behind()
         allowed = CHANGES_FROM[type(change)]
         refused: dict[str, str] = {}
         with told_apart(self._place):
@@ -98,7 +99,7 @@ class Changes(Looks):
         except BulkWriteError as error:
             matched = -1
             errors = why_not(error)
-        refused = {jobs[n].job.id: await self._why(jobs[n], why) for n, why in errors.items()}
+        refused = await self._why([(jobs[n], why) for n, why in errors.items()])
         if matched == len(jobs):
             done = {one.job.id for one in jobs}
         else:
@@ -107,7 +108,8 @@ class Changes(Looks):
             done = {one.job.id for one in jobs if one.document["_id"] in marked}
             refused |= await self._meanwhile([one for one in jobs if one.job.id not in done | refused.keys()])
         if isinstance(change, Cancel):
-            gone = [one.document["_id"] for one in jobs if one.is_ours and _keep(one.job).at_once]
+            cancelled = [one for one in jobs if one.job.id in done and one.is_ours]
+            gone = [one.document["_id"] for one in cancelled if _keep(one.job).at_once]
             if gone:
                 await self._forget(gone, mark)
         return done, refused
@@ -128,13 +130,20 @@ class Changes(Looks):
         now = {id: _not_from(self._job(document)) for id, document in found.items()}
         return {one.job.id: now.get(one.job.id, "there is no such job") for one in jobs}
 
-    async def _why(self, one: One, why: str) -> str:
+    async def _why(self, errors: list[tuple[One, str]]) -> dict[str, str]:
         """Why the server refused to write: mostly because of a unique key."""
-        if str(DUPLICATE_KEY) not in why:
-            return why
-        query = {"name": one.job.name, "uniqueKey": one.document.get("uniqueKey"), "status": {"$in": documents.LIVE}}
-        owner = await self._here.jobs.find_one(query, {"_id": 1, "jobmill.id": 1})
-        return f"the live job {documents.id_of(owner)} has its unique key" if owner else why
+        taken = {(one.job.name, one.document.get("uniqueKey")) for one, why in errors if str(DUPLICATE_KEY) in why}
+        owners: dict[tuple[str, Any], str] = {}
+        if taken:
+            names, keys = (list(dict.fromkeys(each)) for each in zip(*taken, strict=True))
+            live = {"name": {"$in": names}, "uniqueKey": {"$in": keys}, "status": {"$in": documents.LIVE}}
+            async for owner in self._here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1}):
+                owners[owner["name"], owner["uniqueKey"]] = documents.id_of(owner)
+        refused = {}
+        for one, why in errors:
+            owner_id = owners.get((one.job.name, one.document.get("uniqueKey"))) if str(DUPLICATE_KEY) in why else None
+            refused[one.job.id] = f"the live job {owner_id} has its unique key" if owner_id else why
+        return refused
 
     async def _tell_changed(self, jobs: list[One], change: Change, now_ms: int) -> None:
         told = [event for one in jobs for event in _told(one.job, change, now_ms)]

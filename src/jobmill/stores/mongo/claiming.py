@@ -11,6 +11,7 @@ from typing import Any
 
 from bson import ObjectId
 from pymongo import ReturnDocument, UpdateMany
+from pymongo.errors import OperationFailure, PyMongoError
 
 from jobmill.core import facts
 from jobmill.core.changes import Broken, Claimed, Lease
@@ -20,13 +21,15 @@ from jobmill.stores.mongo.base import ended, stale
 from jobmill.stores.mongo.documents import OURS, Unreadable
 from jobmill.stores.mongo.feeds import Known
 from jobmill.stores.mongo.finding import Found, Search
-from jobmill.stores.mongo.link import BY_ID, Document
+from jobmill.stores.mongo.link import BY_ID, Document, is_away
 from jobmill.stores.mongo.queues import Locked
 from jobmill.stores.mongo.settling import locator_of
 from jobmill.stores.mongo.values import claim_id, date
 
 #: How often a claim looks again when others were quicker.
 TURNS = 20
+#: How often one whose answer was lost is sent.
+SENT = 3
 
 
 class Turn(Search):
@@ -37,7 +40,11 @@ class Turn(Search):
         self.claimed: list[Claimed | Broken] = []
         #: Whether the queue's feed is on.
         self.is_told = False
+        #: Whether the same call settles jobs that are due again at once: they are not for this claim.
+        self.is_put_back = False
         self.told: list[Event] = []
+        # Whether this claim has opened, or gone on with, a window of the rate limit.
+        self._has_counted = False
 
     async def limited(self) -> int | None:
         """Under the queue's lock, as far as its limits allow; when there may be more."""
@@ -87,22 +94,31 @@ class Turn(Search):
             if some
         ]
 
-    async def free(self, locked: Locked | None, room: int | None, written: Found | None = None) -> int | None:
-        """Claim up to the room there is; when there may be more. What was written already is only read."""
+    async def free(
+        self, locked: Locked | None, room: int | None, first: Found | None = None, *, is_written: bool = False
+    ) -> int | None:
+        """Claim up to the room there is; when there may be more. What was found first is not looked for again, and
+        what was written already is only read.
+        """
         most = self._n if room is None else min(self._n, room)
         for _ in range(TURNS):
             wanted = most - len(self.claimed)
             if wanted <= 0 or not any(self._rooms.values()):
                 break
-            if written is not None:
-                found, written = written, None
+            found = await self._find(wanted) if first is None else first
+            first = None
+            if is_written:
+                is_written = False
                 taken = self._hand_out(found, await self._got(found))
             else:
-                found = await self._find(wanted)
                 taken = await self._take_all(found, locked)
             if taken == len(found) and (taken == wanted or not self._is_cut):
                 self.claimed.sort(key=lambda one: self._order[one.lease.id])
-                return found.next_due_ms if found.next_due_ms is not None else await self._next_due()
+                if found.next_due_ms is not None:
+                    return found.next_due_ms
+                # Not filled: whatever is due was found, but for names without room and what this call has put back.
+                is_all = taken < wanted and all(self._rooms.get(name, 0) > 0 for name in self._names)
+                return await self._next_due(later=is_all and not self.is_put_back)
             # Others were quicker, or were just about to be: there may be more behind.
         return await self._next_due()
 
@@ -110,26 +126,53 @@ class Turn(Search):
         """Take what was found, as far as it is still to be had; how many that were."""
         store = self._store
         if locked is not None:
-            await store._count_claims(self._queue, locked, len(found), self._now_ms)
+            await store._count_claims(self._queue, locked, len(found), self._now_ms, opens=not self._has_counted)
+            self._has_counted |= len(found) > 0
         with store._taking(found):
             taken = self._hand_out(found, await self._take(found, locked) if len(found) else [])
         if locked is not None:
-            await store._count_claims(self._queue, locked, taken - len(found), self._now_ms)
+            await store._count_claims(self._queue, locked, taken - len(found), self._now_ms, opens=False)
         return taken
 
     async def _take(self, found: Found, locked: Locked | None) -> list[Document]:
         """Those of these jobs that are still to be had, now under our token; as they are then."""
-        jobs = self._store._here.jobs
-        if len(found) > 1:
-            await jobs.bulk_write(self.writes(found, locked), ordered=False)
+        if len(found) > 1 and await self._take_many(found, locked):
             return await self._got(found)
-        is_lost = bool(found.lost)
-        query = {"_id": (found.lost or found.waiting)[0]["_id"], **self._still(is_lost)}
-        query |= locked.holds if locked else {}
-        one = await jobs.find_one_and_update(
-            query, self._leased(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
-        )
-        return [one] if one else []
+        for some, is_lost in ((found.lost, True), (found.waiting, False)):
+            for document in some:
+                one = await self._take_one(document, is_lost, locked)
+                if one is not None and len(found) == 1:
+                    return [one]
+        return await self._got(found) if len(found) > 1 else []
+
+    async def _take_many(self, found: Found, locked: Locked | None) -> bool:
+        """Take them all; False where the server refuses one of them and so whatever comes behind it.
+
+        Where the answer was lost it is sent again: what it has done already it does not do twice.
+        """
+        for turn in range(SENT):
+            try:
+                await self._store._here.jobs.bulk_write(self.writes(found, locked), ordered=False)
+                break
+            except PyMongoError as error:
+                if not is_away(error):
+                    return False
+                if turn == SENT - 1:
+                    raise
+        return True
+
+    async def _take_one(self, document: Document, is_lost: bool, locked: Locked | None) -> Document | None:
+        """The job under our token. Where the server refuses to write that, nobody here tries again."""
+        query = {"_id": document["_id"], **self._still(is_lost), **(locked.holds if locked else {})}
+        try:
+            return await self._store._here.jobs.find_one_and_update(
+                query, self._leased(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
+            )
+        except OperationFailure as error:
+            if is_away(error):
+                raise
+            self._store._refuse(document, str((error.details or {}).get("errmsg", error)))
+            return None
 
     async def _got(self, found: Found) -> list[Document]:
         """Those of these jobs that have our token."""
@@ -159,6 +202,7 @@ class Turn(Search):
     def _hand_out(self, found: Found, got: Sequence[Document]) -> int:
         """Give those to the caller; how many they are."""
         lost = set(_ids(found.lost))
+        self._store._floors.claimed(len(got))
         for document in got:
             self._hand_out_one(document, document["_id"] in lost)
         return len(got)

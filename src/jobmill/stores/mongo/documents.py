@@ -220,7 +220,7 @@ def job_of(document: dict[str, Any], home: str, *, strict: bool = False) -> Job:
         progress=_progress(ours.get("progress")),
         result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
         error=_text(document.get("failReason")),
-        tracebacks=tuple(map(str, ours.get("tracebacks") or ())),
+        tracebacks=tuple(map(str, told)) if isinstance(told := ours.get("tracebacks"), list) else (),
         unique_key=_text(ours.get("key", document.get("uniqueKey"))),
         tenant=_text(ours.get("tenant")),
         options=_options(ours.get("options"), strict),

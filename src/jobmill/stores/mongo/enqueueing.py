@@ -24,6 +24,7 @@ from jobmill.stores.mongo.values import data_of, date, new_object_id, object_id,
 #: A job may be refused because of another that is gone when it is looked for; nobody is as unlucky as this.
 TURNS = 50
 
+_NAMED = {"name": 1, "status": 1, "uniqueKey": 1, "jobmill.id": 1}
 _SEEN = {"data": 0, "jobmill.tracebacks": 0, "jobmill.result": 0}
 
 
@@ -47,12 +48,14 @@ class Made(Struct, frozen=True):
     id: ObjectId
     packed: RawBSONDocument
 
+    def key(self, home: str) -> str | None:
+        """Its unique key, as Monque's index has it."""
+        return None if self.new.unique_key is None else stored_key(self.new.queue, self.new.unique_key, home)
+
     def owner(self, home: str) -> Document | None:
         """What finds the live job that has its unique key."""
-        if self.new.unique_key is None:
-            return None
-        key = stored_key(self.new.queue, self.new.unique_key, home)
-        return {"name": self.new.name, "uniqueKey": key, "status": {"$in": LIVE}}
+        key = self.key(home)
+        return None if key is None else {"name": self.new.name, "uniqueKey": key, "status": {"$in": LIVE}}
 
 
 def made_of(new: NewJob, now_ms: int, home: str) -> Made:
@@ -110,12 +113,41 @@ class Enqueues(Queues):
                 self._known({new.queue for new in new_jobs}), jobs.insert([one.packed for one in made])
             )
             receipts = [None if n in refused else Receipt(one.new.id, "created") for n, one in enumerate(made)]
-            for n in sorted(refused):
-                receipts[n] = await place(jobs, made[n], now_ms, self._place.queue)
+            receipts = await self._stand(jobs, made, receipts)
+            for n, receipt in enumerate(receipts):
+                if receipt is None:
+                    receipts[n] = await place(jobs, made[n], now_ms, self._place.queue)
             done = [receipt for receipt in receipts if receipt is not None]
             await self._tell(enqueued(new_jobs, done, now_ms), known)
+        if any(new.due.resolve(now_ms) < now_ms for new in new_jobs):
+            self._put_behind()
         self._wake_here([new for new, receipt in zip(new_jobs, done, strict=True) if receipt.how != "exists"])
         return done
+
+    async def _stand(self, jobs: Direct, made: list[Made], receipts: list[Receipt | None]) -> list[Receipt | None]:
+        """For those that were refused, what plainly stands in their way, asked for all at once; the rest one by one."""
+        refused = [one for one, receipt in zip(made, receipts, strict=True) if receipt is None]
+        if len(refused) < 2:
+            return receipts
+        there = await self._by_ids([one.new.id for one in refused], _NAMED)
+        keyed = [one for one in refused if one.new.unique_key is not None and one.new.recurrence is None]
+        owners = {}
+        if keyed:
+            names, keys = {one.new.name for one in keyed}, {one.key(self._place.queue) for one in keyed}
+            live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*keys]}, "status": {"$in": LIVE}}
+            found = await jobs.find(live, _NAMED)
+            owners = {(one["name"], one["uniqueKey"]): documents.id_of(one) for one in found}
+        stood = list(receipts)
+        for n, one in enumerate(made):
+            if receipts[n] is None and one.new.id in there:
+                stood[n] = Receipt(one.new.id, "exists")
+            elif receipts[n] is None and one.new.recurrence is None:
+                owner = owners.get((one.new.name, one.key(self._place.queue)))
+                stood[n] = None if owner is None else Receipt(owner, "duplicate")
+        return stood
+
+    def _put_behind(self) -> None:
+        """A job may wait that was due before others that were claimed already."""
 
     def _wake_here(self, new_jobs: Sequence[NewJob]) -> None:
         """Sleepers of this process need no stream to be told."""

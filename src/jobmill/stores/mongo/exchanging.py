@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from msgspec import Struct
 from pymongo import UpdateMany
@@ -26,14 +26,20 @@ class _Got(Struct):
     claimed: list[Claimed | Broken] = []
     told: list[Event] = []
     dues: list[int] = []
+    is_put_back: bool = False
 
 
 class _First(Struct):
-    """The claim of the first queue, where it goes into the bulk that settles: what was found, and what takes it."""
+    """The claim of the first queue: what was found, and what takes it where that goes into the bulk that settles."""
 
     turn: Turn | None = None
     found: Found = NOTHING
     writes: list[UpdateMany] = []
+
+    def free(self) -> Awaitable[int | None]:
+        """Go on with what was found, or with what was taken of it by now."""
+        assert self.turn is not None
+        return self.turn.free(None, None, self.found, is_written=bool(self.writes))
 
 
 class Exchanges(Searched):
@@ -52,6 +58,7 @@ class Exchanges(Searched):
                 try:
                     if claim is not None:
                         done = {one.lease.id for one, how in zip(settlements, settled, strict=True) if how == "done"}
+                        got.is_put_back = any(_is_due(one, now_ms) for one in settlements)
                         await self._claim(claim, done, known, now_ms, got, first)
                     if any(one.settings.feed for one in known.values()):
                         await self._tell([*_told(settlements, settled, now_ms), *got.told], known)
@@ -70,21 +77,21 @@ class Exchanges(Searched):
     async def _look(
         self, settlements: Sequence[Settlement], claim: Claim | None, now_ms: int
     ) -> tuple[_First, dict[str, Known]]:
-        """What is set for the queues; and, where something is to be settled, what the same bulk may claim of the first.
+        """What is set for the queues, and what may be claimed of the first, which the bulk that settles is to take.
 
-        So a busy worker's exchange is three round trips and one write that waits for a majority, not four and two.
+        So a busy worker's exchange is three round trips and one write that waits for a majority, not five and two.
         """
         queues = {one.lease.queue for one in settlements} | set(claim.queues if claim else ())
-        if claim is None or not settlements or claim.n < 2:
+        if claim is None:
             return _First(), await self._known(queues)
         ids = {one.lease.id for one in settlements}
         turn = Turn(self, claim.queues[0], claim, claim.names, claim.n, ids, now_ms)
         found, known = await turn.look(queues)
         said = known.get(claim.queues[0], UNKNOWN)
-        if said.settings.paused or said.is_limited or len(found) < 2:
+        if said.settings.paused or said.is_limited:
             return _First(), known
         turn.is_told = said.settings.feed
-        return _First(turn, found, turn.writes(found)), known
+        return _First(turn, found, turn.writes(found) if settlements else []), known
 
     async def _claim(
         self, claim: Claim, not_these: set[str], known: dict[str, Known], now_ms: int, got: _Got, first: _First
@@ -98,11 +105,12 @@ class Exchanges(Searched):
             if first.turn is not None and queue == claim.queues[0]:
                 turn = first.turn
                 turn.settled(not_these)
-                free = turn.free(None, None, first.found)
+                free: Awaitable[int | None] = first.free()
             else:
                 turn = Turn(self, queue, claim, rooms, claim.n - len(got.claimed), not_these, now_ms)
                 turn.is_told = said.settings.feed
                 free = turn.limited() if said.is_limited else turn.free(None, None)
+            turn.is_put_back = got.is_put_back
             try:
                 due_ms = await free
             finally:
@@ -112,6 +120,12 @@ class Exchanges(Searched):
                 got.dues.append(due_ms)
             for one in turn.claimed:
                 rooms[one.lease.name] -= 1
+
+
+def _is_due(settlement: Settlement, now_ms: int) -> bool:
+    """Whether it puts its job back to be claimed at once."""
+    due = settlement.due
+    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
 
 
 def _told(settlements: Sequence[Settlement], settled: Sequence[Settled], now_ms: int) -> list[Event]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from bson import ObjectId
 from msgspec import Struct
@@ -15,15 +16,26 @@ from jobmill.core.changes import Claim
 from jobmill.stores.mongo import documents, indexes
 from jobmill.stores.mongo.base import ended, stale
 from jobmill.stores.mongo.feeds import Known, known_of
+from jobmill.stores.mongo.floors import Floors
 from jobmill.stores.mongo.link import QUEUES, Document
 from jobmill.stores.mongo.settling import Settles
 from jobmill.stores.mongo.values import date, ms_of
 
+log = logging.getLogger("jobmill")
+
+Ask: TypeAlias = Callable[[Document, int], Awaitable[list[Document]]]
+
 ORDER = [("priority", -1), ("nextRunAt", 1), ("_id", 1)]
 _PLACE = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobmill.id": 1}
+#: No name of a job: it has a blank.
+_LEASES = "ended leases"
 _FIRST = date(-(2**62))
-#: A claim could not be written into a `jobmill` of another program's that is one of these.
+#: A claim could not be written into a `jobmill` of another program's that is one of these; and what has a document as
+#: its _id is nobody's job.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
+_WRITABLE = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
+MOST_REFUSED = 1_000
+MOST_REPORTED = 1_000
 
 #: While every claim is filled by jobs that wait, ended leases are looked for this often.
 ENDED_EVERY_S = 0.5
@@ -54,13 +66,34 @@ class Searched(Settles):
         super().__init__(*args, **kwargs)
         # Which names somebody here works.
         self._names: set[str] = set()
-        self._looked_for_ended = 0.0
+        self._reported: set[ObjectId] = set()
+        # When ended leases were looked for, by queue.
+        self._looked_for_ended: dict[str, float] = {}
         self._stale_from_ms = 0
         self._stale_every_ms = max(_STALE_AT_MOST_EVERY_MS, min(STALE_EVERY_MS, self._place.lock_timeout_ms // 2))
         # What another claim of this process is just taking: to look for it would be in vain. And how many jobs are
         # looked for right now: who looks at the same time finds the same ones.
+        self._floors = Floors()
         self._in_hand: set[ObjectId] = set()
+        # What the server refuses to write a claim into.
+        self._refused: set[ObjectId] = set()
         self._looked_for = 0
+
+    def _put_behind(self) -> None:
+        """A job may wait that was due before others that were claimed already."""
+        self._floors.forget()
+
+    def _refuse(self, document: Document, why: str) -> None:
+        """Leave a job alone from now on."""
+        if len(self._refused) < MOST_REFUSED:
+            self._refused.add(document["_id"])
+        self._report_once(document, f"it cannot be claimed: {why[:200]}")
+
+    def _report_once(self, document: Document, why: str) -> None:
+        """Say of a job, once, that it will never run."""
+        if document["_id"] not in self._reported and len(self._reported) < MOST_REPORTED:
+            self._reported.add(document["_id"])
+            log.warning("the job %s in %s will never run: %s", document["_id"], self._place.shown, why)
 
     @contextlib.contextmanager
     def _taking(self, found: Found) -> Iterator[None]:
@@ -95,6 +128,8 @@ class Search:
         self._not_these = not_these
         self._now_ms = now_ms
         self._order: dict[str, int] = {}
+        # When there may be jobs that were not looked for.
+        self._look_again_ms: int | None = None
         # What an earlier look of this claim has got.
         self._handed: set[str] = set()
         # Whether there was more than was asked for.
@@ -108,7 +143,7 @@ class Search:
         store = self._store
         # What is yet to be settled is not found; what this call made wait again may be.
         settled = 0 if self._ask_known else len(self._not_these)
-        spare = settled + len(store._in_hand) + len(self._handed) + store._looked_for
+        spare = settled + len(store._refused) + len(store._in_hand) + len(self._handed) + store._looked_for
         self._is_cut = False
         store._looked_for += most
         try:
@@ -141,41 +176,62 @@ class Search:
 
     def _is_busy(self) -> bool:
         """Whether ended leases were looked for a moment ago."""
-        return time.monotonic() - self._store._looked_for_ended < ENDED_EVERY_S
+        return time.monotonic() - self._store._looked_for_ended.get(self._queue, 0.0) < ENDED_EVERY_S
 
     def _is_another(self, document: Document) -> bool:
-        """Whether a job is for nobody now: this call settled it or has it already, or another claim is taking it."""
-        id = documents.id_of(document)
-        return document["_id"] in self._store._in_hand or id in self._not_these or id in self._handed
+        """Whether a job is for nobody now: this call settled it or has it, another is taking it, or it is refused."""
+        key, id = document["_id"], documents.id_of(document)
+        is_left_alone = key in self._store._in_hand or key in self._store._refused
+        return is_left_alone or id in self._not_these or id in self._handed
 
     async def _waiting(self, limit: int, spare: int) -> list[Document]:
         """Due jobs. Names with little room are asked for one by one, so that none hides another."""
         plenty = [name for name, room in self._rooms.items() if room >= limit - 1]
         scarce = [name for name, room in self._rooms.items() if 0 < room < limit - 1]
-        asked: list[tuple[Any, int]] = [(name, self._rooms[name] + spare + 1) for name in scarce]
+        asked: list[tuple[tuple[str, ...], int]] = [((name,), self._rooms[name] + spare + 1) for name in scarce]
         if plenty:
-            asked.append(({"$in": plenty} if len(plenty) > 1 else plenty[0], limit + spare))
+            asked.append((tuple(plenty), limit + spare))
         if self._ask_known and len(asked) == 1:
-            return await self._waiting_and_known(*asked[0])
-        found = await asyncio.gather(*(self._waiting_of(name, most) for name, most in asked))
+            return await self._from_floor(*asked[0], self._waiting_and_known)
+        found = await asyncio.gather(*(self._from_floor(names, most, self._waiting_of) for names, most in asked))
         return [document for some in found for document in some]
 
-    async def _waiting_of(self, name: Any, limit: int) -> list[Document]:
-        store = self._store
-        query = {**self._due(), "name": name}
-        jobs = store._here.jobs
-        found = await store._hinted(
-            indexes.CLAIM, lambda hint: jobs.find(query, _PLACE, **_at_once(limit), **hint).sort(ORDER).to_list()
-        )
+    async def _from_floor(self, names: tuple[str, ...], limit: int, ask: Ask) -> list[Document]:
+        """Ask for jobs where there may be some; see `floors`."""
+        floor = self._store._floors.of(self._queue, names)
+        found: list[Document] = []
+        began = time.monotonic()
+        if floor is not None and floor.is_for(began):
+            if began >= floor.raise_at:
+                floor.raised(await self._oldest(names, floor.due_ms), self._now_ms, began)
+            found = await ask(self._due(names, floor.due_ms), limit)
+            is_all = len(found) < limit and not floor.is_enough
+            if len(found) < limit and not is_all:
+                self._look_again_ms = self._now_ms + max(0, round((floor.all_at - began) * 1000))
+        else:
+            is_all = True
+        if is_all:
+            began = time.monotonic()
+            found = await ask(self._due(names, None), limit)
+            if floor is not None:
+                floor.looked_at_all(began, time.monotonic())
+                if floor.due_ms is None or any((ms_of(one["nextRunAt"]) or 0) < floor.due_ms for one in found):
+                    floor.raised(await self._oldest(names, None), self._now_ms, began)
         self._is_cut |= len(found) == limit
         return found
 
-    async def _waiting_and_known(self, name: Any, limit: int) -> list[Document]:
+    async def _waiting_of(self, query: Document, limit: int) -> list[Document]:
+        store, jobs = self._store, self._store._here.jobs
+        return await store._hinted(
+            indexes.CLAIM, lambda hint: jobs.find(query, _PLACE, **_at_once(limit), **hint).sort(ORDER).to_list()
+        )
+
+    async def _waiting_and_known(self, query: Document, limit: int) -> list[Document]:
         """The same, and what is set for queues, in one round trip: for pymongo half of the work of two."""
         store = self._store
         known = [{"$match": {"_id": {"$in": list(self._ask_known)}}}, {"$project": {"lock": 0}}]
         stages: list[Document] = [
-            {"$match": {**self._due(), "name": name}},
+            {"$match": query},
             {"$sort": dict(ORDER)},
             {"$limit": limit},
             {"$project": _PLACE},
@@ -187,33 +243,59 @@ class Search:
             return await (await store._here.jobs.aggregate(stages, batchSize=size, **hint)).to_list()
 
         both = await store._hinted(indexes.CLAIM, ask)
-        found = [one for one in both if "status" in one]
         self.known = {one["_id"]: known_of(one) for one in both if "status" not in one}
-        self._is_cut |= len(found) == limit
-        return found
+        return [one for one in both if "status" in one]
 
-    def _due(self) -> Document:
+    def _due(self, names: tuple[str, ...], from_ms: int | None) -> Document:
+        """Jobs of these names that are due, and were not before then."""
+        due = {"$lte": date(self._now_ms)} if from_ms is None else {"$gte": date(from_ms), "$lte": date(self._now_ms)}
+        return {**self._waits(names), "nextRunAt": due, **_WRITABLE}
+
+    def _waits(self, names: Sequence[str]) -> Document:
+        # In the home queue the field is missing. To ask for null would be two ranges of the index, which the server
+        # has to merge: measured, half as dear again.
         queue = self._store._queue_is(self._queue)
-        due = {"status": "pending", "nextRunAt": {"$lte": date(self._now_ms)}}
-        return {"jobmill.queue": queue, **due, "jobmill": {"$not": {"$type": _NO_OBJECTS}}}
+        name = names[0] if len(names) == 1 else {"$in": list(names)}
+        return {"jobmill.queue": {"$exists": False} if queue is None else queue, "status": "pending", "name": name}
+
+    async def _oldest(self, names: Sequence[str], from_ms: int | None, *, later: bool = False) -> int | None:
+        """The earliest due time of what waits, from then on or later than that."""
+        store, jobs = self._store, self._store._here.jobs
+        # By type: what another program wrote there that is no date is never due.
+        bound = {"$gt" if later else "$gte": _FIRST if from_ms is None else date(from_ms)}
+        query, shown = {**self._waits(names), "nextRunAt": bound}, {"_id": 0, "nextRunAt": 1}
+        first = await store._hinted(
+            indexes.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
+        )
+        return ms_of(first[0]["nextRunAt"]) if first else None
 
     async def _lost(self, limit: int) -> list[Document]:
         """Running jobs that nobody holds any more."""
         store, now_ms = self._store, self._now_ms
-        store._looked_for_ended = time.monotonic()
-        mine = {
-            "jobmill.queue": store._queue_is(self._queue),
-            "name": {"$in": [name for name, room in self._rooms.items() if room > 0]},
-        }
-        query: Document = {**ended(now_ms), **mine}
-        lost = await self._held_by_nobody(query, limit)
+        store._looked_for_ended[self._queue] = time.monotonic()
+        names = [name for name, room in self._rooms.items() if room > 0]
+        mine = {"jobmill.queue": store._queue_is(self._queue), "name": {"$in": names}, **_WRITABLE}
+        lost = await self._ended(mine, limit)
         if self._queue == store._place.queue and store._place.recover_foreign and now_ms >= store._stale_from_ms:
-            query = {**stale(now_ms, store._place.lock_timeout_ms), **mine}
+            query: Document = {**stale(now_ms, store._place.lock_timeout_ms), **mine}
             foreign = await self._held_by_nobody(query, limit)
             # Where there is one there may be more.
             store._stale_from_ms = now_ms + (0 if foreign else store._stale_every_ms)
             lost += foreign
         return lost
+
+    async def _ended(self, mine: Document, limit: int) -> list[Document]:
+        """Those of ours; with a floor of their own, for what is settled leaves its entry in that index as well."""
+        floor = self._store._floors.of(self._queue, (_LEASES, *mine["name"]["$in"]))
+        began = time.monotonic()
+        from_ms = floor.due_ms if floor is not None and floor.is_for(began) else None
+        found = await self._held_by_nobody({**ended(self._now_ms, from_ms), **mine}, limit)
+        if floor is not None:
+            if from_ms is None:
+                floor.looked_at_all(began, time.monotonic())
+            if not found:
+                floor.raised(None, self._now_ms, began)
+        return found
 
     async def _held_by_nobody(self, query: Document, limit: int) -> list[Document]:
         jobs = self._store._here.jobs
@@ -231,20 +313,12 @@ class Search:
         lost = await store._hinted(indexes.LEASE, lambda hint: jobs.count_documents(nobodys, **hint))
         return running - lost
 
-    async def _next_due(self) -> int | None:
-        """The earliest due time of what waits."""
-        store = self._store
+    async def _next_due(self, *, later: bool = False) -> int | None:
+        """The earliest due time of what waits; where all that is due was taken, only of what is due later."""
         if not self._names:
             return None
-        query: Document = {"jobmill.queue": store._queue_is(self._queue), "name": {"$in": self._names}}
-        query["status"] = "pending"
-        # By type: what another program wrote there that is no date is never due.
-        query["nextRunAt"] = {"$gte": _FIRST}
-        jobs, shown = store._here.jobs, {"_id": 0, "nextRunAt": 1}
-        first = await store._hinted(
-            indexes.DUE, lambda hint: jobs.find(query, shown, **hint).sort("nextRunAt", 1).limit(1).to_list()
-        )
-        return ms_of(first[0]["nextRunAt"]) if first else None
+        due_ms = await self._oldest(self._names, self._now_ms if later else None, later=later)
+        return min((one for one in (due_ms, self._look_again_ms) if one is not None), default=None)
 
 
 def _at_once(limit: int) -> dict[str, Any]:

@@ -150,13 +150,18 @@ def is_away(error: PyMongoError) -> bool:
     if isinstance(error, BulkWriteError):
         details = error.details or {}
         codes = [one.get("code") for one in details.get("writeErrors", ())]
-        return (bool(details.get("writeConcernErrors")) and not codes) or any(code in _AWAY for code in codes)
+        return bool(details.get("writeConcernErrors")) or any(code in _AWAY for code in codes)
     if isinstance(error, OperationFailure):
         return error.code in _AWAY or error.has_error_label("RetryableWriteError")
     return False
 
 
 def _short(error: PyMongoError) -> str:
+    if isinstance(error, BulkWriteError):
+        # Not the whole text, in which the statement stands with all that was to be written.
+        details = error.details or {}
+        said = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+        return next((str(one.get("errmsg")) for one in said), type(error).__name__)[:300]
     # Behind it pymongo writes all that it knows of all servers.
     text = str(error).partition(", Topology Description:")[0]
     return text if len(text) <= 300 else f"{text[:299]}…"

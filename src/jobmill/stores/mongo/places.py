@@ -49,7 +49,10 @@ class Place(Struct, frozen=True, kw_only=True):
     @staticmethod
     def read(url: str) -> Place:
         """From `mongodb://host/db?collection=monque_jobs&indexes=lean&…`; other options are pymongo's."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # whose text would show all of it
+            raise Invalid("url", _FORM, without_password(url)) from None
         if parts.scheme not in ("mongodb", "mongodb+srv"):
             raise Invalid("url", _FORM, without_password(url))
         database = unquote(parts.path[1:])
@@ -83,9 +86,9 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def without_password(url: str) -> str:
     """A URL as messages may show it: options may hold secrets, too."""
-    scheme, separator, rest = url.partition("?")[0].partition("://")
+    scheme, separator, rest = url.partition("://")
     credentials, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host}"
+    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"
 
 
 def _split_options(query: str) -> tuple[dict[str, str], list[tuple[str, str]]]:

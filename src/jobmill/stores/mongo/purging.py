@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
@@ -21,7 +20,6 @@ from jobmill.stores.mongo.values import date
 
 _ENDED = ("completed", "failed")
 _NO_DATES = ["number", "string", "null", "object", "bool"]
-MOST_REPORTED = 1_000
 
 log = logging.getLogger("jobmill")
 
@@ -29,14 +27,11 @@ log = logging.getLogger("jobmill")
 class Purges(Changes):
     """purge."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._reported: set[ObjectId] = set()
-
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port. The last n are counted among the jobs that are kept so."""
         now_ms = self.now()
         with told_apart(self._place):
+            await self._learn_time()  # nobody else asks while nothing runs
             await self._report_odd()
             await self._rearm(limit, now_ms)
             past = await self._too_old(limit + 1, now_ms)
@@ -64,11 +59,6 @@ class Purges(Changes):
         if not documents.is_known(document):
             self._report_once(document, _no_such_status(document))
 
-    def _report_once(self, document: Document, why: str) -> None:
-        if document["_id"] not in self._reported and len(self._reported) < MOST_REPORTED:
-            self._reported.add(document["_id"])
-            log.warning("the job %s in %s will never run: %s", document["_id"], self._place.shown, why)
-
     async def _too_old(self, limit: int, now_ms: int) -> dict[ObjectId, Document]:
         # What a Monque ran again after that time is its own to remove.
         old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
@@ -88,9 +78,13 @@ class Purges(Changes):
             "least": {"$min": "$jobmill.keepLast"},
             "count": {"$sum": 1},
         }
-        cursor = await self._here.jobs.aggregate([{"$match": kept}, {"$group": group}])
+        jobs = self._here.jobs
+
+        async def counted(hint: Document) -> list[Document]:
+            return await (await jobs.aggregate([{"$match": kept}, {"$group": group}], **hint)).to_list()
+
         past: dict[ObjectId, Document] = {}
-        for one in await cursor.to_list():
+        for one in await self._hinted(indexes.LAST, counted):
             if one["count"] <= one["least"] or len(past) >= limit:
                 continue
             mine = {**kept, "jobmill.queue": one["_id"].get("queue"), "status": one["_id"]["status"]}
@@ -98,8 +92,10 @@ class Purges(Changes):
             place = one["least"]
             async for document in found:
                 place += 1
-                if place > document["jobmill"]["keepLast"] and len(past) < limit:
+                if place > document["jobmill"]["keepLast"]:
                     past[document["_id"]] = document
+                if len(past) >= limit:
+                    break
         return past
 
     async def _purge(self, past: dict[ObjectId, Document], now_ms: int) -> int:

@@ -96,12 +96,12 @@ class Queues(Feeds):
             await asyncio.sleep(wait_s * (0.5 + random.random()))
             wait_s = min(0.02, wait_s * 1.5)
 
-    async def _count_claims(self, queue: str, locked: Locked, claims: int, now_ms: int) -> None:
-        """Count against the rate limit; the first claim after a window opens the next. Less than none gives back."""
+    async def _count_claims(self, queue: str, locked: Locked, claims: int, now_ms: int, *, opens: bool) -> None:
+        """Count against the rate limit; the first count after a window opens the next. Less than none gives back."""
         rate = locked.known.settings.rate_limit
         if rate is None or not claims:
             return
-        if claims > 0 and now_ms >= locked.known.window_ends_ms:
+        if opens and now_ms >= locked.known.window_ends_ms:
             update: Document = {"$set": {"windowEndsMs": now_ms + rate.per_ms, "windowUsed": claims}}
         else:
             update = {"$inc": {"windowUsed": claims}}

@@ -17,7 +17,7 @@ from jobmill.stores.mongo.link import BY_ID, Document, told_apart
 from jobmill.stores.mongo.settling import Held, guard
 from jobmill.stores.mongo.values import claim_id, date, new_object_id
 
-#: A line is cut to this, so that the last thousand fit into a document.
+#: A line is cut to so many bytes, so that the last thousand fit into a document.
 LONGEST_LINE = 15_000
 
 _PLACES = {"_id": 1, "name": 1, "status": 1, "failCount": 1, "claimId": 1, "jobmill.id": 1, "jobmill.queue": 1}
@@ -123,6 +123,10 @@ class Reports(Exchanges):
         return [LogLine(int(line["at"]), line["text"]) for line in document["lines"]] if document else []
 
 
+def _cut(text: str) -> str:
+    return text.encode()[:LONGEST_LINE].decode(errors="ignore")
+
+
 def _logged(id: ObjectId, lines: Sequence[str], now_ms: int) -> UpdateOne:
-    said = [{"at": date(now_ms), "text": text[:LONGEST_LINE]} for text in lines[-LOG_LINES_KEPT:]]
+    said = [{"at": date(now_ms), "text": _cut(text)} for text in lines[-LOG_LINES_KEPT:]]
     return UpdateOne({"_id": id}, {"$push": {"lines": {"$each": said, "$slice": -LOG_LINES_KEPT}}}, upsert=True)

@@ -19,7 +19,7 @@ from jobmill.core.job import TRACEBACKS_KEPT, Job
 from jobmill.stores.mongo.documents import CLEAN, FINAL, OURS, STATUS, is_ours, keep_fields
 from jobmill.stores.mongo.enqueueing import Enqueues
 from jobmill.stores.mongo.link import BY_ID, DUPLICATE_KEY, TOO_LARGE, Document, is_away
-from jobmill.stores.mongo.values import claim_id, date, new_object_id
+from jobmill.stores.mongo.values import LARGEST, claim_id, date, new_object_id
 
 #: How often a bulk whose answer was lost is sent again before the store is said to be away.
 TURNS = 3
@@ -77,16 +77,22 @@ class Settles(Enqueues):
         held = await self._located([one.lease for one in settlements])
         first: dict[str, int] = {}
         meant: list[tuple[int, Settlement, Held]] = []
+        answers: list[Settled] = ["lost"] * len(settlements)
         for n, (settlement, one) in enumerate(zip(settlements, held, strict=True)):
+            if len(settlement.result_json) > LARGEST:
+                # The server would refuse the whole bulk.
+                answers[n] = Refused(f"a result of at most {LARGEST} bytes fits into a document")
+                continue
             # A second settlement of one lease in one call is lost, and must not be taken for the first.
             if one is not None and first.setdefault(settlement.lease.id, n) == n:
                 meant.append((n, settlement, one))
-        answers: list[Settled] = ["lost"] * len(settlements)
+        if any(one.state == "waiting" and one.due is None for one in settlements):
+            self._put_behind()
         # Whoever shows a wrong token first must not hide the one that holds: those go in a bulk of their own.
         rest = [
             (n, settlement, one)
             for n, (settlement, one) in enumerate(zip(settlements, held, strict=True))
-            if one is not None and first[settlement.lease.id] != n
+            if one is not None and first.get(settlement.lease.id, n) != n
         ]
         bulks = [(meant, also, matching), *(([one], (), 0) for one in rest)]
         for some, more, matches in bulks:
@@ -118,19 +124,23 @@ class Settles(Enqueues):
         writes = [*bulk.writes(now_ms), *also]
         if not writes:
             return {}
-        written = await self._write(writes, len(meant) + matching, mark, [held.locator.id for *_, held in meant])
+        ids = [held.locator.id for *_, held in meant]
+        written = await self._write(writes, len(meant) + matching, mark, ids, len(writes) - len(also))
         answers: dict[int, Settled] = {}
         for n, _, held in meant:
             why = next((written.errors[place] for place in bulk.places[n] if place in written.errors), None)
             is_done = written.done is None or held.locator.id in written.done
             answers[n] = "done" if is_done else "lost" if why is None else Refused(why)
-        gone = [held.locator.id for _, one, held in meant if one.keep and one.keep.at_once and held.locator.is_ours]
+        done = [(one, held.locator) for n, one, held in meant if answers[n] == "done"]
+        gone = [where.id for one, where in done if one.keep and one.keep.at_once and where.is_ours]
         if gone:
             await self._forget(gone, mark)
         return answers
 
-    async def _write(self, writes: list[Write], expected: int, mark: ObjectId, ids: list[ObjectId]) -> _Written:
-        """Send a bulk, again if its answer was lost, and find out what it did."""
+    async def _write(
+        self, writes: list[Write], expected: int, mark: ObjectId, ids: list[ObjectId], ours: int
+    ) -> _Written:
+        """Send a bulk, again if its answer was lost, and find out what it did; of the first writes, which are ours."""
         errors: dict[int, str] = {}
         for turn in range(TURNS):
             try:
@@ -138,7 +148,7 @@ class Settles(Enqueues):
             except BulkWriteError as error:
                 if is_away(error) and turn < TURNS - 1:
                     continue
-                errors = why_not(error)
+                errors = why_not(error, ours)
                 break
             except PyMongoError as error:
                 if not is_away(error) or turn == TURNS - 1:
@@ -156,8 +166,12 @@ class Settles(Enqueues):
 
     async def _forget(self, ids: list[ObjectId], mark: ObjectId) -> None:
         """Remove jobs that are not kept, of those that this call has made final. The janitor does it if we cannot."""
-        await self._here.jobs.delete_many({"_id": {"$in": ids}, "jobmill.mark": mark, "status": {"$in": FINAL}})
-        await self._here.logs.delete_many({"_id": {"$in": ids}})
+        try:
+            await self._here.jobs.delete_many({"_id": {"$in": ids}, "jobmill.mark": mark, "status": {"$in": FINAL}})
+            await self._here.logs.delete_many({"_id": {"$in": ids}})
+        except PyMongoError as error:
+            if not is_away(error):
+                raise
 
 
 class _Written(Struct):
@@ -167,10 +181,10 @@ class _Written(Struct):
     errors: dict[int, str]
 
 
-def why_not(error: BulkWriteError) -> dict[int, str]:
-    """Why the server refused parts of a bulk, by their places; raised again for anything but that."""
+def why_not(error: BulkWriteError, first: int | None = None) -> dict[int, str]:
+    """Why the server refused parts of a bulk, or the first so many, by their places; raised for anything but that."""
     details: Document = error.details or {}  # type: ignore[assignment]
-    errors = details.get("writeErrors", [])
+    errors = [one for one in details.get("writeErrors", []) if first is None or one["index"] < first]
     if details.get("writeConcernErrors") or any(one["code"] not in (*TOO_LARGE, DUPLICATE_KEY) for one in errors):
         raise error
     return {one["index"]: str(one["errmsg"]) for one in errors}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pymongo
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import indexes
-from jobmill.stores.mongo.link import MAJORITY, told_apart
+from jobmill.stores.mongo.link import told_apart
 from jobmill.stores.mongo.values import new_object_id
 from jobmill.stores.mongo.within import Within
 
@@ -56,7 +57,8 @@ class MongoStore(Within):
             missing = [one for one in indexes.models(self._place.indexes) if one.document["name"] not in there]
             if missing:
                 try:
-                    await self._here.jobs.with_options(write_concern=MAJORITY).create_indexes(missing)
+                    with pymongo.timeout(None):  # of many documents that takes as long as it takes
+                        await self._here.jobs.create_indexes(missing)
                 except OperationFailure as error:
                     if error.code not in _OTHER:
                         raise

@@ -20,6 +20,7 @@ from pymongo.errors import OperationFailure
 from jobmill.core.changes import Claim, NewJob
 from jobmill.errors import StoreError
 from jobmill.stores.loops import PerLoop
+from jobmill.stores.mongo.documents import queue_of
 from jobmill.stores.mongo.link import QUEUES, STANDALONE, Document, told_apart
 from jobmill.stores.mongo.purging import Purges
 from jobmill.stores.mongo.values import ms_of
@@ -74,6 +75,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._resume: Any = None
         self._slept = 0.0
+        self._is_closed = False
         # When something was told, and when somebody last claimed, by queue.
         self._told: dict[str, float] = {}
         self._told_all = 0.0
@@ -121,7 +123,8 @@ class Watch:
             one.wake()
 
     async def close(self) -> None:
-        """End the stream."""
+        """End the stream. It ends by itself where the driver loses the cancellation, as Python 3.11's wait_for does."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -131,7 +134,7 @@ class Watch:
         """The loop has ended."""
 
     def _is_unused(self) -> bool:
-        return not self._sleepers and time.monotonic() - self._slept > UNUSED_S
+        return self._is_closed or (not self._sleepers and time.monotonic() - self._slept > UNUSED_S)
 
     async def _watch(self) -> None:
         while not self._store._is_standalone and not self._is_unused():
@@ -143,6 +146,9 @@ class Watch:
                 log.debug("waiting for jobs at %s: %s", self._store._place.url, error)
                 self.tell(None, None)
                 await asyncio.sleep(AGAIN_S)
+            except Exception:
+                log.exception("the stream of %s brought something odd; it goes on", self._store._place.shown)
+                await asyncio.sleep(AGAIN_S)
 
     async def _listen(self) -> None:
         try:
@@ -151,9 +157,9 @@ class Watch:
                 self.tell(None, None)
                 while stream.alive and not self._is_unused():
                     said = await stream.try_next()
+                    self._resume = stream.resume_token
                     if said is not None:
                         self._hear(said)
-                    self._resume = stream.resume_token
             # Nobody sleeps, or the database was dropped. Whoever sleeps next looks for what has come until then.
             self._resume = None
         except OperationFailure as error:
@@ -179,8 +185,8 @@ class Watch:
             self.tell(None, ms_of(changed.get("nextRunAt")))
         elif self._store._knows(document.get("name")):
             self._store._report_new({**document, **said["documentKey"]})
-            queue = (document.get("jobmill") or {}).get("queue", self._store._place.queue)
-            self.tell(str(queue), ms_of(document.get("nextRunAt")))
+            queue = queue_of(document, self._store._place.queue)
+            self.tell(queue, ms_of(document.get("nextRunAt")))
 
 
 class Wakes(Purges):
@@ -217,7 +223,7 @@ class Wakes(Purges):
 
     def _knows(self, name: Any) -> bool:
         """Whether a job of this name may be for somebody here; where nobody has claimed yet, any may."""
-        return not self._names or name in self._names
+        return not self._names or (isinstance(name, str) and name in self._names)
 
     def _wake_here(self, new_jobs: Sequence[NewJob]) -> None:
         watch = self._watches.here()

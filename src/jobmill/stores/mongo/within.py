@@ -94,6 +94,7 @@ class Within(Wakes):
                 await jobs.insert([one.packed])
                 receipt = Receipt(one.new.id, "created")
             receipts.append(receipt)
+        self._put_behind()  # by the time the caller commits
         told = enqueued(new_jobs, receipts, now_ms)
         if told:
             # Numbers are taken outside of the transaction, which would else hold up all who tell.

@@ -1,0 +1,16 @@
+"""A run on MongoDB and what the server spent on it."""
+
+from __future__ import annotations
+
+from bench.child import Child
+from bench.figures import RATE, Ran
+from bench.lab import Lab
+from bench.metering import CLIENT, SERVER, followed
+
+
+def record_metered(lab: Lab, what: str, who: str, child: Child[Ran]) -> None:
+    """Record rate and cost of both sides."""
+    ran, before, after = followed(child, lab.servers.mongo.cpu_seconds)
+    lab.record(what, who, RATE, ran.jobs / ran.seconds)
+    lab.record(what, who, CLIENT, ran.cpu_seconds / ran.jobs * 1e6)
+    lab.record(what, who, SERVER, (after - before) / ran.jobs * 1e6)

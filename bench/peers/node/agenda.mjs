@@ -1,0 +1,78 @@
+// Agenda's side of each measure: `node agenda.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
+import { MongoBackend, MongoChangeStreamNotificationChannel } from "@agendajs/mongo-backend";
+import { Agenda } from "agenda";
+// Its own driver, beside the older one that mongodb-cron wants.
+import { MongoClient } from "mongodb7";
+import { draining, main, oneByOne, sleep, starting, wallNs } from "./child.mjs";
+
+const COLLECTION = "agendaJobs";
+const AT_ONCE = 1_000;
+
+/** An agenda that is ready and does not work yet, given to `use`. The end of the process closes it: it cannot be stopped
+ * without errors while it looks for jobs. */
+async function withAgenda(url, options, use) {
+  const client = await MongoClient.connect(url);
+  const db = client.db();
+  const { isNotified, ...others } = options;
+  const notificationChannel = isNotified ? new MongoChangeStreamNotificationChannel({ db }) : undefined;
+  const agenda = new Agenda({ backend: new MongoBackend({ mongo: db }), notificationChannel, ...others });
+  agenda.on("error", (error) => {
+    console.error(error);
+    process.exit(1);
+  });
+  await agenda.ready;
+  return use(agenda, db.collection(COLLECTION));
+}
+
+await main({
+  /** So many waiting jobs: copies of one of its own, as it has no call for many. */
+  fill: ({ url, jobs }) =>
+    withAgenda(url, {}, async (agenda, collection) => {
+      if (!jobs) return;
+      await agenda.now("noop", {});
+      const { _id, ...one } = await collection.findOne();
+      for (let left = jobs - 1; left > 0; left -= AT_ONCE) {
+        await collection.insertMany(Array.from({ length: Math.min(AT_ONCE, left) }, () => ({ ...one })));
+      }
+    }),
+
+  /**
+   * One process runs so many no-op jobs; the clock stops when it has saved the last one as complete. It locks many jobs
+   * before it runs the first, which is its work too: the clock starts when it does.
+   */
+  drain: ({ url, jobs, slots, options }) =>
+    withAgenda(url, { ...options, maxConcurrency: slots }, async (agenda) => {
+      let saved = 0;
+      const clock = draining(jobs, async () => saved < jobs);
+      agenda.on("complete", () => (saved += 1));
+      agenda.define("noop", async () => clock.run(), { concurrency: slots });
+      clock.begin();
+      await agenda.start();
+      return clock.settled();
+    }),
+
+  enqueue: ({ url, ...how }) => withAgenda(url, {}, (agenda) => oneByOne(() => agenda.now("noop", {}), how)),
+
+  /** The worker's side of the pickups: says that it is ready, and when it started each job. */
+  pickup: ({ url, jobs, seconds, slots, options }) =>
+    withAgenda(url, { ...options, maxConcurrency: slots }, async (agenda) => {
+      const starts = starting(jobs);
+      agenda.define("pick", async (job) => starts.start(job.attrs.data.number), { concurrency: slots });
+      await agenda.start();
+      await sleep(1_000); // it does not say when it sleeps
+      return starts.wait(seconds);
+    }),
+
+  /** The client's side: when each enqueue was called, and when it returned; before each a gap of so many seconds. */
+  pickupEnqueue: ({ url, gaps }) =>
+    withAgenda(url, {}, async (agenda) => {
+      const told = { called: [], returned: [], started: [] };
+      for (const [number, gap] of gaps.entries()) {
+        await sleep(gap * 1_000);
+        told.called.push(wallNs());
+        await agenda.now("pick", { number });
+        told.returned.push(wallNs());
+      }
+      return told;
+    }),
+});

@@ -1,0 +1,50 @@
+"""When a document is due again: the originals' rules for `interval`, on the recurrence of the core."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, get_args
+
+from jobmill.core.cron import Cron
+from jobmill.core.durations import instant_ms, to_datetime
+from jobmill.core.recurrence import Recurrence, next_slot, next_slot_or_now
+from jobmill.crontab.job import CrontabJob
+from jobmill.errors import Invalid
+
+CatchUp = Literal["once", "twice"]
+CATCH_UPS: tuple[CatchUp, ...] = get_args(CatchUp)
+
+
+def check_interval(interval: str | None) -> None:
+    """Invalid, for the field `interval`, unless it is a cron expression that a document may have, or none."""
+    if interval is None or interval == "":
+        return
+    try:
+        Cron.parse(interval)
+    except Invalid as error:
+        raise _blamed(error, "interval") from None
+
+
+def next_sleep(
+    job: CrontabJob, now_ms: int, *, zone: str, reprocess_delay_ms: int, catch_up: CatchUp
+) -> datetime | None:
+    """When the document is due again after its run has ended now; None when it is not.
+
+    Invalid, for `interval` or `repeat_until`, when the document has something there that says nothing.
+    """
+    if job.interval is None or job.interval == "":
+        return None
+    until_ms = None if job.repeat_until is None else instant_ms(job.repeat_until, "repeat_until")
+    rule = Recurrence(key="", cron=job.interval, zone=zone, until_ms=until_ms)
+    following = next_slot if catch_up == "once" else next_slot_or_now
+    slot_ms = instant_ms(job.sleep_until, "sleep_until")
+    try:
+        found = following(rule, slot_ms, now_ms, delay_ms=reprocess_delay_ms)
+    except Invalid as error:
+        raise _blamed(error, "interval") from None
+    return None if found is None else to_datetime(found)
+
+
+def _blamed(error: Invalid, field: str) -> Invalid:
+    """The same refusal, with the field named as the document names it."""
+    return Invalid(field, error.expected, error.given, error.advice)

@@ -1,0 +1,1 @@
+"""A crontab's stores; each imports its driver, and only it does."""

@@ -1,0 +1,325 @@
+"""Documents of a MongoDB collection, shared with mongodb-cron: nothing is written but the date.
+
+`sleepUntil <= now` with a sort on it, and a sparse index: however many documents sleep, an idle poll reads none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from bson.codec_options import DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from msgspec import UNSET
+from pymongo import DeleteMany, ReadPreference, ReturnDocument, UpdateMany
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+
+from jobmill.core.durations import EPOCH, instant_ms, to_datetime
+from jobmill.crontab.job import Changes, CrontabJob, Ending
+from jobmill.crontab.stores import reading
+from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.paths import Path
+from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.stores.mongo.link import BY_ID, is_away
+
+Document: TypeAlias = dict[str, Any]
+
+#: A batch is told from another worker's by its lock alone. So each worker has a mark of its own, which its locks leave
+#: as a remainder: they are longer by up to a tenth, less than a second, and by at least a twentieth of that, to be off
+#: what mongodb-cron writes in the same moment. With a new mark for each batch, four busy workers met within seconds.
+SPREAD, GAP = 10, 20
+MOST_SPREAD_MS = 1_000
+#: After two workers wrote the same lock: so many turns of one document at a time, which cannot be taken for another's.
+SINGLY = 10
+#: What a server says when there is an index of these keys or of this name, and it differs.
+_OTHER_INDEX = (85, 86)
+
+
+class MongoCrontab:
+    """A collection of the user's, with its own write concern and codec; its client is the user's to close. MongoDB 4.4.
+
+    Paths may be dotted. `condition` is a filter that documents must meet as well.
+    """
+
+    def __init__(
+        self,
+        collection: AsyncCollection[Any],
+        *,
+        sleep_until: str = "sleepUntil",
+        interval: str = "interval",
+        repeat_until: str = "repeatUntil",
+        auto_remove: str = "autoRemove",
+        condition: Mapping[str, Any] | None = None,
+        clock: Callable[[], int] | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._collection = _readable(collection)
+        self._sleep_until = Path(sleep_until, "sleep_until")
+        self._only_date = {self._sleep_until.projected: 1}
+        self._interval = Path(interval, "interval")
+        self._repeat_until = Path(repeat_until, "repeat_until")
+        self._auto_remove = Path(auto_remove, "auto_remove")
+        if condition is not None and not isinstance(condition, Mapping):
+            raise Invalid("condition", 'a filter such as {"kind": "mail"}', condition)
+        self._condition = condition
+        self._clock = clock or process_ms
+        self._chance = chance
+        self._mark = self._new_mark()
+        self._single_turns = 0
+        #: Endings, by id and fence, whose first write was not answered.
+        self._unsure: set[tuple[Any, datetime]] = set()
+
+    # ------------------------------------------------------------------------------------------------ lock
+
+    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
+        """The earliest that is due, in one findAndModify."""
+        path = self._sleep_until.text
+        with self._told_apart():
+            found = await self._collection.find_one_and_update(
+                self._due(to_datetime(self._clock())),
+                {"$set": {path: lock_until}},
+                sort=[(path, 1)],
+                return_document=ReturnDocument.BEFORE,
+            )
+        return None if found is None else self._job(found, lock_until)
+
+    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
+        """The earliest that are due: look, lock them in one update, and read those that have our lock.
+
+        A lock has no owner's name. Should another worker have written the same millisecond, more have it than our
+        update matched: then nobody knows whose they are, and they are left alone until it ends.
+        """
+        if most == 1 or self._single_turns:
+            self._single_turns = max(self._single_turns - 1, 0)
+            return await self._lock_one(lock_until)
+        path = self._sleep_until.text
+        now = to_datetime(self._clock())
+        lock_until = self._unlike_others(lock_until, now)
+        with self._told_apart():
+            looked = self._collection.find(
+                self._due(now), self._only_date, sort=[(path, 1)], limit=most, batch_size=most + 1
+            )
+            before = {_key(one["_id"]): one async for one in looked}
+            if not before:
+                return []
+            ids = {"$in": [one["_id"] for one in before.values()]}
+            locked = await self._collection.update_many(
+                {"$and": [{"_id": ids}, self._due(now)]}, {"$set": {path: lock_until}}, hint=BY_ID
+            )
+            if not locked.matched_count:
+                # Others took them all in between. There may be more: that is asked in a way that cannot miss.
+                return await self._lock_one(lock_until)
+            own = self._collection.find({"_id": ids, path: lock_until}, hint=BY_ID, batch_size=most + 1)
+            found = {_key(one["_id"]): one async for one in own}
+        if len(found) > locked.matched_count:
+            self._single_turns = SINGLY
+            self._mark = self._new_mark()
+            return []
+        return [
+            self._job(self._sleep_until.put(found[key], self._sleep_until.pick(old)), lock_until)
+            for key, old in before.items()
+            if key in found
+        ]
+
+    async def _lock_one(self, lock_until: datetime) -> list[CrontabJob]:
+        one = await self.lock_next(lock_until)
+        return [] if one is None else [one]
+
+    def _unlike_others(self, lock_until: datetime, now: datetime) -> datetime:
+        until_ms = instant_ms(lock_until, "lock_until")
+        spread_ms = min(max((until_ms - instant_ms(now, "now")) // SPREAD, 0), MOST_SPREAD_MS)
+        least_ms = until_ms + spread_ms // GAP
+        width = max(spread_ms - spread_ms // GAP, 1)
+        found = to_datetime(least_ms + (self._mark - least_ms) % width)
+        if any(fence == found for _, fence in self._unsure):
+            # An ending that may come once more must not be taken for that of this lock.
+            self._mark = self._new_mark()
+        return to_datetime(least_ms + (self._mark - least_ms) % width)
+
+    def _new_mark(self) -> int:
+        return int(self._chance() * 1_000_000)
+
+    def _due(self, now: datetime) -> Document:
+        """Only dates are compared with a date. A list of dates would be too, and cannot be set: it is no job."""
+        parts: list[Mapping[str, Any]] = [{self._sleep_until.text: {"$lte": now}}]
+        parts += [{text: {"$not": {"$type": "array"}}} for text in self._sleep_until.parents]
+        if self._condition:
+            parts.append(self._condition)
+        return {"$and": parts}
+
+    # ------------------------------------------------------------------------------------------------ finish
+
+    async def update(self, id: Any, changes: Changes, /) -> bool:
+        """Write what is set, in one update."""
+        fields: Document = {}
+        if changes.sleep_until is not UNSET:
+            fields[self._sleep_until.text] = changes.sleep_until
+        if changes.auto_remove is not UNSET:
+            fields[self._auto_remove.text] = changes.auto_remove
+        which = self._held(id, changes.locked_until)
+        with self._told_apart():
+            if not fields:
+                return await self._collection.find_one(which, {"_id": 1}) is not None
+            written = await self._collection.update_one(which, {"$set": fields})
+            if written.matched_count or changes.locked_until is None or changes.sleep_until is UNSET:
+                return written.matched_count == 1
+            return await self._was_done(
+                Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until)
+            )
+
+    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
+        """Delete, in one command."""
+        with self._told_apart():
+            written = await self._collection.delete_one(self._held(id, locked_until))
+            if written.deleted_count or locked_until is None:
+                return written.deleted_count == 1
+            return await self._was_done(Ending(id=id, locked_until=locked_until, remove=True))
+
+    async def _was_done(self, ending: Ending) -> bool:
+        """Nothing matched: whether that is because a first write, which was not answered, was done."""
+        key = (_key(ending.id), ending.locked_until)
+        if key not in self._unsure:
+            return False
+        (answer,) = await self._look([ending])
+        self._unsure.discard(key)
+        return answer
+
+    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
+        """One command for all of a kind, in which what was locked together and ends alike is one update."""
+        done: dict[int, bool] = {}
+        with self._told_apart():
+            for kind in (False, True):
+                some = [ending for ending in endings if ending.remove is kind]
+                done |= zip(map(id, some), await self._finish(some) if some else (), strict=True)
+        return [done[id(ending)] for ending in endings]
+
+    async def _finish(self, endings: Sequence[Ending]) -> list[bool]:
+        keys = [(_key(ending.id), ending.locked_until) for ending in endings]
+        try:
+            written = await self._write(endings)
+        except PyMongoError:
+            now = to_datetime(self._clock())  # nobody comes back to a lock that has ended
+            self._unsure = {key for key in (*self._unsure, *keys) if key[1] > now}
+            raise
+        if written in (0, len(endings)) and self._unsure.isdisjoint(keys):
+            return [written > 0] * len(endings)
+        answers = await self._look(endings)
+        self._unsure.difference_update(keys)
+        return answers
+
+    async def _write(self, endings: Sequence[Ending]) -> int:
+        """Under their fences; how many matched."""
+        groups: dict[tuple[datetime, datetime | None], list[Any]] = {}
+        for ending in endings:
+            groups.setdefault((ending.locked_until, ending.sleep_until), []).append(ending.id)
+        path = self._sleep_until.text
+        operations: list[UpdateMany | DeleteMany] = []
+        for (locked_until, sleep_until), ids in groups.items():
+            which = {"_id": {"$in": ids}, path: locked_until}
+            if endings[0].remove:
+                operations.append(DeleteMany(which, hint=BY_ID))
+            else:
+                operations.append(UpdateMany(which, {"$set": {path: sleep_until}}, hint=BY_ID))
+        written = await self._collection.bulk_write(operations, ordered=False)
+        return written.matched_count + written.deleted_count
+
+    async def _look(self, endings: Sequence[Ending]) -> list[bool]:
+        """Which documents are as they were to become. Of several that were written at once no more is known."""
+        ids = {"$in": [ending.id for ending in endings]}
+        found = {
+            _key(one["_id"]): _date(self._sleep_until.pick(one))
+            async for one in self._collection.find({"_id": ids}, self._only_date, hint=BY_ID)
+        }
+        if endings[0].remove:
+            return [_key(ending.id) not in found for ending in endings]
+        return [found.get(_key(ending.id), EPOCH) == ending.sleep_until for ending in endings]
+
+    def _held(self, id: Any, locked_until: datetime | None) -> Document:
+        return {"_id": id} if locked_until is None else {"_id": id, self._sleep_until.text: locked_until}
+
+    # ------------------------------------------------------------------------------------------------ the rest
+
+    async def migrate(self) -> None:
+        """The sparse index that mongodb-cron's docs ask for as well, unless another one serves as well as that."""
+        path = self._sleep_until.text
+        with self._told_apart():
+            try:
+                await self._collection.create_index([(path, 1)], sparse=True)
+            except OperationFailure as error:
+                if error.code not in _OTHER_INDEX:
+                    raise
+                others = (await self._collection.index_information()).values()
+                if not any(one["key"][0][0] == path and "partialFilterExpression" not in one for one in others):
+                    await self._collection.create_index([(path, 1)], sparse=True, name=f"{path}_crontab")
+
+    async def close(self) -> None:
+        """The client is the user's."""
+
+    def _job(self, found: Document, locked_until: datetime) -> CrontabJob:
+        until = self._repeat_until.pick(found)
+        return CrontabJob(
+            id=found["_id"],
+            sleep_until=_date(self._sleep_until.pick(found)) or EPOCH,
+            interval=reading.interval(self._interval.pick(found)),
+            repeat_until=reading.repeat_until(_date(until) or until),
+            auto_remove=bool(self._auto_remove.pick(found)),
+            data=found,
+            locked_until=locked_until,
+        )
+
+    @contextlib.contextmanager
+    def _told_apart(self) -> Iterator[None]:
+        """Errors of pymongo as StoreAway, when trying again later may work, or as StoreError."""
+        try:
+            yield
+        except PyMongoError as error:
+            where = f"MongoDB's collection {self._collection.full_name}"
+            if is_away(error):
+                raise StoreAway(f"{where} cannot be used now: {error}") from error
+            raise StoreError(f"{where}: {error}") from error
+
+
+def _readable(collection: Any) -> AsyncCollection[Any]:
+    """The collection, with dates of any year as something that can be read, and read where it is written."""
+    if not isinstance(collection, AsyncCollection):
+        advice = 'AsyncMongoClient(…)["database"]["collection"]; the blocking MongoClient and Motor do not do'
+        raise Invalid("collection", "a collection of pymongo's AsyncMongoClient", collection, advice)
+    if not collection.write_concern.acknowledged:
+        raise Invalid(
+            "collection",
+            "a write concern that is acknowledged",
+            collection.write_concern,
+            "or no lock is known to hold",
+        )
+    codec = collection.codec_options
+    if codec.datetime_conversion == DatetimeConversion.DATETIME:
+        codec = codec.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+    if issubclass(codec.document_class, RawBSONDocument):  # the date before the lock cannot be put back into one
+        codec = codec.with_options(document_class=dict)
+    # What is locked is read back at once: another member, or a majority, may not know of it yet.
+    return collection.with_options(
+        codec_options=codec, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("local")
+    )
+
+
+def _date(value: Any) -> datetime | None:
+    """A date of any year that MongoDB has, in those that Python has."""
+    if isinstance(value, DatetimeMS):
+        ms = int(value)
+        return EPOCH if ms < 0 else to_datetime(min(ms, reading.LAST_MS))
+    return reading.instant(value) if isinstance(value, datetime) else None
+
+
+def _key(id: Any) -> Any:
+    """An id as the key of a dict: a document is none, and MongoDB tells True from 1."""
+    try:
+        hash(id)
+    except TypeError:
+        return (dict, repr(id))
+    return (bool, id) if isinstance(id, bool) else id

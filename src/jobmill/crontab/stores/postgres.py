@@ -1,0 +1,239 @@
+"""Rows of a PostgreSQL table: locked in one statement that skips what others are about to lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from jobmill.core.durations import to_datetime
+from jobmill.crontab.job import Changes, CrontabJob, Ending
+from jobmill.crontab.stores import reading
+from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
+from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.stores.loops import PerLoop
+from jobmill.stores.postgres.connections import translated
+
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+
+#: A lock, and the writes of what has ended meanwhile, are two; a third is for whoever looks.
+CONNECTIONS = 3
+CALL_SECONDS = 10.0
+CONNECT_SECONDS = 5.0
+CLOSE_SECONDS = 1.5
+
+_DATES, _DATE = ("sleep_until", "repeat_until"), "timestamp with time zone"
+_TYPES = """
+    SELECT attname AS name, format_type(atttypid, NULL) AS type FROM pg_attribute
+    WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"""
+
+
+class PostgresCrontab:
+    """A table of the user's, at a URL or in a pool of asyncpg, which is then the user's to close.
+
+    `sleep_until` and `repeat_until` are columns of type timestamptz. `where` is SQL that rows must meet as well.
+    """
+
+    def __init__(
+        self,
+        place: str | Pool,
+        table: str,
+        *,
+        id: str = "id",
+        sleep_until: str = "sleep_until",
+        interval: str | None = "interval",
+        repeat_until: str | None = "repeat_until",
+        auto_remove: str | None = "auto_remove",
+        where: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        if not isinstance(place, str | asyncpg.Pool):
+            raise Invalid("place", "postgresql://… or a pool of asyncpg", place, "await asyncpg.create_pool(…)")
+        self._columns = Columns(
+            id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
+        )
+        self._table = quoted_table(table)
+        self._given = None if isinstance(place, str) else place
+        self._pools = PerLoop(lambda: _Pool(str(place)))
+        self._clock = clock or process_ms
+        #: Known once the table has been looked at.
+        self._id_type = ""
+        self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
+        # The lock of a row is held until the statement is done: nobody else sees it due in between.
+        self._lock_sql = f"""
+            WITH jobmill_due AS MATERIALIZED (
+                SELECT * FROM {self._table} WHERE {self._date} <= $1{condition(where)}
+                ORDER BY {self._date} LIMIT $3 FOR UPDATE SKIP LOCKED
+            )
+            UPDATE {self._table} AS target SET {self._date} = $2 FROM jobmill_due
+            WHERE target.{self._id} = jobmill_due.{self._id} RETURNING jobmill_due.*"""
+
+    # ------------------------------------------------------------------------------------------------ lock
+
+    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
+        """The earliest that is due."""
+        return next(iter(await self.lock_many(lock_until, 1)), None)
+
+    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
+        """The earliest that are due, in one statement."""
+        async with self._connection() as connection:
+            rows = await connection.fetch(self._lock_sql, to_datetime(self._clock()), lock_until, most)
+        jobs = [self._columns.job(dict(row), _read, locked_until=lock_until) for row in rows]
+        jobs.sort(key=lambda job: job.sleep_until)
+        return jobs
+
+    # ------------------------------------------------------------------------------------------------ finish
+
+    async def update(self, id: Any, changes: Changes, /) -> bool:
+        """Write what is set, in one statement."""
+        fields = self._columns.fields(changes)
+        which, values = self._held(id, changes.locked_until)
+        if not fields:
+            async with self._connection() as connection:
+                return await connection.fetchval(f"SELECT 1 FROM {self._table} WHERE {which}", *values) is not None
+        parts = [f"{quoted(name, name)} = ${len(values) + n}" for n, name in enumerate(fields, 1)]
+        statement = f"UPDATE {self._table} SET {', '.join(parts)} WHERE {which} RETURNING 1"
+        async with self._connection() as connection:
+            return await connection.fetchval(statement, *values, *fields.values()) is not None
+
+    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
+        """Delete, in one statement."""
+        which, values = self._held(id, locked_until)
+        async with self._connection() as connection:
+            found = await connection.fetchval(f"DELETE FROM {self._table} WHERE {which} RETURNING 1", *values)
+        return found is not None
+
+    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
+        """One statement for those that stay, and one for those that go."""
+        kept = [ending for ending in endings if not ending.remove]
+        gone = [ending for ending in endings if ending.remove]
+        done: set[Any] = set()
+        async with self._connection() as connection:
+            if kept:
+                statement = f"""
+                    UPDATE {self._table} AS target SET {self._date} = ending.sleep_until
+                    FROM {self._ended(", sleep_until", ", $3::timestamptz[]")}
+                    WHERE {self._is_ended()} RETURNING target.{self._id}"""
+                sleeps = [ending.sleep_until for ending in kept]
+                done.update(row[0] for row in await connection.fetch(statement, *_fences(kept), sleeps))
+            if gone:
+                statement = f"""
+                    DELETE FROM {self._table} AS target USING {self._ended("", "")}
+                    WHERE {self._is_ended()} RETURNING target.{self._id}"""
+                done.update(row[0] for row in await connection.fetch(statement, *_fences(gone)))
+        return [ending.id in done for ending in endings]
+
+    def _ended(self, names: str, values: str) -> str:
+        return f"unnest($1::{self._id_type}[], $2::timestamptz[]{values}) AS ending (id, locked_until{names})"
+
+    def _is_ended(self) -> str:
+        return f"target.{self._id} = ending.id AND target.{self._date} = ending.locked_until"
+
+    def _held(self, id: Any, locked_until: datetime | None) -> tuple[str, list[Any]]:
+        if locked_until is None:
+            return f"{self._id} = $1", [id]
+        return f"{self._id} = $1 AND {self._date} = $2", [id, locked_until]
+
+    # ------------------------------------------------------------------------------------------------ the rest
+
+    async def migrate(self) -> None:
+        """An index of the rows that have a date, unless one of its name is there."""
+        plain = self._table.replace('"', "").replace(".", "_")
+        name = quoted(f"{plain}_{self._columns.sleep_until}_crontab"[-63:], "table")
+        async with self._connection() as connection:
+            await connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {name} ON {self._table} ({self._date}) WHERE {self._date} IS NOT NULL"
+            )
+
+    async def close(self) -> None:
+        """Close the pool that this store made."""
+        await self._pools.close()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """A connection for one use, within a deadline; errors of asyncpg in our words."""
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                pool = self._given if self._given is not None else await self._pools.here().opened()
+                async with pool.acquire() as connection:
+                    if not self._id_type:
+                        self._id_type = await self._checked(connection)
+                    yield connection
+        except Exception as error:
+            said = self._translated(error)
+            if said is error:
+                raise
+            raise said from error
+
+    async def _checked(self, connection: Any) -> str:
+        """The type of the ids; Invalid where the table has not what it was said to have."""
+        rows = await connection.fetch(_TYPES, self._table)
+        types = {row["name"]: row["type"] for row in rows}
+        for field in Columns.__struct_fields__:
+            name = getattr(self._columns, field)
+            if name is None:
+                continue
+            if name not in types:
+                advice = "name the column" if field in ("id", "sleep_until") else "name it, or None where there is none"
+                raise Invalid(field, f"a column of {self._table}", name, advice)
+            if field in _DATES and types[name] != _DATE:
+                advice = f"ALTER TABLE … ALTER COLUMN {quoted(name, field)} TYPE timestamptz"
+                raise Invalid(field, f"a column of type {_DATE}", types[name], advice)
+        return str(types[self._columns.id])
+
+    def _translated(self, error: Exception) -> Exception:
+        if isinstance(error, TimeoutError):
+            return StoreAway(f"PostgreSQL did not answer within {CALL_SECONDS:g} s")
+        if isinstance(
+            error, asyncpg.SyntaxOrAccessError
+        ):  # about the user's table, which `jobmill migrate` does not make
+            return StoreError(f"PostgreSQL, table {self._table}: {error}")
+        return translated(error)
+
+
+class _Pool:
+    """A pool of one loop, opened when it is first used."""
+
+    def __init__(self, url: str) -> None:
+        self._opening: asyncio.Task[Pool] | None = None
+        self._url = url
+
+    async def opened(self) -> Pool:
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Pool:
+        return await asyncpg.create_pool(self._url, min_size=0, max_size=CONNECTIONS, timeout=CONNECT_SECONDS)
+
+    async def close(self) -> None:
+        """Also while it is being opened."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        with contextlib.suppress(Exception):
+            pool = await opening
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+    def abandon(self) -> None:
+        """Sockets close when they are collected."""
+        self._opening = None
+
+
+def _fences(endings: Sequence[Ending]) -> tuple[list[Any], list[datetime]]:
+    return [ending.id for ending in endings], [ending.locked_until for ending in endings]
+
+
+def _read(kind: str, value: Any) -> Any:
+    if kind == "sleep_until":
+        return reading.instant(value)
+    return reading.interval(value) if kind == "interval" else reading.repeat_until(value)

@@ -1,0 +1,225 @@
+"""Rows of a SQLite table: found and locked in one transaction, on a thread of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from jobmill.core.durations import EPOCH, instant_ms, to_datetime
+from jobmill.crontab.job import Changes, CrontabJob, Ending
+from jobmill.crontab.stores import reading
+from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
+from jobmill.crontab.stores.thread import Thread
+from jobmill.errors import Invalid, StoreBusy
+from jobmill.stores.sqlite.connection import begin, translated
+
+T = TypeVar("T")
+Dates = Literal["iso", "ms"]
+
+#: What one statement may have, in the oldest builds.
+PARAMETERS = 900
+
+
+class SqliteCrontab:
+    """A table of the user's, in a file or behind a connection, which is then the user's to close.
+
+    Such a connection must be made with check_same_thread=False, and nobody else may use it meanwhile. `dates` says what
+    `sleep_until` and `repeat_until` hold: "iso" text as SQLite's own date functions read it (in UTC where it names no
+    zone), or "ms", whole milliseconds since 1970. What is something else is no date. `where` is SQL that rows must meet
+    as well.
+    """
+
+    def __init__(
+        self,
+        place: str | Path | sqlite3.Connection,
+        table: str,
+        *,
+        id: str = "id",
+        sleep_until: str = "sleep_until",
+        interval: str | None = "interval",
+        repeat_until: str | None = "repeat_until",
+        auto_remove: str | None = "auto_remove",
+        where: str | None = None,
+        dates: Dates = "iso",
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        if not _is_place(place):
+            raise Invalid("place", "the path of a file, or a sqlite3 connection", place)
+        if dates not in get_args(Dates):
+            raise Invalid("dates", '"iso" or "ms"', dates)
+        self._columns = Columns(
+            id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
+        )
+        self._place = place
+        self._path = Path("the given connection") if isinstance(place, sqlite3.Connection) else Path(place)
+        self._thread = Thread(f"crontab {table}", self._connect, self._disconnect)
+        self._is_text = dates == "iso"
+        self._clock = clock or process_ms
+        self._table = quoted_table(table)
+        self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
+        # By the moment and not by the text, which may be written in several ways. The pattern leaves out what
+        # julianday would read as well: "now", numbers, a time without a day.
+        self._key = f"julianday({self._date})" if self._is_text else self._date
+        is_date = f"{self._date} GLOB '????-??-??*'" if self._is_text else f"typeof({self._date}) = 'integer'"
+        now = "julianday(?)" if self._is_text else "?"
+        self._due = f"{self._date} IS NOT NULL AND {self._key} <= {now} AND {is_date}{condition(where)}"
+
+    # ------------------------------------------------------------------------------------------------ lock
+
+    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
+        """The earliest that is due."""
+        return next(iter(await self.lock_many(lock_until, 1)), None)
+
+    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
+        """The earliest that are due, in one transaction; none is begun while nothing is due."""
+        now, lock = self._written(to_datetime(self._clock())), self._written(lock_until)
+
+        def lock_them(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            if not _rows(connection, f"SELECT 1 AS due FROM {self._table} WHERE {self._due} LIMIT 1", [now]):
+                return []
+            return _transaction(connection, lambda: self._lock(connection, now, lock, most))
+
+        rows = await self._run(lock_them)
+        return [self._columns.job(row, self._read, locked_until=lock_until) for row in rows]
+
+    def _lock(self, connection: sqlite3.Connection, now: Any, lock: Any, most: int) -> list[dict[str, Any]]:
+        statement = f"SELECT * FROM {self._table} WHERE {self._due} ORDER BY {self._key} LIMIT ?"
+        rows = _rows(connection, statement, [now, most])
+        for some in _some([row[self._columns.id] for row in rows]):
+            marks = ", ".join("?" * len(some))
+            statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {self._id} IN ({marks})"
+            _rows(connection, statement, [lock, *some])
+        return rows
+
+    # ------------------------------------------------------------------------------------------------ finish
+
+    async def update(self, id: Any, changes: Changes, /) -> bool:
+        """Write what is set."""
+        fields = {
+            name: self._written(value) if name == self._columns.sleep_until else int(value)
+            for name, value in self._columns.fields(changes).items()
+        }
+        which, values = self._held(id, changes.locked_until)
+        if not fields:
+            return bool(await self._run(lambda c: _rows(c, f"SELECT 1 FROM {self._table} WHERE {which}", values)))
+        parts = ", ".join(f"{quoted(name, name)} = ?" for name in fields)
+        statement, all_values = f"UPDATE {self._table} SET {parts} WHERE {which}", [*fields.values(), *values]
+        return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, all_values)))
+
+    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
+        """Delete."""
+        which, values = self._held(id, locked_until)
+        statement = f"DELETE FROM {self._table} WHERE {which}"
+        return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, values)))
+
+    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
+        """One after the other, in one transaction."""
+
+        def finish(connection: sqlite3.Connection, ending: Ending) -> bool:
+            which, values = self._held(ending.id, ending.locked_until)
+            if ending.remove:
+                return _changed(connection, f"DELETE FROM {self._table} WHERE {which}", values)
+            statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {which}"
+            return _changed(connection, statement, [self._written(ending.sleep_until), *values])
+
+        return await self._run(lambda c: _transaction(c, lambda: [finish(c, ending) for ending in endings]))
+
+    def _held(self, id: Any, locked_until: datetime | None) -> tuple[str, list[Any]]:
+        if locked_until is None:
+            return f"{self._id} = ?", [id]
+        return f"{self._id} = ? AND {self._date} = ?", [id, self._written(locked_until)]
+
+    # ------------------------------------------------------------------------------------------------ the rest
+
+    async def migrate(self) -> None:
+        """An index of the rows that have a date, unless one of its name is there."""
+        schema, _, table = self._table.rpartition(".")
+        plain = f"{table[1:-1]}_{self._columns.sleep_until}_crontab".replace('""', '"')
+        name = f"{schema}." * bool(schema) + quoted(plain, "table")
+        statement = f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({self._key}) WHERE {self._date} IS NOT NULL"
+        await self._run(lambda connection: _rows(connection, statement, []))
+
+    async def close(self) -> None:
+        """Close the connection that this store made; what is called later makes another."""
+        await self._thread.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        if isinstance(self._place, sqlite3.Connection):
+            return self._place
+        uri = f"{self._path.absolute().as_uri()}?mode=rw"  # a file that is not there is a mistake, not a new database
+        return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
+
+    def _disconnect(self, connection: sqlite3.Connection) -> None:
+        if connection is not self._place:
+            connection.close()
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await self._thread.run(work)
+        except sqlite3.Error as error:
+            if isinstance(error, sqlite3.ProgrammingError) and "created in a thread" in str(error):
+                advice = "check_same_thread=False; or pass the path"
+                raise Invalid("place", "a connection that any thread may use", self._place, advice) from error
+            raise translated(error, self._path) from error
+
+    def _written(self, value: datetime | None) -> str | int | None:
+        if value is None:
+            return None
+        if self._is_text:
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return instant_ms(value, "sleep_until")
+
+    def _read(self, kind: str, value: Any) -> Any:
+        if kind in ("interval", "auto_remove"):
+            return reading.interval(value)
+        if self._is_text:
+            found = reading.instant_of_text(value) if isinstance(value, str) else value
+        else:
+            found = to_datetime(max(value, 0)) if isinstance(value, int) and value <= reading.LAST_MS else value
+        # SQLite reads a little more than Python does; that it was due is known.
+        return EPOCH if kind == "sleep_until" and not isinstance(found, datetime) else found
+
+
+def _is_place(place: object) -> bool:
+    """A database in memory would be nobody else's."""
+    return isinstance(place, str | Path | sqlite3.Connection) and place not in ("", ":memory:")
+
+
+def _rows(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+    """What it answers, whatever rows the user's connection makes."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    cursor.execute(statement, values)
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _changed(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> bool:
+    return connection.execute(statement, values).rowcount > 0
+
+
+def _transaction(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
+    """All or nothing, and alone."""
+    _begin(connection)
+    try:
+        answer = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return answer
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        raise StoreBusy("the connection has a transaction open: commit it, or give the crontab a connection of its own")
+    begin(connection)
+
+
+def _some(values: list[Any]) -> list[list[Any]]:
+    return [values[n : n + PARAMETERS] for n in range(0, len(values), PARAMETERS)]

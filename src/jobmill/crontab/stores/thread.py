@@ -1,0 +1,45 @@
+"""A thread of its own for calls that block, with the connection that they use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class Thread(Generic[C]):
+    """One at a time, in order; started and connected by the first call."""
+
+    def __init__(self, name: str, connect: Callable[[], C], disconnect: Callable[[C], None]) -> None:
+        self._name = name
+        self._connect = connect
+        self._disconnect = disconnect
+        self._executor: ThreadPoolExecutor | None = None
+        self._connection: C | None = None
+
+    async def run(self, work: Callable[[C], T]) -> T:
+        """Its answer. Whoever stops awaiting does not stop the work."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, self._name)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, work)
+
+    def _call(self, work: Callable[[C], T]) -> T:
+        if self._connection is None:
+            self._connection = self._connect()
+        return work(self._connection)
+
+    async def close(self) -> None:
+        """Finish what was handed in; a later call begins anew."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await asyncio.get_running_loop().run_in_executor(executor, self._end)
+            executor.shutdown(wait=False)
+
+    def _end(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._disconnect(connection)

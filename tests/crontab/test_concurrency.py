@@ -1,0 +1,216 @@
+"""Several documents at a time: never more than that, in batches where the store can, and one that looks while idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from jobmill.crontab import CrontabJob, LockLost
+from tests.crontab.support import NOON, WAYS, Plain, Scene, settled
+from tests.helpers import until
+
+
+class Crowd:
+    """A handler that counts how many run at a time."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+        self.seen: Counter[object] = Counter()
+        self.go_on = asyncio.Semaphore(0)
+
+    async def __call__(self, job: CrontabJob) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self.go_on.acquire()
+        self.seen[job.id] += 1
+        self.now -= 1
+
+
+@WAYS
+async def test_never_more_than_the_concurrency_and_each_once(kind: str, concurrency: int) -> None:
+    crowd = Crowd()
+    scene = Scene(kind, concurrency=concurrency, on_document=crowd)
+    for id in range(10):
+        await scene.memory.add(id)
+    async with scene.run():
+        locked = [id for id in range(10) if scene.sleep_until(id) != NOON]
+        assert len(locked) == crowd.now == concurrency
+        for _ in range(10):
+            crowd.go_on.release()
+        await until(lambda: not scene.crontab.is_processing and crowd.seen.total() == 10)
+    assert crowd.most == concurrency
+    assert set(crowd.seen.values()) == {1}
+    assert {document.sleep_until for document in scene.memory.documents.values()} == {None}
+
+
+async def test_what_ends_together_is_written_together() -> None:
+    scene = Scene(concurrency=5)
+    for id in range(12):
+        await scene.memory.add(id, auto_remove=id % 2 == 0)
+    async with scene.run(1):
+        assert sorted(scene.told.ids) == list(range(12))
+    writes = [len(ids) for verb, ids in scene.memory.calls if verb == "write"]
+    assert sum(writes) == 12
+    assert max(writes) >= 5
+    assert {ids[0] for verb, ids in scene.memory.calls if verb == "lock"} <= {1, 2, 3, 4, 5}
+    assert set(scene.memory.documents) == {1, 3, 5, 7, 9, 11}
+
+
+async def test_what_waits_to_be_written_is_bounded() -> None:
+    scene = Scene(concurrency=5)
+    scene.memory.gate = asyncio.Event()
+    for id in range(50):
+        await scene.memory.add(id)
+    async with scene.run(1):
+        assert len(scene.told.ids) <= 15
+        # One call that writes is in flight; what ended since goes into the next one.
+        assert len([ids for verb, ids in scene.memory.calls if verb == "write"]) == 1
+        scene.memory.gate.set()
+        await until(lambda: len(scene.told.ids) == 50)
+
+
+async def test_the_next_lock_does_not_wait_for_the_write() -> None:
+    scene = Scene()
+    await scene.memory.add("a", sleep_until=NOON - timedelta(seconds=1))
+    await scene.memory.add("b")
+    scene.memory.gate = asyncio.Event()
+    async with scene.run():
+        # b is locked while a is being written, and handled only after that: one document at a time.
+        assert scene.sleep_until("b") == NOON + timedelta(minutes=10)
+        assert scene.told.ids == ["a"]
+        scene.memory.gate.set()
+        await settled()
+        assert scene.told.ids == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "whole"])
+async def test_while_idle_one_looks_for_all(kind: str) -> None:
+    scene = Scene(kind, concurrency=20, idle_delay="1s")
+    async with scene.run(0.5):
+        scene.memory.calls.clear()
+        await scene.time.advance(10)
+        assert [verb for verb, _ in scene.memory.calls] == ["lock"] * 10
+        # And all wake when there is something.
+        for id in range(40):
+            await scene.memory.add(id)
+        await scene.time.advance(1)
+        assert sorted(scene.told.ids) == list(range(40))
+
+
+@pytest.mark.parametrize("kind", ["plain", "whole"])
+async def test_several_are_taken_at_once_after_idling(kind: str) -> None:
+    crowd = Crowd()
+    scene = Scene(kind, concurrency=4, on_document=crowd, idle_delay="1s")
+    async with scene.run(3):
+        for id in range(4):
+            await scene.memory.add(id)
+        await scene.time.advance(1)
+        assert crowd.now == 4
+        for _ in range(4):
+            crowd.go_on.release()
+
+
+@pytest.mark.parametrize("kind", ["plain", "whole"])
+async def test_several_are_taken_at_once_beside_one_that_takes_long(kind: str) -> None:
+    crowd = Crowd()
+    scene = Scene(kind, concurrency=4, on_document=crowd, idle_delay="1s")
+    await scene.memory.add("long")
+    async with scene.run(3):
+        assert crowd.now == 1
+        for id in range(3):
+            await scene.memory.add(id)
+        await scene.time.advance(1)
+        assert crowd.now == 4
+        for _ in range(4):
+            crowd.go_on.release()
+
+
+@WAYS
+async def test_what_is_due_again_at_once_does_not_wait_for_the_next_look(kind: str, concurrency: int) -> None:
+    scene = Scene(kind, concurrency=concurrency, idle_delay="1h", catch_up="twice")
+    await scene.memory.add("a", sleep_until=NOON - timedelta(hours=2), interval="0 * * * *")
+    scene.memory.gate = asyncio.Event()
+    async with scene.run():
+        assert scene.told.moments == ["start", "document a"]
+        scene.memory.gate.set()
+        await settled()
+        await settled()
+        assert scene.told.moments == ["start", "document a", "document a", "idle"]
+        assert scene.sleep_until() == NOON + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("kind", ["plain", "whole"])
+async def test_nor_does_it_while_another_document_is_handled(kind: str) -> None:
+    async def hold(job: CrontabJob) -> None:
+        scene.told.jobs.append(job)
+        if job.id == "long":
+            await go_on.wait()
+
+    go_on = asyncio.Event()
+    scene = Scene(kind, concurrency=3, on_document=hold, idle_delay="1h", catch_up="twice")
+    await scene.memory.add("long", sleep_until=NOON - timedelta(hours=3))
+    await scene.memory.add("a", sleep_until=NOON - timedelta(hours=2), interval="0 * * * *")
+    scene.memory.gate = asyncio.Event()
+    async with scene.run():
+        assert scene.told.ids == ["long", "a"]
+        scene.memory.gate.set()
+        await settled()
+        assert scene.told.ids == ["long", "a", "a"]
+        go_on.set()
+
+
+# ------------------------------------------------------------------------------------------------ the fence
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("auto_remove", [False, True])
+async def test_a_lost_lock_is_told_and_nothing_is_written(concurrency: int, auto_remove: bool) -> None:
+    crowd = Crowd()
+    scene = Scene(concurrency=concurrency, on_document=crowd, lock_duration="10s")
+    await scene.memory.add("a", auto_remove=auto_remove)
+    async with scene.crontab:
+        await settled()
+        # The handler takes so long that another worker has it.
+        scene.time.clock.advance(10)
+        theirs = NOON + timedelta(seconds=70)
+        assert await scene.memory.lock_next(theirs) is not None
+        crowd.go_on.release()
+        await until(lambda: scene.told.errors)
+        [(error, job)] = scene.told.errors
+        assert isinstance(error, LockLost)
+        assert job is not None
+        assert job.id == "a"
+        assert "lock_duration" in str(error)
+        assert scene.sleep_until() == theirs
+
+
+async def test_without_a_fence_nothing_is_removed_once_the_lock_is_over() -> None:
+    crowd = Crowd()
+    scene = Scene("plain", on_document=crowd, lock_duration="10s")
+    await scene.memory.add("a", auto_remove=True)
+    async with scene.crontab:
+        await settled()
+        scene.time.clock.advance(10)
+        crowd.go_on.release()
+        await until(lambda: scene.told.errors)
+        assert isinstance(scene.told.errors[0][0], LockLost)
+        assert isinstance(scene.store, Plain)
+        assert "remove" not in scene.store.calls
+        assert "a" in scene.memory.documents
+        crowd.go_on.release()  # it is due again
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_the_fence_is_the_lock_that_the_store_wrote(concurrency: int) -> None:
+    scene = Scene(concurrency=concurrency)
+    later = timedelta(milliseconds=321)
+    lock = scene.memory.lock_documents
+    scene.memory.lock_documents = lambda lock_until, most: lock(lock_until + later, most)  # type: ignore[method-assign]
+    await scene.memory.add("a")
+    async with scene.run(1):
+        assert scene.told.jobs[0].locked_until == NOON + timedelta(minutes=10) + later
+        assert scene.sleep_until() is None

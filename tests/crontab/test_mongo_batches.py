@@ -1,0 +1,137 @@
+"""MongoDB as a crontab's store: many documents in one update, told from those of others by their date alone."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jobmill.crontab import Changes, MongoCrontab
+from jobmill.errors import StoreAway
+from tests.crontab.harness_mongo import MongoHarness, at, endings, put
+from tests.servers.mongo import MongoReplicaSet
+
+pytestmark = pytest.mark.stores("mongo")
+
+
+def marked(mongo: MongoHarness, mark: int) -> MongoCrontab:
+    """A store whose batches have this mark."""
+    return MongoCrontab(mongo.collection, clock=mongo.clock, chance=lambda: mark / 1_000_000)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2, 60, 600])
+def test_batches_of_two_workers_never_have_the_same_lock(mongo: MongoHarness, seconds: float) -> None:
+    one, other = marked(mongo, 17), marked(mongo, 18)
+    ours, theirs = set(), set()
+    for _ in range(500):
+        lock = at(mongo, seconds)
+        ours.add(one._unlike_others(lock, at(mongo)))
+        theirs.add(other._unlike_others(lock, at(mongo)))
+        # mongodb-cron's, of the same length in the same moment, is `lock` or a little later.
+        for found in (one, other):
+            longer = found._unlike_others(lock, at(mongo)) - lock
+            assert timedelta(seconds=min(seconds / 10, 1)) / 25 <= longer < timedelta(seconds=min(seconds / 10, 1))
+        mongo.clock.advance(0.003)
+    assert not ours & theirs
+
+
+async def test_a_lock_that_is_very_short_is_as_it_was_told(mongo: MongoHarness) -> None:
+    await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
+    (job,) = await mongo.store.lock_many(at(mongo, 0.005), 2)
+    assert job.locked_until == at(mongo, 0.005)
+
+
+async def test_what_others_take_in_between_is_theirs(mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
+    await between(mongo, monkeypatch, [0, 2], at(mongo, 77))
+    jobs = await mongo.store.lock_many(at(mongo, 60), 9)
+    assert [job.id for job in jobs] == [1, 3]
+    assert [job.data["sleepUntil"] for job in jobs] == [at(mongo, -8), at(mongo, -6)]
+
+
+async def test_where_others_took_all_there_is_another_look(
+    mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
+    await between(mongo, monkeypatch, [0, 1], at(mongo, 77))
+    assert [job.id for job in await mongo.store.lock_many(at(mongo, 60), 2)] == [2]
+
+
+async def test_nobody_runs_what_two_locked_in_the_same_millisecond(
+    mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = iter([0.5, 0.25])
+    store = MongoCrontab(mongo.collection, clock=mongo.clock, chance=lambda: next(marks))
+    mongo.store = store
+    lock = at(mongo, 5)
+    same = store._unlike_others(lock, at(mongo))
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
+    await between(mongo, monkeypatch, [1], same)
+    assert await store.lock_many(lock, 3) == []
+    # Then one by one for a while, which cannot be mistaken, and under another mark.
+    assert [job.id for job in await store.lock_many(lock, 3)] == [3]
+    assert store._unlike_others(lock, at(mongo)) != same
+    assert await store.lock_many(lock, 3) == []
+    mongo.clock.advance(6)
+    taken = [await store.lock_many(at(mongo, 5), 3) for _ in range(4)]
+    assert sorted(job.id for jobs in taken for job in jobs) == [0, 1, 2, 3]
+
+
+async def between(mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch, ids: list[int], lock: datetime) -> None:
+    """Others take these once, after our look and before our lock."""
+    collection = mongo.store._collection  # type: ignore[attr-defined]
+    ours = collection.update_many
+
+    async def update_many(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        await mongo.collection.update_many({"_id": {"$in": ids}}, {"$set": {"sleepUntil": lock}})
+        return await ours(*args, **options)
+
+    monkeypatch.setattr(collection, "update_many", update_many)
+
+
+async def test_what_ends_alike_is_one_update(mongo: MongoHarness) -> None:
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 50)} for n in range(50)])
+    jobs = await mongo.store.lock_many(at(mongo, 60), 50)
+    before = await operations(mongo)
+    written = endings(jobs[:20]) + endings(jobs[20:40], at(mongo, 9)) + endings(jobs[40:], remove=True)
+    assert await mongo.store.finish_many(written) == [True] * 50
+    assert await operations(mongo) - before == 3
+    found = [one async for one in mongo.collection.find({}, sort={"_id": 1})]
+    assert [one["sleepUntil"] for one in found] == [None] * 20 + [at(mongo, 9)] * 20
+
+
+async def operations(mongo: MongoHarness) -> int:
+    """How many updates and deletes the server has done, as it counts statements."""
+    status = await mongo.collection.database.command("serverStatus")
+    return int(status["opcounters"]["update"] + status["opcounters"]["delete"])
+
+
+async def test_an_ending_that_another_wrote_alike_is_lost(mongo: MongoHarness) -> None:
+    await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
+    jobs = await mongo.store.lock_many(at(mongo, 60), 5)
+    await mongo.collection.update_one({"_id": 1}, {"$set": {"sleepUntil": None}})
+    assert await mongo.store.finish_many(endings(jobs)) == [False]
+    assert await mongo.store.finish_many(endings(jobs, remove=True)) == [False]
+
+
+async def test_an_ending_that_was_not_answered_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+    mongo = MongoHarness(own_mongo.url("crontab"))
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
+    jobs = await mongo.store.lock_many(at(mongo, 60), 4)
+    written = endings(jobs[:2], at(mongo, 9)) + endings(jobs[2:], remove=True)
+    # The server does it, and says that most members do not know of it yet.
+    broken = {"writeConcernError": {"code": 91, "errmsg": "going down"}}
+    own_mongo.primary().fail("update", "delete", times=None, **broken)
+    with pytest.raises(StoreAway, match="crontab.jobs cannot be used now"):
+        await mongo.store.finish_many(written)
+    with pytest.raises(StoreAway):
+        await mongo.store.finish_many(written[2:])
+    own_mongo.primary().fail_no_more()
+    # As the crontab tries again: one by itself, then the others.
+    assert await mongo.store.update(0, Changes(sleep_until=at(mongo, 9), locked_until=written[0].locked_until)) is True
+    assert await mongo.store.remove(2, locked_until=written[2].locked_until) is True
+    assert await mongo.store.finish_many([written[1], written[3]]) == [True] * 2
+    assert await mongo.store.finish_many(written) == [False] * 4
+    await mongo.close()
