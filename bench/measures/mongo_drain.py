@@ -106,7 +106,10 @@ def run(lab: Lab) -> None:
 
 def _drain(lab: Lab, drain: Drain, _: Path) -> None:
     scale = lab.scale
-    jobs = scale.mongo_slow_jobs if drain.contender in (MONQUE, AGENDA) else scale.mongo_jobs
+    # What is compared runs the same number: whoever looks for one job at a time is slowed by what it has claimed before.
+    is_compared = drain.slots == MANY and not scale.quick
+    is_slow = drain.contender in (MONQUE, AGENDA)
+    jobs = scale.mongo_slow_jobs if is_slow and not is_compared else scale.mongo_jobs
     if drain.slots == 1:
         jobs = scale.mongo_single_jobs
     with filled(lab, drain.contender, jobs) as url:

@@ -1,8 +1,7 @@
 // Agenda's side of each measure: `node agenda.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
 import { MongoBackend, MongoChangeStreamNotificationChannel } from "@agendajs/mongo-backend";
 import { Agenda } from "agenda";
-// Its own driver, beside the older one that mongodb-cron wants.
-import { MongoClient } from "mongodb7";
+import { MongoClient } from "mongodb";
 import { draining, main, oneByOne, sleep, starting, wallNs } from "./child.mjs";
 
 const COLLECTION = "agendaJobs";

@@ -1,5 +1,6 @@
 // mongodb-cron's side of each measure: `node mongodb_cron.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
-import { MongoClient } from "mongodb";
+// The driver that mongodb-cron wants, beside the newer one that Agenda wants.
+import { MongoClient } from "mongodb6";
 import { MongoCron } from "mongodb-cron";
 import { draining, main } from "./child.mjs";
 
