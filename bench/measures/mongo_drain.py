@@ -106,7 +106,7 @@ def run(lab: Lab) -> None:
 
 def _drain(lab: Lab, drain: Drain, _: Path) -> None:
     scale = lab.scale
-    # What is compared runs the same number: whoever looks for one job at a time is slowed by what it has claimed before.
+    # What is compared runs the same number: whoever looks for one job at a time is slowed by all that it has claimed.
     is_compared = drain.slots == MANY and not scale.quick
     is_slow = drain.contender in (MONQUE, AGENDA)
     jobs = scale.mongo_slow_jobs if is_slow and not is_compared else scale.mongo_jobs
