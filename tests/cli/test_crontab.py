@@ -98,6 +98,56 @@ def test_migrate_makes_the_index_first(shell: Shell, tmp_path: Path) -> None:
     assert indexes == 1
 
 
+OWN = """
+from jobmill.crontab import Crontab
+
+class Own:
+    async def lock_next(self, lock_until):
+        return None
+
+    async def update(self, id, changes):
+        pass
+
+    async def remove(self, id):
+        pass
+
+    def migrate(self):
+        print("migrated", flush=True)
+
+    def close(self):
+        print("closed", flush=True)
+
+crontab = Crontab(Own(), on_document=print, idle_delay="50ms")
+"""
+
+
+def test_a_store_of_ones_own_may_have_methods_that_are_not_async(shell: Shell) -> None:
+    shell.write_app(OWN)
+    crontab = shell.start("crontab", "app", "--migrate")
+    read_until(crontab, "started")
+    crontab.send_signal(signal.SIGTERM)
+    said, rest = crontab.communicate(timeout=20)
+    assert crontab.returncode == 0, rest
+    assert said == "migrated\nclosed\n"
+
+
+def test_a_crontab_that_ends_by_a_fault_is_a_failure(shell: Shell) -> None:
+    shell.write_app(OWN.replace("return None", "return object()"))
+    crontab = shell.start("crontab", "app")
+    said, rest = crontab.communicate(timeout=20)
+    assert crontab.returncode == 1, rest
+    assert "this must not happen" in rest
+    assert said == "closed\n"
+
+
+def test_a_crontab_that_is_stopped_by_its_handler_is_none(shell: Shell) -> None:
+    shell.write_app(APP.replace('print("began", job.id)', "await crontab.stop(); return"))
+    crontab = shell.start("crontab", "app")
+    _, rest = crontab.communicate(timeout=20)
+    assert crontab.returncode == 0, rest
+    assert "crontab app: stopped" in rest
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

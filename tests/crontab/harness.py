@@ -21,10 +21,20 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
 
 
+class OurStore(BatchCrontabStore, Protocol):
+    """What each of ours can besides; a user's own need not."""
+
+    async def migrate(self) -> None:
+        """Make the index that the lock needs, where it is missing."""
+
+    async def close(self) -> None:
+        """Let go of connections that this store made; those that it was given stay open."""
+
+
 class CrontabHarness(Protocol):
     """One store under test, empty, whose time is `clock`."""
 
-    store: BatchCrontabStore
+    store: OurStore
     clock: ManualClock
 
     async def add(self, id: str, document: Kept) -> None:
@@ -36,7 +46,7 @@ class CrontabHarness(Protocol):
     async def kept(self, id: str) -> Kept | None:
         """What is there now, `data` aside; None when there is no such document."""
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         """A second store on the same documents, by the same clock, with a connection of its own."""
 
     async def close(self) -> None:
@@ -49,7 +59,7 @@ class MemoryHarness:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self._memory = MemoryCrontab(clock=self.clock)
-        self.store: BatchCrontabStore = self._memory
+        self.store: OurStore = self._memory
 
     async def add(self, id: str, document: Kept) -> None:
         await self._memory.add(id, **{name: getattr(document, name) for name in Kept.__struct_fields__})
@@ -66,7 +76,7 @@ class MemoryHarness:
             auto_remove=document.auto_remove,
         )
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         return self.store
 
     async def close(self) -> None:

@@ -10,9 +10,9 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 
 from jobmill.core.durations import to_datetime
-from jobmill.crontab import BatchCrontabStore, CrontabJob, Ending, MongoCrontab
+from jobmill.crontab import CrontabJob, Ending, MongoCrontab
 from jobmill.testing import ManualClock
-from tests.crontab.harness import Kept
+from tests.crontab.harness import Kept, OurStore
 
 Document = dict[str, Any]
 FIELDS = {
@@ -31,7 +31,7 @@ class MongoHarness:
         self._clients: list[AsyncMongoClient[Document]] = []
         self.clock = ManualClock()
         self.collection = self.connected()
-        self.store: BatchCrontabStore = MongoCrontab(self.collection, clock=self.clock)
+        self.store: OurStore = MongoCrontab(self.collection, clock=self.clock)
 
     def connected(self, **options: Any) -> AsyncCollection[Document]:
         """The collection, through another client."""
@@ -48,7 +48,7 @@ class MongoHarness:
             return None
         return Kept(**{field: found[name] for field, name in FIELDS.items() if name in found})
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         return MongoCrontab(self.connected(), clock=self.clock)
 
     async def explain(self, command: Document) -> Document:

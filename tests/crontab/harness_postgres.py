@@ -6,9 +6,9 @@ from typing import Any
 
 import asyncpg
 
-from jobmill.crontab import BatchCrontabStore, PostgresCrontab
+from jobmill.crontab import PostgresCrontab
 from jobmill.testing import ManualClock
-from tests.crontab.harness import Kept
+from tests.crontab.harness import Kept, OurStore
 
 TABLE = """
     DROP TABLE IF EXISTS crontab;
@@ -23,7 +23,7 @@ class PostgresHarness:
         self.url = url
         self.clock = ManualClock()
         self._stores: list[PostgresCrontab] = []
-        self.store: BatchCrontabStore = self.made()
+        self.store: OurStore = self.made()
         self.connection: Any = None
 
     async def open(self) -> PostgresHarness:
@@ -48,7 +48,7 @@ class PostgresHarness:
         row = await self.connection.fetchrow(statement, id)
         return None if row is None else Kept(**dict(row))
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         return self.made()
 
     async def close(self) -> None:

@@ -10,9 +10,9 @@ import msgspec
 from redis.asyncio import Redis, RedisCluster
 
 from jobmill.core.durations import instant_ms, to_datetime
-from jobmill.crontab import BatchCrontabStore, RedisCrontab
+from jobmill.crontab import RedisCrontab
 from jobmill.testing import ManualClock
-from tests.crontab.harness import Kept
+from tests.crontab.harness import Kept, OurStore
 
 
 class RedisHarness:
@@ -25,7 +25,7 @@ class RedisHarness:
         self.clock = ManualClock()
         self.set, self._document = f"{{{self.name}}}:sleep_until", f"{{{self.name}}}:document:"
         self._stores: list[RedisCrontab] = []
-        self.store: BatchCrontabStore = self.made()
+        self.store: OurStore = self.made()
 
     def made(self) -> RedisCrontab:
         """A store with connections of its own."""
@@ -57,7 +57,7 @@ class RedisHarness:
             auto_remove=fields.get("auto_remove") == "1",
         )
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         return self.made()
 
     async def close(self) -> None:

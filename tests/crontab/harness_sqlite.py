@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from jobmill.core.durations import to_datetime
-from jobmill.crontab import BatchCrontabStore, SqliteCrontab
+from jobmill.crontab import SqliteCrontab
 from jobmill.crontab.stores.sqlite import Dates
 from jobmill.testing import ManualClock
-from tests.crontab.harness import Kept
+from tests.crontab.harness import Kept, OurStore
 
 TABLE = "CREATE TABLE jobs (id TEXT PRIMARY KEY, sleep_until, interval TEXT, repeat_until, auto_remove, name TEXT, n)"
 
@@ -27,7 +27,7 @@ class SqliteHarness:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute(TABLE)
         self._stores: list[SqliteCrontab] = []
-        self.store: BatchCrontabStore = self.made()
+        self.store: OurStore = self.made()
 
     def made(self, **options: Any) -> SqliteCrontab:
         """A store on the table."""
@@ -65,7 +65,7 @@ class SqliteHarness:
             return datetime.fromisoformat(value)
         return to_datetime(value)
 
-    async def another(self) -> BatchCrontabStore:
+    async def another(self) -> OurStore:
         return self.made()
 
     async def close(self) -> None:

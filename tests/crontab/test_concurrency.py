@@ -188,6 +188,26 @@ async def test_a_lost_lock_is_told_and_nothing_is_written(concurrency: int, auto
         assert scene.sleep_until() == theirs
 
 
+async def test_a_document_whose_lock_ended_while_the_last_write_hung_is_left_alone() -> None:
+    scene = Scene(lock_duration="10s")
+    await scene.memory.add("a", sleep_until=NOON - timedelta(seconds=1))
+    await scene.memory.add("b")
+    scene.memory.gate = asyncio.Event()
+    async with scene.crontab:
+        await settled()
+        assert scene.sleep_until("b") == NOON + timedelta(seconds=10)
+        scene.time.clock.advance(10)
+        theirs = NOON + timedelta(seconds=70)
+        assert len(await scene.memory.lock_documents(theirs, 2)) == 2
+        scene.memory.gate.set()
+        await until(lambda: len(scene.told.errors) == 2)
+        await settled()
+    assert scene.told.ids == ["a"]
+    assert [(type(error), job and job.id) for error, job in scene.told.errors] == [(LockLost, "a"), (LockLost, "b")]
+    assert "the last write took longer than lock_duration" in str(scene.told.errors[1][0])
+    assert scene.sleep_until("b") == theirs
+
+
 async def test_without_a_fence_nothing_is_removed_once_the_lock_is_over() -> None:
     crowd = Crowd()
     scene = Scene("plain", on_document=crowd, lock_duration="10s")

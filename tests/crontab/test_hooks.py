@@ -132,12 +132,17 @@ async def test_an_error_of_the_handler_is_told_and_the_rest_goes_on(kind: str, c
         scene.expected.append((error, scene.told.jobs[2]))
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("its own")])
-async def test_a_handler_that_wants_to_end_it_all_does_not(error: BaseException) -> None:
+class _Odd(BaseException):
+    """What libraries have that do not want to be caught."""
+
+
+@WAYS
+@pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd"), asyncio.CancelledError("its own")])
+async def test_a_handler_that_wants_to_end_it_all_does_not(kind: str, concurrency: int, error: BaseException) -> None:
     async def fail(job: CrontabJob) -> None:
         raise error
 
-    scene = Scene(on_document=fail)
+    scene = Scene(kind, concurrency=concurrency, on_document=fail)
     await scene.memory.add("a")
     async with scene.crontab:
         await scene.time.advance(1)
@@ -166,6 +171,33 @@ async def test_an_error_of_another_hook_is_told_and_ends_nothing(name: str, is_a
         assert scene.told.ids == ["a"]
         assert scene.crontab.is_running
     assert not scene.crontab.is_running
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd")])
+@pytest.mark.parametrize("name", ["on_start", "on_stop", "on_idle"])
+async def test_nor_does_another_hook_that_wants_to_end_it_all(name: str, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    hook: dict[str, Any] = {name: fail}
+    scene = Scene(**hook)
+    await scene.memory.add("a")
+    scene.expected = [(error, None)]
+    async with scene.run(1):
+        assert scene.told.ids == ["a"]
+        assert scene.crontab.is_running
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd")])
+async def test_nor_does_on_error(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    scene = Scene(on_document=fail, on_error=fail)
+    await scene.memory.add("a")
+    async with scene.run():
+        await until(lambda: "on_error raised when it was told of" in caplog.text)
+        assert scene.crontab.is_running
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from datetime import datetime, timedelta
 from typing import Any
 
+import bson
 import pytest
+from bson.raw_bson import RawBSONDocument
 
 from jobmill.crontab import Changes, MongoCrontab
 from jobmill.errors import StoreAway
@@ -134,4 +138,104 @@ async def test_an_ending_that_was_not_answered_is_not_lost(own_mongo: MongoRepli
     assert await mongo.store.remove(2, locked_until=written[2].locked_until) is True
     assert await mongo.store.finish_many([written[1], written[3]]) == [True] * 2
     assert await mongo.store.finish_many(written) == [False] * 4
+    await mongo.close()
+
+
+# ------------------------------------------------------------------------------------------------ mended
+
+
+async def test_crontabs_that_share_a_store_do_not_take_their_batches_for_each_others(mongo: MongoHarness) -> None:
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 99)} for n in range(40)])
+    taken = await asyncio.gather(*[mongo.store.lock_many(at(mongo, 60), 10) for _ in range(4)])
+    assert sorted(job.id for jobs in taken for job in jobs) == list(range(40))
+
+
+def test_a_fork_has_another_mark(mongo: MongoHarness) -> None:
+    store = MongoCrontab(mongo.collection, clock=mongo.clock)
+    ours = store._unlike_others(at(mongo, 60), at(mongo))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            before = store._mark
+            store._unlike_others(at(mongo, 60), at(mongo))
+            os.write(writing, b"same" if store._mark == before else b"other")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reading, 99)
+    os.close(reading)
+    os.close(writing)
+    assert said == b"other"
+    assert store._unlike_others(at(mongo, 60), at(mongo)) == ours
+
+
+async def test_what_was_locked_and_could_not_be_read_is_read_in_the_next_turn(own_mongo: MongoReplicaSet) -> None:
+    mongo = MongoHarness(own_mongo.url("crontab", retryReads="false"))
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
+    for passes in (True, False):
+        await fail_second_find(mongo)
+        with pytest.raises(StoreAway):
+            await mongo.store.lock_many(at(mongo, 60), 4)
+        own_mongo.primary().fail_no_more()
+        if passes:
+            # Others' turns have no room for it.
+            assert await mongo.store.lock_many(at(mongo, 60), 3) == []
+            jobs = await mongo.store.lock_many(at(mongo, 60), 4)
+            assert [(job.id, job.sleep_until) for job in jobs] == [(n, at(mongo, n - 9)) for n in range(4)]
+            assert await mongo.store.finish_many(endings(jobs, at(mongo))) == [True] * 4
+        else:
+            mongo.clock.advance(40)  # too little is left of the lock
+            assert await mongo.store.lock_many(at(mongo, 60), 4) == []
+            mongo.clock.advance(30)
+            assert len(await mongo.store.lock_many(at(mongo, 60), 4)) == 4
+    await mongo.close()
+
+
+async def fail_second_find(mongo: MongoHarness) -> None:
+    """The look is answered, reading what is locked is not."""
+    await mongo.collection.database.client.admin.command(
+        "configureFailPoint", "failCommand", mode={"skip": 1}, data={"failCommands": ["find"], "errorCode": 10107}
+    )
+
+
+async def test_a_text_that_is_none_stops_nobody(mongo: MongoHarness) -> None:
+    raw = bson.encode({"_id": 2, "sleepUntil": at(mongo, -5), "note": "AAAA"}).replace(b"AAAA", b"b\xff\xfec")
+    await put(mongo, {"_id": 1, "sleepUntil": at(mongo, -9)}, {"_id": 3, "sleepUntil": at(mongo, -1)})
+    await mongo.collection.insert_one(RawBSONDocument(raw))
+    jobs = await mongo.store.lock_many(at(mongo, 60), 5)
+    assert [job.id for job in jobs] == [1, 2, 3]
+    assert jobs[1].data["note"] == "b\ufffd\ufffdc"
+
+
+async def test_a_single_ending_that_was_not_answered_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+    mongo = MongoHarness(own_mongo.url("crontab", retryWrites="false", heartbeatFrequencyMS="500"))
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(2)])
+    fence = at(mongo, 60)
+    for _ in range(2):
+        await mongo.store.lock_next(fence)
+    broken = {"writeConcernError": {"code": 91, "errmsg": "going down"}}
+    own_mongo.primary().fail("update", "delete", times=None, **broken)
+    changes = Changes(sleep_until=at(mongo, 9), locked_until=fence)
+    with pytest.raises(StoreAway):
+        await mongo.store.update(0, changes)
+    with pytest.raises(StoreAway):
+        await mongo.store.remove(1, locked_until=fence)
+    own_mongo.primary().fail_no_more()
+    assert await mongo.store.update(0, changes) is True
+    assert await mongo.store.remove(1, locked_until=fence) is True
+    assert await mongo.store.update(0, changes) is False
+    await mongo.close()
+
+
+async def test_what_was_written_before_a_removal_failed_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+    mongo = MongoHarness(own_mongo.url("crontab", retryWrites="false"))
+    await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(2)])
+    jobs = await mongo.store.lock_many(at(mongo, 60), 2)
+    written = endings(jobs[:1], at(mongo, 9)) + endings(jobs[1:], remove=True)
+    own_mongo.primary().fail("delete", errorCode=10107)
+    with pytest.raises(StoreAway):
+        await mongo.store.finish_many(written)
+    own_mongo.primary().fail_no_more()
+    assert await mongo.store.finish_many(written) == [True, True]
     await mongo.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,9 @@ from jobmill.crontab import Changes, Ending, PostgresCrontab
 from jobmill.errors import Invalid, StoreAway, StoreError
 from tests.crontab.harness import Kept
 from tests.crontab.harness_postgres import PostgresHarness
+from tests.servers.places import port_of
 from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -66,6 +68,8 @@ async def test_a_row_that_was_taken_in_between_is_not_taken_again(postgres: Post
         ("bigint", [1, 2]),
         ("uuid", ["00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"]),
         ("varchar(9)", ["x", "y"]),
+        ("char(3)", ["xyz", "yyy"]),
+        ("bit(3)", ["101", "110"]),
         ('"Odd Domain"', [5, 6]),
     ],
 )
@@ -83,7 +87,7 @@ async def test_ids_are_of_any_type_and_names_are_quoted(postgres: PostgresHarnes
     await store.migrate()
     await store.migrate()
     jobs = await store.lock_many(at(postgres, 60), 9)
-    assert [str(job.id) for job in jobs] == list(map(str, ids))
+    assert [_shown(job.id) for job in jobs] == list(map(str, ids))
     assert (jobs[0].interval, jobs[0].repeat_until, jobs[0].auto_remove) == (None, None, False)
     assert jobs[0].data == {"the id": jobs[0].id, "select": at(postgres, -9), "x": 5}
     fence = at(postgres, 60)
@@ -92,6 +96,10 @@ async def test_ids_are_of_any_type_and_names_are_quoted(postgres: PostgresHarnes
     assert await store.update(jobs[0].id, Changes(sleep_until=fence, locked_until=fence)) is True
     written = [Ending(id=jobs[0].id, locked_until=fence), Ending(id=jobs[1].id, locked_until=fence, remove=True)]
     assert await store.finish_many(written) == [True, True]
+
+
+def _shown(id: Any) -> str:
+    return id.as_string() if isinstance(id, asyncpg.BitString) else str(id)
 
 
 @pytest.mark.parametrize("table", ["due", "jobmill_due", "target", "ending"])
@@ -177,3 +185,84 @@ def test_what_cannot_be_a_crontab_is_refused() -> None:
         PostgresCrontab(5, "jobs")  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="table: expected the name of a table"):
         PostgresCrontab("postgresql://host/db", "a.b.c")
+
+
+# ------------------------------------------------------------------------------------------------ mended
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2, 3])
+async def test_a_date_of_few_digits_is_a_fence_too(postgres: PostgresHarness, digits: int) -> None:
+    await postgres.connection.execute(f"ALTER TABLE crontab ALTER COLUMN sleep_until TYPE timestamptz({digits})")
+    for id in "ab":
+        await put(postgres, id, -9)
+    asked = at(postgres, 60.123)
+    jobs = await postgres.store.lock_many(asked, 1) + await postgres.store.lock_many(asked, 5)
+    assert len(jobs) == 2
+    fences = [job.locked_until or EPOCH for job in jobs]
+    for fence in fences:
+        assert timedelta(0) <= fence - asked < timedelta(seconds=10**-digits)
+    assert await postgres.store.update(jobs[0].id, Changes(sleep_until=None, locked_until=fences[0])) is True
+    assert await postgres.store.finish_many([Ending(id=jobs[1].id, locked_until=fences[1])]) == [True]
+
+
+async def test_an_id_that_is_null_stops_nobody(postgres: PostgresHarness) -> None:
+    await postgres.connection.execute("ALTER TABLE crontab DROP CONSTRAINT crontab_pkey, ALTER id DROP NOT NULL")
+    await postgres.connection.execute("INSERT INTO crontab (sleep_until) VALUES ('2020-01-01Z')")
+    await put(postgres, "a")
+    job = await postgres.store.lock_next(at(postgres, 60))
+    assert job is not None
+    assert job.id == "a"
+    assert await postgres.store.lock_many(at(postgres, 60), 5) == []
+
+
+async def test_an_array_as_id_is_refused(postgres: PostgresHarness) -> None:
+    await postgres.connection.execute("CREATE TABLE lists (LIKE crontab); ALTER TABLE lists ADD ids int[]")
+    with pytest.raises(Invalid, match="id: expected a column that is no array, got 'integer\\[]'"):
+        await postgres.made("lists", id="ids").lock_next(at(postgres, 60))
+
+
+async def test_a_row_that_python_cannot_hold_does_not_keep_others(postgres: PostgresHarness) -> None:
+    """The first time its batch stays locked; from then on it is locked alone, and those before it run."""
+    await put(postgres, "first", -20)
+    await postgres.connection.execute("UPDATE crontab SET repeat_until = '12000-01-01Z'")
+    await put(postgres, "mate", -19)
+    with pytest.raises(StoreError, match='table "crontab": a row cannot be read'):
+        await postgres.store.lock_many(at(postgres, 5), 9)
+    postgres.clock.advance(6)
+    for n in range(3):
+        await put(postgres, f"earlier {n}", n - 9)
+    await put(postgres, "later")
+    ids: list[str] = []
+    told = 0
+    for _ in range(6):
+        try:
+            ids += [job.id for job in await postgres.store.lock_many(at(postgres, 60), 9)]
+        except StoreError:
+            told += 1
+    assert (sorted(ids), told) == (["earlier 0", "earlier 1", "earlier 2", "later", "mate"], 1)
+
+
+async def test_an_ending_that_was_not_answered_is_not_lost(postgres: PostgresHarness) -> None:
+    for id in "abcd":
+        await postgres.add(id, Kept(sleep_until=at(postgres)))
+    async with Proxy(port_of(postgres.url)) as proxy:
+        store = PostgresCrontab(proxy.url(postgres.url), "crontab", clock=postgres.clock)
+        jobs = await store.lock_many(at(postgres, 60), 4)
+        fence, next = at(postgres, 60), at(postgres, 9)
+        changes = Changes(sleep_until=next, locked_until=fence)
+        both = [Ending(id="c", locked_until=fence), Ending(id="d", locked_until=fence, remove=True)]
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: store.update("a", changes),
+            lambda: store.remove("b", locked_until=fence),
+            lambda: store.finish_many(both),
+        ]
+        assert len(jobs) == 4
+        for n, call in enumerate(calls, 1):
+            proxy.drop_answer(lambda said: said.lstrip().startswith((b"UPDATE", b"DELETE")))
+            with pytest.raises(StoreAway):
+                await call()
+            assert proxy.dropped_answers == n
+            assert await call() in (True, [True, True])
+            # It is known now; whoever comes again has lost it.
+            assert await call() in (False, [False, False])
+        await store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,8 @@ from jobmill.crontab import Changes, CrontabJob, Ending, RedisCrontab
 from jobmill.errors import Invalid, StoreAway, StoreError
 from tests.crontab.harness import Kept
 from tests.crontab.harness_redis import RedisHarness
+from tests.servers.places import port_of
+from tests.servers.proxy import Proxy
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.stores("redis")
@@ -153,3 +155,61 @@ def test_what_cannot_be_a_crontab_is_refused() -> None:
             RedisCrontab("redis://host", name)  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="place: expected redis://"):
         RedisCrontab(5, "jobs")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ mended
+
+
+@pytest.mark.parametrize("place", ["url", "decodes", "bytes"])
+async def test_an_id_that_is_no_text_is_kept_as_bytes(redis: RedisHarness, place: str) -> None:
+    url = redis.url.partition("?")[0]
+    async with Redis.from_url(url, decode_responses=place == "decodes") as client:
+        store = RedisCrontab(redis.url if place == "url" else client, redis.name, clock=redis.clock)
+        await client.zadd(redis.set, {b"\xff\xfe": 5, "ä".encode(): 6})
+        jobs = await store.lock_many(at(redis, 60), 5)
+        assert [job.id for job in jobs] == [b"\xff\xfe", "ä"]
+        done = [Ending(id=job.id, locked_until=at(redis, 60), remove=True) for job in jobs]
+        assert await store.finish_many(done) == [True, True]
+        assert await client.zcard(redis.set) == 0
+        await store.close()
+
+
+async def test_what_is_no_hash_has_no_fields(redis: RedisHarness) -> None:
+    await redis.add("a", Kept(sleep_until=at(redis, -3), interval="@daily"))
+    await redis.client.zadd(redis.set, {"odd": redis.clock() - 2_000})
+    await redis.client.set(f"{{{redis.name}}}:document:odd", "a text")
+    await redis.add("b", Kept(sleep_until=at(redis, -1), interval="@daily"))
+    jobs = await redis.store.lock_many(at(redis, 60), 5)
+    assert [(job.id, job.interval, job.data) for job in jobs] == [
+        ("a", "@daily", None),
+        ("odd", None, None),
+        ("b", "@daily", None),
+    ]
+    done = [Ending(id=job.id, locked_until=at(redis, 60)) for job in jobs]
+    assert await redis.store.finish_many(done) == [True] * 3
+
+
+async def test_an_ending_that_was_not_answered_is_not_lost(redis: RedisHarness) -> None:
+    for id in "abcd":
+        await redis.add(id, Kept(sleep_until=at(redis)))
+    async with Proxy(port_of(redis.url)) as proxy:
+        store = RedisCrontab(proxy.url(redis.url), redis.name, clock=redis.clock)
+        jobs = await store.lock_many(at(redis, 60), 4)
+        fence, next = at(redis, 60), at(redis, 9)
+        changes = Changes(sleep_until=next, locked_until=fence)
+        both = [Ending(id="c", locked_until=fence), Ending(id="d", locked_until=fence, remove=True)]
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: store.update("a", changes),
+            lambda: store.remove("b", locked_until=fence),
+            lambda: store.finish_many(both),
+        ]
+        assert len(jobs) == 4
+        for n, call in enumerate(calls, 1):
+            proxy.drop_answer(lambda said: b"EVAL" in said.upper())
+            with pytest.raises(StoreAway):
+                await call()
+            assert proxy.dropped_answers == n
+            assert await call() in (True, [True, True])
+            # It is known now; whoever comes again has lost it.
+            assert await call() in (False, [False, False])
+        await store.close()

@@ -115,8 +115,9 @@ async def test_the_index_is_used(tmp_path: Path, dates: Any) -> None:
     sqlite = SqliteHarness(tmp_path / "indexed.db", dates)
     await sqlite.store.migrate()
     store = sqlite.made()
+    assert await store.lock_next(at(sqlite, 60)) is None  # the columns are known now
     sqlite.connection.execute("SELECT * FROM sqlite_master").fetchall()  # or it plans by what it knows
-    statement = f"EXPLAIN QUERY PLAN SELECT * FROM jobs WHERE {store._due} ORDER BY {store._key} LIMIT 5"
+    statement = f"EXPLAIN QUERY PLAN SELECT {store._all} FROM jobs WHERE {store._due} ORDER BY {store._key} LIMIT 5"
     plan = [row[3] for row in sqlite.connection.execute(statement, [store._written(at(sqlite))])]
     terms = "<expr><?" if dates == "iso" else "sleep_until>? AND sleep_until<?"
     assert plan == [f"SEARCH jobs USING INDEX jobs_sleep_until_crontab ({terms})"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
-from jobmill import JobmillError
 from jobmill.crontab import CrontabJob, crontab
 from tests.crontab.support import NOON, WAYS, Scene, settled
 from tests.helpers import until
@@ -228,6 +226,28 @@ async def test_what_on_stop_raises_after_that_is_told_too(monkeypatch: pytest.Mo
     assert (str(error), job) == ("its own", None)
 
 
+async def test_nor_does_an_on_stop_that_never_returns_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab, "LAST_WORDS_S", 0.01)
+    cancelled: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("on_stop")
+            raise
+
+    scene = Scene(on_stop=hang)
+    await scene.memory.add("a")
+    scene.memory.gate = asyncio.Event()
+    await scene.crontab.start()
+    await until(lambda: scene.told.ids)
+    async with asyncio.timeout(5):
+        await scene.crontab.stop(timeout=0)
+    assert cancelled == ["on_stop"]
+    assert not scene.crontab.is_running
+
+
 async def test_a_thread_that_never_ends_is_left_to_itself() -> None:
     began, go_on = threading.Event(), threading.Event()
 
@@ -330,53 +350,6 @@ async def test_the_body_of_a_with_that_raises_stops_it() -> None:
         await body()
     assert not scene.crontab.is_running
     assert scene.told.moments[-1] == "stop"
-
-
-# ------------------------------------------------------------------------------------------------ hooks that stop
-
-
-@WAYS
-async def test_a_handler_may_stop_its_crontab(kind: str, concurrency: int) -> None:
-    async def stop(job: CrontabJob) -> None:
-        await scene.crontab.stop()
-        scene.told.jobs.append(job)
-
-    scene = Scene(kind, concurrency=concurrency, on_document=stop)
-    await scene.memory.add("a")
-    async with asyncio.timeout(5):
-        await scene.crontab.run()
-    assert scene.told.ids == ["a"]
-    assert scene.sleep_until() is None
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-@pytest.mark.parametrize("name", ["on_start", "on_idle", "on_stop"])
-async def test_the_other_hooks_may_as_well(name: str, concurrency: int) -> None:
-    async def stop() -> None:
-        await scene.crontab.stop()
-
-    hook: dict[str, Any] = {name: stop}
-    scene = Scene(concurrency=concurrency, **hook)
-    async with asyncio.timeout(5):
-        running = asyncio.create_task(scene.crontab.run())
-        if name == "on_stop":
-            await until(lambda: scene.crontab.is_running)
-            await scene.crontab.stop()
-        await running
-    assert not scene.crontab.is_running
-
-
-async def test_a_hook_cannot_start_what_is_stopping() -> None:
-    async def start() -> None:
-        await scene.crontab.start()
-
-    scene = Scene(on_stop=start)
-    async with scene.crontab:
-        await settled()
-    [(error, job)] = scene.told.errors
-    assert isinstance(error, JobmillError)
-    assert job is None
-    assert not scene.crontab.is_running
 
 
 async def test_a_loop_that_ends_without_a_stop_leaves_it_fit_for_another() -> None:

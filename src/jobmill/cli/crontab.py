@@ -68,7 +68,7 @@ async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout
         await asyncio.gather(*stops)
     finally:
         if (close := getattr(crontab.store, "close", None)) is not None:
-            await close()
+            await _done(close())
     log.info("crontab %s: stopped", target)
 
 
@@ -77,4 +77,12 @@ async def _migrate(crontab: Crontab, target: str) -> None:
 
     if not hasattr(crontab.store, "migrate"):
         raise Unusable(f"the store of {target} has no migrate(): make its index yourself, and leave --migrate out")
-    await crontab.store.migrate()
+    await _done(crontab.store.migrate())
+
+
+async def _done(answer: object) -> None:
+    """A store of the user's own may have methods that are not async."""
+    import inspect
+
+    if inspect.isawaitable(answer):
+        await answer

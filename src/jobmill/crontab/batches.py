@@ -49,7 +49,7 @@ class Batches(Work):
             backing.reset()
             self.answered("lock")
             for job in jobs:
-                self._begin(job, job.locked_until or fence)
+                self._begin(job, self.fence_of(job, fence))
             if not jobs:
                 await self.missed()
                 await self.rest()
@@ -88,14 +88,19 @@ class Batches(Work):
 
     async def _write_all(self) -> None:
         backing = Backing(self.tools.random)
+        answers = self.answers
         try:
             while self._ended:
                 batch, self._ended = self._ended, []
                 error = await self._try_to_write_all(batch)
                 if error is None:
                     backing.reset()
+                    answers = self.answers
+                    continue
+                await self.away("write", error)
+                if len(batch) == 1 or self.answers != answers or self.is_refusal(error, answers):
+                    self._part(batch)
                 else:
-                    await self.away("write", error)
                     await self._survive(batch, backing.next())
         finally:
             self._is_writing = False
@@ -118,18 +123,24 @@ class Batches(Work):
 
     async def _survive(self, batch: list[tuple[CrontabJob, Ending]], wait: float) -> None:
         """One ending that the store chokes on must not hold the others up; and while it is away, one call is enough."""
-        if len(batch) == 1:
-            self._part(batch)
-            return
         await self.tools.sleep(wait)
         first, *others = batch
-        if await self.try_to_write(*first) is not None:
+        if await self.try_to_write(*first) is None:
+            self._free()
+            if await self._try_to_write_all(others) is not None:
+                self._part(others)
+        elif self.has_ended(first[1].locked_until):
+            # Or what is never taken would be kept for ever, and there would be no room again.
+            self._part(batch)
+        else:
             # Another one is tried next.
             self._ended = [*others, first, *self._ended]
-        elif await self._try_to_write_all(others) is not None:
-            self._part(others)
 
     def _part(self, batch: list[tuple[CrontabJob, Ending]]) -> None:
         """From now on each is on its own."""
         self.keep_writing(batch)
         self.gave_up("write")
+
+    async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
+        await super()._keep_writing(job, ending)
+        self._free()

@@ -10,7 +10,7 @@ from random import Random
 
 from jobmill.core.durations import to_ms
 from jobmill.crontab.batches import Batches
-from jobmill.crontab.hooks import Hooks
+from jobmill.crontab.hooks import Hooks, is_to_pass
 from jobmill.crontab.interval import CatchUp
 from jobmill.crontab.loops import Loops
 from jobmill.crontab.settings import (
@@ -79,6 +79,8 @@ class Crontab:
         )
         self._work: Work | None = None
         self._main: asyncio.Task[None] | None = None
+        #: What ended the last work without a stop.
+        self._failure: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------------ state
 
@@ -102,13 +104,13 @@ class Crontab:
     async def start(self) -> None:
         """Begin, and return when `on_start` has; harmless when it runs. While it stops, this waits for the end."""
         while self._main is not None and not self.is_running:
-            if self._is_inside():
+            if self._tools.hooks.is_calling():
                 raise JobmillError("a hook cannot start its crontab while that stops: it would wait for itself")
             await asyncio.wait({self._main})
         if self._main is None:
             work = self._new_work()
             started = asyncio.get_running_loop().create_future()
-            self._work = work
+            self._work, self._failure = work, None
             self._main = asyncio.create_task(self._run(work, started), name="jobmill crontab")
             await asyncio.shield(started)
 
@@ -124,18 +126,19 @@ class Crontab:
         if work is None or main is None:
             return
         work.stop()
-        if self._is_inside():
+        if self._tools.hooks.is_calling():
             return
         if not await _ended(main, seconds):
             work.hurry()
-            if not await _ended(main, LAST_WORDS_S):
+            # The first time what hangs may be a write, and then on_stop.
+            while not await _ended(main, LAST_WORDS_S):
                 main.cancel()
-                await asyncio.wait({main})
 
     async def run(self) -> None:
         """Start, and return when it has been stopped. Cancelling the task that runs this stops it as `stop()` does.
 
-        Cancelling it once more stops it as `stop(timeout=0)` does.
+        Cancelling it once more stops it as `stop(timeout=0)` does. It raises what ended the crontab without a stop: a
+        job, say, that a store of the user's own has made and that lacks a field.
         """
         try:
             await self.start()
@@ -147,6 +150,8 @@ class Crontab:
             except asyncio.CancelledError:
                 await self.stop(timeout=0)
             raise
+        if self._failure is not None:
+            raise self._failure
 
     async def __aenter__(self) -> Crontab:
         """Start."""
@@ -162,11 +167,6 @@ class Crontab:
         await self.stop()
 
     # ------------------------------------------------------------------------------------------------ the work
-
-    def _is_inside(self) -> bool:
-        """Whether it is a hook of ours that calls."""
-        task = asyncio.current_task()
-        return task is self._main or (self._work is not None and task in self._work.tasks)
 
     def _new_work(self) -> Work:
         store = self._tools.store
@@ -193,7 +193,10 @@ class Crontab:
             log.error("crontab: %d endings could not be written in time; their locks will end", work.unwritten)
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()  # on_stop is still to be called
-        except Exception as error:
+        except BaseException as error:
+            if is_to_pass(error):
+                raise
+            self._failure = error
             work.stop()
             log.exception("crontab: this must not happen; it has stopped")
             await self._tools.hooks.error(error, None)

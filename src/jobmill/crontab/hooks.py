@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from jobmill.crontab.job import CrontabJob
@@ -16,6 +17,18 @@ from jobmill.events import being_cancelled
 from jobmill.worker.threads import Threads
 
 log = logging.getLogger("jobmill")
+
+
+class _Call:
+    """One call of a hook."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.hooks = hooks
+        self.is_over = False
+
+
+#: The calls that led here, through tasks and threads that hooks have begun as well.
+_calls: ContextVar[tuple[_Call, ...]] = ContextVar("jobmill_crontab_calls", default=())
 
 
 class Hooks:
@@ -42,12 +55,13 @@ class Hooks:
 
     async def document(self, job: CrontabJob, threads: Threads) -> None:
         """Run the handler, one that is not async in a thread; it raises what the handler raised."""
-        if self._in_loop:
-            await self._on_document(job)
-            return
-        answer = await threads.run(functools.partial(self._on_document, job))
-        if inspect.isawaitable(answer):  # a lambda around an async function, say
-            await answer
+        with self._call():
+            if self._in_loop:
+                await self._on_document(job)
+                return
+            answer = await threads.run(functools.partial(self._on_document, job))
+            if inspect.isawaitable(answer):  # a lambda around an async function, say
+                await answer
 
     async def moment(self, name: str) -> None:
         """Tell that it has started, has stopped or is idle."""
@@ -55,9 +69,9 @@ class Hooks:
         if hook is None:
             return
         try:
-            await _called(hook)
-        except (Exception, asyncio.CancelledError) as error:
-            if being_cancelled(error):
+            await self._called(hook)
+        except BaseException as error:
+            if is_to_pass(error):
                 raise
             await self.error(error, None)
 
@@ -68,17 +82,36 @@ class Hooks:
             log.error("%s: %s: %s", about, type(error).__name__, error, exc_info=error)
             return
         try:
-            await _called(self._on_error, *((error, job) if self._tells_job else (error,)))
-        except (Exception, asyncio.CancelledError) as raised:
-            if being_cancelled(raised):
+            await self._called(self._on_error, *((error, job) if self._tells_job else (error,)))
+        except BaseException as raised:
+            if is_to_pass(raised):
                 raise
             log.exception("on_error raised when it was told of %s: %s (%s)", type(error).__name__, error, about)
 
+    def is_calling(self) -> bool:
+        """Whether it is a hook that asks, or what one has begun, and that hook has not returned."""
+        return any(call.hooks is self and not call.is_over for call in _calls.get())
 
-async def _called(hook: Callable[..., Any], *args: Any) -> None:
-    answer = hook(*args)
-    if inspect.isawaitable(answer):
-        await answer
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        call = _Call(self)
+        # Never reset: a coroutine that is thrown away ends in another context, where that is an error.
+        _calls.set((*(before for before in _calls.get() if not before.is_over), call))
+        try:
+            yield
+        finally:
+            call.is_over = True
+
+    async def _called(self, hook: Callable[..., Any], *args: Any) -> None:
+        with self._call():
+            answer = hook(*args)
+            if inspect.isawaitable(answer):
+                await answer
+
+
+def is_to_pass(error: BaseException) -> bool:
+    """Whether what came out of a hook is no error of its own: somebody ends the process, the loop or this task."""
+    return isinstance(error, KeyboardInterrupt | GeneratorExit) or being_cancelled(error)
 
 
 def _takes_two(hook: Callable[..., Any]) -> bool:

@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from datetime import datetime
 
-from jobmill.crontab.job import CrontabJob
+from jobmill.crontab.job import CrontabJob, LockLost
 from jobmill.crontab.work import Tools, Work
+from jobmill.errors import shown
 from jobmill.events import being_cancelled
 from jobmill.worker.beats import Backing
 
@@ -24,7 +25,7 @@ class Loops(Work):
         """All loops, until each has ended."""
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.concurrency):
-                self.part(group.create_task(self._loop(), name=f"jobmill crontab loop {number}"))
+                group.create_task(self._loop(), name=f"jobmill crontab loop {number}")
 
     async def _loop(self) -> None:
         """Lock, handle, write. The write of one document and the lock of the next are under way together."""
@@ -46,10 +47,13 @@ class Loops(Work):
                 # So that there is never more than one document that is handled and not written.
                 await asyncio.wait({writing})
                 writing = None
+                if job is not None and self.has_ended(self.fence_of(job, fence)):
+                    await self._tell_of_the_wait(job)
+                    continue
             if job is None:
                 await self._idle()
             else:
-                writing = await self._take(job, job.locked_until or fence)
+                writing = await self._take(job, self.fence_of(job, fence))
 
     async def _take(self, job: CrontabJob, fence: datetime) -> asyncio.Task[None] | None:
         """Handle a document; what is returned writes its ending."""
@@ -68,6 +72,11 @@ class Loops(Work):
             # The next lock is to see it: a miss would count as idle.
             await asyncio.wait({writing})
         return writing
+
+    async def _tell_of_the_wait(self, job: CrontabJob) -> None:
+        """The write before took so long that this document may be another worker's: it is left alone."""
+        advice = "the last write took longer than lock_duration"
+        await self.hooks.error(LockLost(f"the lock of the job {shown(job.id)} ended before it began: {advice}"), job)
 
     async def _idle(self) -> None:
         await self.missed()

@@ -44,9 +44,3 @@ class BatchCrontabStore(CrontabStore, Protocol):
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
         """Write each under its own fence; one answer each, False where nothing matched and so nothing was written."""
-
-    async def migrate(self) -> None:
-        """Make the index that the lock needs, where it is missing."""
-
-    async def close(self) -> None:
-        """Let go of connections that this store made; those that it was given stay open."""

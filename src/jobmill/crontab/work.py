@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 
 from jobmill.core.durations import to_datetime
-from jobmill.crontab.hooks import Hooks
+from jobmill.crontab.hooks import Hooks, is_to_pass
 from jobmill.crontab.interval import next_sleep
 from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
 from jobmill.crontab.settings import Settings, Sleep
 from jobmill.crontab.store import CrontabStore
-from jobmill.errors import Invalid, shown
+from jobmill.errors import Invalid, StoreAway, StoreError, shown
 from jobmill.events import being_cancelled
 from jobmill.worker.beats import Backing
 from jobmill.worker.threads import Threads
 
 log = logging.getLogger("jobmill")
 
-#: An ending that the store refuses so often, while it answers other calls, is not refused because it is away.
+#: An ending that the store refuses so often will not be taken the next time either.
 REFUSALS = 3
 
 
@@ -53,8 +53,6 @@ class Work(abc.ABC):
         self.unwritten = 0
         self.handling: set[asyncio.Task[Ending | None]] = set()
         self._writing: set[asyncio.Task[None]] = set()
-        #: All of the above and the loops: tasks in which hooks are called.
-        self.tasks: set[asyncio.Task[Any]] = set()
         self._threads = Threads()
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         #: Rung when something is due; then there is a new one.
@@ -63,7 +61,7 @@ class Work(abc.ABC):
         #: Calls that have failed, and have not been answered since; one that writes is known by its ending.
         self._failing: set[object] = set()
         #: How many calls the store has answered.
-        self._answers = 0
+        self.answers = 0
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -116,6 +114,15 @@ class Work(abc.ABC):
         """The lock for a document that is taken now: of whole milliseconds, or no database would give back the same."""
         return to_datetime(self.tools.clock() + self.settings.lock_ms)
 
+    @staticmethod
+    def fence_of(job: CrontabJob, lock_until: datetime) -> datetime:
+        """The lock as it was written; a store of the user's own may have jobs that do not name it."""
+        return getattr(job, "locked_until", None) or lock_until
+
+    def has_ended(self, lock: datetime) -> bool:
+        """Whether the document may be another worker's by now."""
+        return lock <= to_datetime(self.tools.clock())
+
     async def missed(self) -> None:
         """Nothing is due."""
         if not self.is_idle and not self.is_processing:
@@ -132,16 +139,11 @@ class Work(abc.ABC):
     def handle(self, job: CrontabJob, fence: datetime) -> asyncio.Task[Ending | None]:
         """The handler, in a task of its own: cancelling it leaves alone what writes."""
         self.is_idle = False
-        task = asyncio.get_running_loop().create_task(self._handle(job, fence), name=f"jobmill crontab {job.id}")
+        name = f"jobmill crontab {job.id}"  # first: what has no id must not leave a coroutine behind
+        task = asyncio.get_running_loop().create_task(self._handle(job, fence), name=name)
         self.handling.add(task)
         task.add_done_callback(self.handling.discard)
-        self.part(task)
         return task
-
-    def part(self, task: asyncio.Task[Any]) -> None:
-        """Know a task as one of the work's own."""
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
 
     @staticmethod
     def ending_of(task: asyncio.Task[Ending | None]) -> Ending | None:
@@ -156,7 +158,9 @@ class Work(abc.ABC):
             if not self._hurried:
                 await self._tell(RuntimeError("the handler was cancelled"), job)
             return None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_to_pass(error):
+                raise
             await self._tell(error, job)
             return None
         ending = await self._decide(job, fence)
@@ -210,20 +214,19 @@ class Work(abc.ABC):
         task = asyncio.get_running_loop().create_task(coroutine)
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
-        self.part(task)
         return task
 
     async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
         backing = Backing(self.tools.random)
         refusals = 0
         while True:
-            answers = self._answers
+            answers = self.answers
             await self.tools.sleep(backing.next())
             error = await self.try_to_write(job, ending)
             if error is None:
                 return
-            refusals += self._answers != answers
-            if refusals >= REFUSALS or ending.locked_until <= to_datetime(self.tools.clock()):
+            refusals += self.is_refusal(error, answers)
+            if refusals >= REFUSALS or self.has_ended(ending.locked_until):
                 self.unwritten -= 1
                 self.gave_up(id(ending))
                 log.error("crontab: the end of the job %s could not be written; it runs again", shown(job.id))
@@ -251,7 +254,7 @@ class Work(abc.ABC):
         if self.tools.remove_is_fenced:
             return await store.remove(ending.id, locked_until=ending.locked_until) is not False  # type: ignore[call-arg]
         # Without a fence there is only the time: once the lock has ended, the document may be another worker's.
-        if ending.locked_until <= to_datetime(self.tools.clock()):
+        if self.has_ended(ending.locked_until):
             return False
         return await store.remove(ending.id) is not False
 
@@ -283,11 +286,18 @@ class Work(abc.ABC):
 
     def answered(self, call: object) -> None:
         """A call was answered."""
-        self._answers += 1
+        self.answers += 1
         if call in self._failing:
             self._failing.discard(call)
             if not self._failing:
                 log.info("crontab: the store is back")
+
+    def is_refusal(self, error: BaseException, answers: int) -> bool:
+        """Whether the store is there and does not want this, as far as can be known; `answers`: how many there were."""
+        if isinstance(error, StoreError):
+            return not isinstance(error, StoreAway)
+        # A store of the user's own raises what it likes: then it is there if it has answered to another call meanwhile.
+        return self.answers != answers
 
     def gave_up(self, call: object) -> None:
         """A call that failed is not tried again, in this form."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -43,6 +43,14 @@ class Columns(Struct, frozen=True, kw_only=True):
             data=dict(row),
             **more,
         )
+
+    def check(self, names: Container[str], table: str) -> None:
+        """Invalid where a column is not among these."""
+        for field in self.__struct_fields__:
+            name = getattr(self, field)
+            if name is not None and name not in names:
+                advice = "name the column" if field in ("id", "sleep_until") else "name it, or None where there is none"
+                raise Invalid(field, f"a column of {table}", name, advice)
 
     def fields(self, changes: Changes) -> dict[str, Any]:
         """What to set, by column."""

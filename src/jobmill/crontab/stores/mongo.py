@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +16,7 @@ from typing import Any, TypeAlias
 from bson.codec_options import DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from pymongo import DeleteMany, ReadPreference, ReturnDocument, UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure, PyMongoError
@@ -24,6 +26,7 @@ from jobmill.core.durations import EPOCH, instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import reading
 from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.doubts import Doubts
 from jobmill.crontab.stores.paths import Path
 from jobmill.errors import Invalid, StoreAway, StoreError
 from jobmill.stores.mongo.link import BY_ID, is_away
@@ -39,6 +42,14 @@ MOST_SPREAD_MS = 1_000
 SINGLY = 10
 #: What a server says when there is an index of these keys or of this name, and it differs.
 _OTHER_INDEX = (85, 86)
+
+
+class _Batch(Struct, frozen=True):
+    """What one update has locked: by key, each document's id and date before."""
+
+    before: dict[Any, Document]
+    lock: datetime
+    count: int
 
 
 class MongoCrontab:
@@ -70,10 +81,13 @@ class MongoCrontab:
         self._condition = condition
         self._clock = clock or process_ms
         self._chance = chance
-        self._mark = self._new_mark()
+        self._mark, self._marked_by = self._new_mark(), os.getpid()
         self._single_turns = 0
-        #: Endings, by id and fence, whose first write was not answered.
-        self._unsure: set[tuple[Any, datetime]] = set()
+        #: Several crontabs may share this store, and so its mark: one batch at a time.
+        self._turn = asyncio.Lock()
+        #: Locked, but reading it back failed.
+        self._unread: _Batch | None = None
+        self._doubts = Doubts(self._clock)
 
     # ------------------------------------------------------------------------------------------------ lock
 
@@ -90,40 +104,64 @@ class MongoCrontab:
         return None if found is None else self._job(found, lock_until)
 
     async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """The earliest that are due: look, lock them in one update, and read those that have our lock.
+        """The earliest that are due: look, lock them in one update, and read those that have our lock."""
+        if most == 1:
+            return await self._lock_one(lock_until)
+        async with self._turn:
+            with self._told_apart():
+                if (unread := self._take_unread(lock_until, most)) is not None:
+                    return await self._read_locked(unread)
+                if self._single_turns:
+                    self._single_turns -= 1
+                    return await self._lock_one(lock_until)
+                return await self._lock_batch(lock_until, most)
+
+    async def _lock_batch(self, lock_until: datetime, most: int) -> list[CrontabJob]:
+        path = self._sleep_until.text
+        now = to_datetime(self._clock())
+        lock_until = self._unlike_others(lock_until, now)
+        looked = self._collection.find(
+            self._due(now), self._only_date, sort=[(path, 1)], limit=most, batch_size=most + 1
+        )
+        before = {_key(one["_id"]): one async for one in looked}
+        if not before:
+            return []
+        locked = await self._collection.update_many(
+            {"$and": [{"_id": _ids(before)}, self._due(now)]}, {"$set": {path: lock_until}}, hint=BY_ID
+        )
+        if not locked.matched_count:
+            # Others took them all in between. There may be more: that is asked in a way that cannot miss.
+            return await self._lock_one(lock_until)
+        return await self._read_locked(_Batch(before, lock_until, locked.matched_count))
+
+    def _take_unread(self, lock_until: datetime, most: int) -> _Batch | None:
+        """What could not be read, where there is room for it and at least half of its lock is left."""
+        if self._unread is None or len(self._unread.before) > most:
+            return None
+        batch, self._unread = self._unread, None
+        now = to_datetime(self._clock())
+        return batch if batch.lock - now >= (lock_until - now) / 2 else None
+
+    async def _read_locked(self, batch: _Batch) -> list[CrontabJob]:
+        """What an update has locked.
 
         A lock has no owner's name. Should another worker have written the same millisecond, more have it than our
         update matched: then nobody knows whose they are, and they are left alone until it ends.
         """
-        if most == 1 or self._single_turns:
-            self._single_turns = max(self._single_turns - 1, 0)
-            return await self._lock_one(lock_until)
-        path = self._sleep_until.text
-        now = to_datetime(self._clock())
-        lock_until = self._unlike_others(lock_until, now)
-        with self._told_apart():
-            looked = self._collection.find(
-                self._due(now), self._only_date, sort=[(path, 1)], limit=most, batch_size=most + 1
-            )
-            before = {_key(one["_id"]): one async for one in looked}
-            if not before:
-                return []
-            ids = {"$in": [one["_id"] for one in before.values()]}
-            locked = await self._collection.update_many(
-                {"$and": [{"_id": ids}, self._due(now)]}, {"$set": {path: lock_until}}, hint=BY_ID
-            )
-            if not locked.matched_count:
-                # Others took them all in between. There may be more: that is asked in a way that cannot miss.
-                return await self._lock_one(lock_until)
-            own = self._collection.find({"_id": ids, path: lock_until}, hint=BY_ID, batch_size=most + 1)
+        which = {"_id": _ids(batch.before), self._sleep_until.text: batch.lock}
+        try:
+            own = self._collection.find(which, hint=BY_ID, batch_size=len(batch.before) + 1)
             found = {_key(one["_id"]): one async for one in own}
-        if len(found) > locked.matched_count:
+        except (PyMongoError, asyncio.CancelledError):
+            self._unread = batch
+            raise
+        if len(found) > batch.count:
             self._single_turns = SINGLY
             self._mark = self._new_mark()
             return []
         return [
-            self._job(self._sleep_until.put(found[key], self._sleep_until.pick(old)), lock_until)
-            for key, old in before.items()
+            self._job(self._sleep_until.put(found[key], self._sleep_until.pick(old)), batch.lock)
+            for key, old in batch.before.items()
             if key in found
         ]
 
@@ -132,12 +170,14 @@ class MongoCrontab:
         return [] if one is None else [one]
 
     def _unlike_others(self, lock_until: datetime, now: datetime) -> datetime:
+        if self._marked_by != os.getpid():  # a fork has its parent's
+            self._mark, self._marked_by = self._new_mark(), os.getpid()
         until_ms = instant_ms(lock_until, "lock_until")
         spread_ms = min(max((until_ms - instant_ms(now, "now")) // SPREAD, 0), MOST_SPREAD_MS)
         least_ms = until_ms + spread_ms // GAP
         width = max(spread_ms - spread_ms // GAP, 1)
         found = to_datetime(least_ms + (self._mark - least_ms) % width)
-        if any(fence == found for _, fence in self._unsure):
+        if self._doubts.has_fence(found):
             # An ending that may come once more must not be taken for that of this lock.
             self._mark = self._new_mark()
         return to_datetime(least_ms + (self._mark - least_ms) % width)
@@ -166,7 +206,8 @@ class MongoCrontab:
         with self._told_apart():
             if not fields:
                 return await self._collection.find_one(which, {"_id": 1}) is not None
-            written = await self._collection.update_one(which, {"$set": fields})
+            with self._doubts.unless_answered([(_key(id), changes.locked_until)]):
+                written = await self._collection.update_one(which, {"$set": fields})
             if written.matched_count or changes.locked_until is None or changes.sleep_until is UNSET:
                 return written.matched_count == 1
             return await self._was_done(
@@ -176,7 +217,8 @@ class MongoCrontab:
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
         """Delete, in one command."""
         with self._told_apart():
-            written = await self._collection.delete_one(self._held(id, locked_until))
+            with self._doubts.unless_answered([(_key(id), locked_until)]):
+                written = await self._collection.delete_one(self._held(id, locked_until))
             if written.deleted_count or locked_until is None:
                 return written.deleted_count == 1
             return await self._was_done(Ending(id=id, locked_until=locked_until, remove=True))
@@ -184,16 +226,17 @@ class MongoCrontab:
     async def _was_done(self, ending: Ending) -> bool:
         """Nothing matched: whether that is because a first write, which was not answered, was done."""
         key = (_key(ending.id), ending.locked_until)
-        if key not in self._unsure:
+        if key not in self._doubts:
             return False
         (answer,) = await self._look([ending])
-        self._unsure.discard(key)
+        self._doubts.settle([key])
         return answer
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
         """One command for all of a kind, in which what was locked together and ends alike is one update."""
         done: dict[int, bool] = {}
-        with self._told_apart():
+        keys = [(_key(ending.id), ending.locked_until) for ending in endings]
+        with self._told_apart(), self._doubts.unless_answered(keys):
             for kind in (False, True):
                 some = [ending for ending in endings if ending.remove is kind]
                 done |= zip(map(id, some), await self._finish(some) if some else (), strict=True)
@@ -201,16 +244,11 @@ class MongoCrontab:
 
     async def _finish(self, endings: Sequence[Ending]) -> list[bool]:
         keys = [(_key(ending.id), ending.locked_until) for ending in endings]
-        try:
-            written = await self._write(endings)
-        except PyMongoError:
-            now = to_datetime(self._clock())  # nobody comes back to a lock that has ended
-            self._unsure = {key for key in (*self._unsure, *keys) if key[1] > now}
-            raise
-        if written in (0, len(endings)) and self._unsure.isdisjoint(keys):
+        written = await self._write(endings)
+        if written in (0, len(endings)) and not any(key in self._doubts for key in keys):
             return [written > 0] * len(endings)
         answers = await self._look(endings)
-        self._unsure.difference_update(keys)
+        self._doubts.settle(keys)
         return answers
 
     async def _write(self, endings: Sequence[Ending]) -> int:
@@ -300,6 +338,8 @@ def _readable(collection: Any) -> AsyncCollection[Any]:
     codec = collection.codec_options
     if codec.datetime_conversion == DatetimeConversion.DATETIME:
         codec = codec.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+    if codec.unicode_decode_error_handler == "strict":  # one text that is none would fail all that are read with it
+        codec = codec.with_options(unicode_decode_error_handler="replace")
     if issubclass(codec.document_class, RawBSONDocument):  # the date before the lock cannot be put back into one
         codec = codec.with_options(document_class=dict)
     # What is locked is read back at once: another member, or a majority, may not know of it yet.
@@ -314,6 +354,10 @@ def _date(value: Any) -> datetime | None:
         ms = int(value)
         return EPOCH if ms < 0 else to_datetime(min(ms, reading.LAST_MS))
     return reading.instant(value) if isinstance(value, datetime) else None
+
+
+def _ids(documents: Mapping[Any, Document]) -> Document:
+    return {"$in": [one["_id"] for one in documents.values()]}
 
 
 def _key(id: Any) -> Any:

@@ -9,12 +9,14 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 import asyncpg
+from msgspec import UNSET
 
-from jobmill.core.durations import to_datetime
+from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import reading
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
+from jobmill.crontab.stores.doubts import Doubts
 from jobmill.errors import Invalid, StoreAway, StoreError
 from jobmill.stores.loops import PerLoop
 from jobmill.stores.postgres.connections import translated
@@ -27,9 +29,11 @@ CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 1.5
 
+#: What reading a value raises that Python has no room for, such as the year 12000.
+_UNREADABLE = (ValueError, ArithmeticError)
 _DATES, _DATE = ("sleep_until", "repeat_until"), "timestamp with time zone"
 _TYPES = """
-    SELECT attname AS name, format_type(atttypid, NULL) AS type FROM pg_attribute
+    SELECT attname AS name, format_type(atttypid, -1) AS type, atttypmod AS modifier FROM pg_attribute
     WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped"""
 
 
@@ -61,13 +65,19 @@ class PostgresCrontab:
         self._given = None if isinstance(place, str) else place
         self._pools = PerLoop(lambda: _Pool(str(place)))
         self._clock = clock or process_ms
+        self._doubts = Doubts(self._clock)
         #: Known once the table has been looked at.
         self._id_type = ""
+        #: What the column of the date can tell apart.
+        self._step_ms = 1
+        #: Once a row could not be read: a batch with such a one is not committed.
+        self._is_careful = False
         self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
         # The lock of a row is held until the statement is done: nobody else sees it due in between.
         self._lock_sql = f"""
             WITH jobmill_due AS MATERIALIZED (
-                SELECT * FROM {self._table} WHERE {self._date} <= $1{condition(where)}
+                SELECT * FROM {self._table}
+                WHERE {self._date} <= $1 AND {self._id} IS NOT NULL{condition(where)}
                 ORDER BY {self._date} LIMIT $3 FOR UPDATE SKIP LOCKED
             )
             UPDATE {self._table} AS target SET {self._date} = $2 FROM jobmill_due
@@ -82,10 +92,32 @@ class PostgresCrontab:
     async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
         """The earliest that are due, in one statement."""
         async with self._connection() as connection:
-            rows = await connection.fetch(self._lock_sql, to_datetime(self._clock()), lock_until, most)
+            lock_until = self._rounded_up(lock_until)
+            rows = await self._lock(connection, lock_until, most)
         jobs = [self._columns.job(dict(row), _read, locked_until=lock_until) for row in rows]
         jobs.sort(key=lambda job: job.sleep_until)
         return jobs
+
+    async def _lock(self, connection: Any, lock_until: datetime, most: int) -> list[Any]:
+        """Rows as they were. One that Python cannot hold fails those that are read with it, so it is taken alone."""
+        args = self._lock_sql, to_datetime(self._clock()), lock_until
+        if self._is_careful and most > 1:
+            with contextlib.suppress(*_UNREADABLE):
+                async with connection.transaction():
+                    return list(await connection.fetch(*args, most))
+            most = 1
+        try:
+            return list(await connection.fetch(*args, most))
+        except _UNREADABLE as error:
+            if isinstance(error, asyncpg.InterfaceError):
+                raise
+            self._is_careful = True
+            raise StoreError(f"PostgreSQL, table {self._table}: a row cannot be read: {error}") from error
+
+    def _rounded_up(self, moment: datetime) -> datetime:
+        """As the column can hold it: a lock that the server rounds is no fence."""
+        ms = instant_ms(moment, "lock_until")
+        return to_datetime(ms + -ms % self._step_ms)
 
     # ------------------------------------------------------------------------------------------------ finish
 
@@ -98,18 +130,43 @@ class PostgresCrontab:
                 return await connection.fetchval(f"SELECT 1 FROM {self._table} WHERE {which}", *values) is not None
         parts = [f"{quoted(name, name)} = ${len(values) + n}" for n, name in enumerate(fields, 1)]
         statement = f"UPDATE {self._table} SET {', '.join(parts)} WHERE {which} RETURNING 1"
-        async with self._connection() as connection:
-            return await connection.fetchval(statement, *values, *fields.values()) is not None
+        with self._doubts.unless_answered([(repr(id), changes.locked_until)]):
+            async with self._connection() as connection:
+                found = await connection.fetchval(statement, *values, *fields.values())
+        if found is not None or changes.locked_until is None or changes.sleep_until is UNSET:
+            return found is not None
+        return await self._was_done(Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until))
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
         """Delete, in one statement."""
         which, values = self._held(id, locked_until)
+        with self._doubts.unless_answered([(repr(id), locked_until)]):
+            async with self._connection() as connection:
+                found = await connection.fetchval(f"DELETE FROM {self._table} WHERE {which} RETURNING 1", *values)
+        if found is not None or locked_until is None:
+            return found is not None
+        return await self._was_done(Ending(id=id, locked_until=locked_until, remove=True))
+
+    async def _was_done(self, ending: Ending) -> bool:
+        """Nothing matched: whether that is because a first write, which was not answered, was done."""
+        key = (repr(ending.id), ending.locked_until)
+        if key not in self._doubts:
+            return False
         async with self._connection() as connection:
-            found = await connection.fetchval(f"DELETE FROM {self._table} WHERE {which} RETURNING 1", *values)
-        return found is not None
+            row = await connection.fetchrow(f"SELECT {self._date} FROM {self._table} WHERE {self._id} = $1", ending.id)
+        self._doubts.settle([key])
+        return row is None if ending.remove else row is not None and row[0] == ending.sleep_until
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
         """One statement for those that stay, and one for those that go."""
+        keys = [(repr(ending.id), ending.locked_until) for ending in endings]
+        with self._doubts.unless_answered(keys):
+            done = await self._finish(endings)
+            answers = [ending.id in done or await self._was_done(ending) for ending in endings]
+        self._doubts.settle(keys)
+        return answers
+
+    async def _finish(self, endings: Sequence[Ending]) -> set[Any]:
         kept = [ending for ending in endings if not ending.remove]
         gone = [ending for ending in endings if ending.remove]
         done: set[Any] = set()
@@ -126,7 +183,7 @@ class PostgresCrontab:
                     DELETE FROM {self._table} AS target USING {self._ended("", "")}
                     WHERE {self._is_ended()} RETURNING target.{self._id}"""
                 done.update(row[0] for row in await connection.fetch(statement, *_fences(gone)))
-        return [ending.id in done for ending in endings]
+        return done
 
     def _ended(self, names: str, values: str) -> str:
         return f"unnest($1::{self._id_type}[], $2::timestamptz[]{values}) AS ending (id, locked_until{names})"
@@ -174,17 +231,19 @@ class PostgresCrontab:
         """The type of the ids; Invalid where the table has not what it was said to have."""
         rows = await connection.fetch(_TYPES, self._table)
         types = {row["name"]: row["type"] for row in rows}
-        for field in Columns.__struct_fields__:
+        modifiers = {row["name"]: row["modifier"] for row in rows}
+        self._columns.check(types, self._table)
+        for field in _DATES:
             name = getattr(self._columns, field)
-            if name is None:
-                continue
-            if name not in types:
-                advice = "name the column" if field in ("id", "sleep_until") else "name it, or None where there is none"
-                raise Invalid(field, f"a column of {self._table}", name, advice)
-            if field in _DATES and types[name] != _DATE:
+            if name is not None and types[name] != _DATE:
                 advice = f"ALTER TABLE … ALTER COLUMN {quoted(name, field)} TYPE timestamptz"
                 raise Invalid(field, f"a column of type {_DATE}", types[name], advice)
-        return str(types[self._columns.id])
+        id_type = str(types[self._columns.id])
+        if id_type.endswith("[]"):
+            raise Invalid("id", "a column that is no array", id_type, "name another that is unique")
+        digits = modifiers[self._columns.sleep_until]
+        self._step_ms = 10 ** (3 - digits) if 0 <= digits < 3 else 1
+        return id_type
 
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, TimeoutError):

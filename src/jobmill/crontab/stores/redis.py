@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 from redis.asyncio import Redis, RedisCluster
+from redis.client import NEVER_DECODE
 from redis.exceptions import ConnectionError as AwayError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateError
@@ -19,6 +20,7 @@ from jobmill.crontab.interval import check_interval
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import reading
 from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.doubts import Doubts
 from jobmill.errors import Invalid, StoreAway
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Place
@@ -63,6 +65,7 @@ class RedisCrontab:
         self._set = f"{{{name}}}:sleep_until"
         self._prefix = f"{{{name}}}:document:"
         self._clock = clock or process_ms
+        self._doubts = Doubts(self._clock)
 
     async def add(
         self,
@@ -101,25 +104,33 @@ class RedisCrontab:
     async def update(self, id: str, changes: Changes, /) -> bool:
         """Write what is set, in one script."""
         auto_remove = "" if changes.auto_remove is UNSET else int(changes.auto_remove)
-        return (await self._finish([id, _fence(changes.locked_until), _sleep(changes.sleep_until), auto_remove, ""]))[0]
+        words = [id, _fence(changes.locked_until), _sleep(changes.sleep_until), auto_remove, ""]
+        return (await self._finish([(id, changes.locked_until)], words))[0]
 
     async def remove(self, id: str, /, *, locked_until: datetime | None = None) -> bool:
         """Delete, in one script."""
-        return (await self._finish([id, _fence(locked_until), "", "", 1]))[0]
+        return (await self._finish([(id, locked_until)], [id, _fence(locked_until), "", "", 1]))[0]
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
         """In one script; in several where there are very many."""
         answers: list[bool] = []
-        for n in range(0, len(endings), MOST_A_CALL):
-            words: list[Word] = []
-            for one in endings[n : n + MOST_A_CALL]:
-                sleep_until = "" if one.remove else _sleep(one.sleep_until)
-                words += [one.id, _fence(one.locked_until), sleep_until, "", 1 if one.remove else ""]
-            answers += await self._finish(words)
+        keys = [(one.id, one.locked_until) for one in endings]
+        with self._doubts.unless_answered(keys):
+            for n in range(0, len(endings), MOST_A_CALL):
+                words: list[Word] = []
+                for one in endings[n : n + MOST_A_CALL]:
+                    sleep_until = "" if one.remove else _sleep(one.sleep_until)
+                    words += [one.id, _fence(one.locked_until), sleep_until, "", 1 if one.remove else ""]
+                answers += await self._finish(keys[n : n + MOST_A_CALL], words)
         return answers
 
-    async def _finish(self, words: Sequence[Word]) -> list[bool]:
-        return [answer == 1 for answer in await self._line.run(FINISH, self._set, [self._prefix, *words])]
+    async def _finish(self, keys: Sequence[tuple[Word, datetime | None]], words: Sequence[Word]) -> list[bool]:
+        with self._doubts.unless_answered(keys):
+            answers = await self._line.run(FINISH, self._set, [self._prefix, *words])
+        # 2: a first write, which was not answered, may have left it so.
+        done = [answer == 1 or (answer == 2 and key in self._doubts) for key, answer in zip(keys, answers, strict=True)]
+        self._doubts.settle((id, fence) for id, fence in keys if fence is not None)
+        return done
 
     # ------------------------------------------------------------------------------------------------ the rest
 
@@ -148,11 +159,13 @@ class _Given:
             raise StoreAway(f"Redis cannot be used now: {error}") from error
 
     async def _run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
-        run: Callable[..., Awaitable[Any]] = self._client.evalsha
+        run: Callable[..., Awaitable[Any]] = self._client.execute_command
+        # Also a client that decodes must not fail on an id that is no text, when it is locked already.
+        as_bytes = {NEVER_DECODE: True}
         try:
-            return await run(script.sha, 1, key, *args)
+            return await run("EVALSHA", script.sha, 1, key, *args, **as_bytes)
         except NoScriptError:
-            return await self._client.eval(script.source, 1, key, *args)
+            return await run("EVAL", script.source, 1, key, *args, **as_bytes)
 
     async def close(self) -> None:
         pass
@@ -179,11 +192,11 @@ def _sleep(sleep_until: Any) -> Word:
 
 
 def _job(found: Sequence[Any], locked_until: datetime) -> CrontabJob:
-    id, score, interval, repeat_until, auto_remove, data = (
-        one.decode(errors="replace") if isinstance(one, bytes) else one for one in found
+    score, interval, repeat_until, auto_remove, data = (
+        one.decode(errors="replace") if isinstance(one, bytes) else one for one in found[1:]
     )
     return CrontabJob(
-        id=id,
+        id=_id(found[0]),
         sleep_until=to_datetime(int(max(float(score), 0))),  # -inf is a score
         interval=reading.interval(interval),
         repeat_until=_until(repeat_until),
@@ -191,6 +204,14 @@ def _job(found: Sequence[Any], locked_until: datetime) -> CrontabJob:
         data=_data(data),
         locked_until=locked_until,
     )
+
+
+def _id(found: str | bytes) -> str | bytes:
+    """As bytes where it is no text: by any other id it would not be found again."""
+    try:
+        return found.decode() if isinstance(found, bytes) else found
+    except UnicodeDecodeError:
+        return found
 
 
 def _until(text: str | None) -> Any:

@@ -14,8 +14,8 @@ from jobmill.crontab.stores import reading
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
 from jobmill.crontab.stores.thread import Thread
-from jobmill.errors import Invalid, StoreBusy
-from jobmill.stores.sqlite.connection import begin, translated
+from jobmill.errors import Invalid, StoreBusy, StoreError
+from jobmill.stores.sqlite.connection import BUSY_SECONDS, begin, translated
 
 T = TypeVar("T")
 Dates = Literal["iso", "ms"]
@@ -66,7 +66,13 @@ class SqliteCrontab:
         self._key = f"julianday({self._date})" if self._is_text else self._date
         is_date = f"{self._date} GLOB '????-??-??*'" if self._is_text else f"typeof({self._date}) = 'integer'"
         now = "julianday(?)" if self._is_text else "?"
-        self._due = f"{self._date} IS NOT NULL AND {self._key} <= {now} AND {is_date}{condition(where)}"
+        self._due = (
+            f"{self._date} IS NOT NULL AND {self._key} <= {now} AND {is_date} AND {self._id} IS NOT NULL"
+            f"{condition(where)}"
+        )
+        #: Known once the table has been looked at.
+        self._names: list[str] = []
+        self._all = ""
 
     # ------------------------------------------------------------------------------------------------ lock
 
@@ -87,12 +93,13 @@ class SqliteCrontab:
         return [self._columns.job(row, self._read, locked_until=lock_until) for row in rows]
 
     def _lock(self, connection: sqlite3.Connection, now: Any, lock: Any, most: int) -> list[dict[str, Any]]:
-        statement = f"SELECT * FROM {self._table} WHERE {self._due} ORDER BY {self._key} LIMIT ?"
-        rows = _rows(connection, statement, [now, most])
+        statement = f"SELECT {self._all} FROM {self._table} WHERE {self._due} ORDER BY {self._key} LIMIT ?"
+        rows = _rows(connection, statement, [now, most], self._names)
         for some in _some([row[self._columns.id] for row in rows]):
             marks = ", ".join("?" * len(some))
             statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {self._id} IN ({marks})"
-            _rows(connection, statement, [lock, *some])
+            if connection.execute(statement, [lock, *some]).rowcount < len(some):
+                raise StoreError(f"table {self._table}: an id is not found by what is read of it; mend the row")
         return rows
 
     # ------------------------------------------------------------------------------------------------ finish
@@ -148,10 +155,31 @@ class SqliteCrontab:
         await self._thread.close()
 
     def _connect(self) -> sqlite3.Connection:
-        if isinstance(self._place, sqlite3.Connection):
-            return self._place
+        connection = self._place if isinstance(self._place, sqlite3.Connection) else self._opened()
+        try:
+            self._names = self._checked(connection)
+        except BaseException:
+            self._disconnect(connection)
+            raise
+        return connection
+
+    def _opened(self) -> sqlite3.Connection:
         uri = f"{self._path.absolute().as_uri()}?mode=rw"  # a file that is not there is a mistake, not a new database
-        return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
+        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        # Anybody may have written the rest of a row: what is no text must not keep it, and all others, from running.
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        return connection
+
+    def _checked(self, connection: sqlite3.Connection) -> list[str]:
+        """All columns; Invalid where the table has not what it was said to have, which SQLite would take for a text."""
+        cursor = connection.execute(f"SELECT * FROM {self._table} LIMIT 0")
+        names = [column[0] for column in cursor.description]
+        self._columns.check(names, self._table)
+        dates = (self._columns.sleep_until, self._columns.repeat_until)
+        # The sign changes nothing, but hides the type from converters of the user's connection: sqlite3's own fails on
+        # a text with a zone. Not under the same name: the order would be by that, and not by the index.
+        self._all = ", ".join("+" * (name in dates) + quoted(name, name) for name in names)
+        return names
 
     def _disconnect(self, connection: sqlite3.Connection) -> None:
         if connection is not self._place:
@@ -189,12 +217,14 @@ def _is_place(place: object) -> bool:
     return isinstance(place, str | Path | sqlite3.Connection) and place not in ("", ":memory:")
 
 
-def _rows(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """What it answers, whatever rows the user's connection makes."""
+def _rows(
+    connection: sqlite3.Connection, statement: str, values: Sequence[Any], names: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """What it answers, by these names or its own, whatever rows the user's connection makes."""
     cursor = connection.cursor()
     cursor.row_factory = None
     cursor.execute(statement, values)
-    names = [column[0] for column in cursor.description or ()]
+    names = names or [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
@@ -216,9 +246,15 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
 
 
 def _begin(connection: sqlite3.Connection) -> None:
+    """Without SQLite's own waiting, which is for reads and commits."""
     if connection.in_transaction:
         raise StoreBusy("the connection has a transaction open: commit it, or give the crontab a connection of its own")
-    begin(connection)
+    (wait_ms,) = _rows(connection, "PRAGMA busy_timeout", [])[0].values()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        begin(connection)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
 
 def _some(values: list[Any]) -> list[list[Any]]:

@@ -1,13 +1,22 @@
 -- finish: writes changes of documents, each only while its score is still its fence; an empty word leaves or asks nothing.
 -- KEYS: the sorted set; ARGV: the prefix of the hashes, then for each: id, fence or '', sleep_until ('', 'null' or ms),
--- auto_remove ('', 0, 1), remove ('', 1). Returns: 1 or 0 for each: whether it matched.
+-- auto_remove ('', 0, 1), remove ('', 1). Returns for each: 1 if it matched, 2 if not, but it is as it
+-- was to become, else 0.
 local set = KEYS[1]
+local function is_so(score, key, sleep_until, remove)
+  if remove ~= '' then
+    return not score and redis.call('EXISTS', key) == 0
+  elseif sleep_until == 'null' then
+    return not score
+  end
+  return score and sleep_until ~= '' and tonumber(score) == tonumber(sleep_until)
+end
 local function finish(id, fence, sleep_until, auto_remove, remove)
   local key = ARGV[1] .. id
   local score = redis.call('ZSCORE', set, id)
   if fence ~= '' then
     if not score or tonumber(score) ~= tonumber(fence) then
-      return 0
+      return is_so(score, key, sleep_until, remove) and 2 or 0
     end
   elseif not score and redis.call('EXISTS', key) == 0 then
     return 0
