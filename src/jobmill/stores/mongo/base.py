@@ -14,7 +14,7 @@ from jobmill.stores.mongo import documents
 from jobmill.stores.mongo.documents import OURS
 from jobmill.stores.mongo.link import Connected, Document, Link
 from jobmill.stores.mongo.places import Place
-from jobmill.stores.mongo.values import date, ms_of, object_id
+from jobmill.stores.mongo.values import CODEC, date, ms_of, object_id
 
 T = TypeVar("T")
 #: What a server says to a hint that names no index.
@@ -44,7 +44,7 @@ class Base:
     async def _learn_time(self) -> Document:
         """The server's clock is the store's: ours is corrected by what lies between the two. What the server says."""
         began = time.monotonic()
-        said: Document = await self._here.database.command("hello")
+        said: Document = await self._here.database.command("hello", codec_options=CODEC)
         told = ms_of(said.get("localTime"))
         if told is not None and self._clock is None:
             # It looked at its clock somewhere between question and answer.

@@ -110,6 +110,8 @@ class Turn(Search):
             if is_written:
                 is_written = False
                 taken = self._hand_out(found, await self._got(found))
+                # What the server refused, and what came behind it, is to be had again.
+                self._store._in_hand.difference_update(_ids([*found.lost, *found.waiting]))
             else:
                 taken = await self._take_all(found, locked)
             if taken == len(found) and (taken == wanted or not self._is_cut):
@@ -164,15 +166,22 @@ class Turn(Search):
     async def _take_one(self, document: Document, is_lost: bool, locked: Locked | None) -> Document | None:
         """The job under our token. Where the server refuses to write that, nobody here tries again."""
         query = {"_id": document["_id"], **self._still(is_lost), **(locked.holds if locked else {})}
-        try:
-            return await self._store._here.jobs.find_one_and_update(
-                query, self._leased(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
-            )
-        except OperationFailure as error:
-            if is_away(error):
-                raise
-            self._store._refuse(document, str((error.details or {}).get("errmsg", error)))
-            return None
+        jobs = self._store._here.jobs
+        for turn in range(SENT):
+            try:
+                one = await jobs.find_one_and_update(
+                    query, self._leased(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
+                )
+            except PyMongoError as error:
+                if is_away(error) and turn < SENT - 1:
+                    continue
+                if is_away(error) or not isinstance(error, OperationFailure):
+                    raise
+                self._store._refuse(document, str((error.details or {}).get("errmsg", error)))
+                return None
+            # Sent again it finds what it has done already only by our token.
+            return one if one or not turn else await jobs.find_one({"_id": document["_id"], **self._mine()})
+        return None
 
     async def _got(self, found: Found) -> list[Document]:
         """Those of these jobs that have our token."""

@@ -88,6 +88,8 @@ def without_password(url: str) -> str:
     """A URL as messages may show it: options may hold secrets, too."""
     scheme, separator, rest = url.partition("://")
     credentials, at, host = rest.rpartition("@")
+    if not separator or "?" in credentials:  # who knows what is a password there
+        return f"{scheme.partition(':')[0]}://…"
     return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"
 
 

@@ -29,9 +29,9 @@ class Purges(Changes):
 
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port. The last n are counted among the jobs that are kept so."""
-        now_ms = self.now()
         with told_apart(self._place):
             await self._learn_time()  # nobody else asks while nothing runs
+            now_ms = self.now()
             await self._report_odd()
             await self._rearm(limit, now_ms)
             past = await self._too_old(limit + 1, now_ms)

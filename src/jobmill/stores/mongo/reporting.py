@@ -124,7 +124,7 @@ class Reports(Exchanges):
 
 
 def _cut(text: str) -> str:
-    return text.encode()[:LONGEST_LINE].decode(errors="ignore")
+    return text.encode(errors="replace")[:LONGEST_LINE].decode(errors="ignore")
 
 
 def _logged(id: ObjectId, lines: Sequence[str], now_ms: int) -> UpdateOne:
