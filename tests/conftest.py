@@ -38,8 +38,9 @@ SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
 
 #: Tests that take long on servers, by parts of their names.
+MODEL = "_sequence_of_verbs_"
 LONG = (
-    "_sequence_of_verbs_",
+    MODEL,
     "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
     "test_a_run_that_its_own_worker_overtakes",
 )
@@ -101,6 +102,7 @@ def _versions(store_name: str) -> Sequence[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out: set[pytest.Item] = set()
     for item in items:
         # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as is
         # what makes many round trips.
@@ -108,12 +110,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_older = any(_is_older(fixture, value) for fixture, value in params.items())
         if is_older or (params.get("store_name") in SERVERS and any(part in item.name for part in LONG)):
             item.add_marker(pytest.mark.slow)
+        if is_older and MODEL in item.name:
+            left_out.add(item)  # the statements are the same, and it is the longest of all
     chosen = config.getoption("--store")
-    if not chosen:
-        return
-    left_out = [item for item in items if not _is_for(item, chosen)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    if chosen:
+        left_out.update(item for item in items if not _is_for(item, chosen))
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _is_for(item: pytest.Item, chosen: Sequence[str]) -> bool:

@@ -32,7 +32,7 @@ GONE_S = 30.0
 
 PRODUCERS = 32
 KEYS = 100
-ROUNDS = 2
+ROUNDS = 1
 
 
 @asynccontextmanager

@@ -44,8 +44,8 @@ def used(jobs: Client) -> list[Usage]:
 
 
 @pytest.fixture
-def kept(store: Any, store_name: str, store_url: str) -> Kept:
-    """What stands in the table of the store, as plain SQL reads it."""
+async def kept(store: Any, store_name: str, store_url: str) -> Kept:
+    """What stands in the table of the store, as plain SQL reads it, in the order in which it was written."""
 
     async def sqlite() -> list[Usage]:
         return read(store.path)
@@ -56,6 +56,12 @@ def kept(store: Any, store_name: str, store_url: str) -> Kept:
         async with connected(store_url) as connection:
             return [Usage(**row) for row in await connection.fetch("SELECT * FROM jobmill.usage ORDER BY ctid")]
 
+    if store_name == "postgres":
+        from tests.servers.postgres import connected
+
+        # Room that rows of other tests have left would be taken in any order.
+        async with connected(store_url) as connection:
+            await connection.execute("TRUNCATE jobmill.usage")
     return {"sqlite": sqlite, "postgres": postgres}[store_name]
 
 

@@ -31,7 +31,9 @@ async def harness(mongo_standalone_url: str) -> AsyncIterator[MongoHarness]:
 
 @pytest.mark.slow  # the same statements as on a replica set: for the whole run
 class TestStandalone(StoreContract, ProcessContract):
-    """Everything but transactions."""
+    """Everything but transactions; long sequences of verbs are the same statements as on a replica set."""
+
+    test_every_long_sequence_of_verbs_follows_the_model = None  # type: ignore[assignment]
 
 
 async def test_it_is_said_once(mongo_standalone_url: str, caplog: pytest.LogCaptureFixture) -> None:
