@@ -37,12 +37,13 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
 
-#: Tests that take long on servers, by parts of their names.
+#: Tests that take long on servers, by parts of their ids.
 MODEL = "_sequence_of_verbs_"
 LONG = (
     MODEL,
     "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
-    "test_a_run_that_its_own_worker_overtakes",
+    "tests/metering/test_outcomes.py",
+    "::test_threads_",
 )
 
 #: Fixtures that name a version, and the store whose server it is.
@@ -108,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # what makes many round trips.
         params = callspec.params if (callspec := getattr(item, "callspec", None)) is not None else {}
         is_older = any(_is_older(fixture, value) for fixture, value in params.items())
-        if is_older or (params.get("store_name") in SERVERS and any(part in item.name for part in LONG)):
+        if is_older or (params.get("store_name") in SERVERS and any(part in item.nodeid for part in LONG)):
             item.add_marker(pytest.mark.slow)
         if is_older and MODEL in item.name:
             left_out.add(item)  # the statements are the same, and it is the longest of all

@@ -23,7 +23,7 @@ from tests.servers.postgres import connected
 from tests.servers.proxy import Proxy
 from tests.stores.meddling import locked, waiting_for_locks
 
-pytestmark = pytest.mark.stores("postgres")
+pytestmark = [pytest.mark.stores("postgres"), pytest.mark.slow]  # most of them wait for a server that does not answer
 
 DEADLINE_S = 0.2
 # Beyond the deadline, on a busy machine.
