@@ -26,6 +26,9 @@ LOCK_TIMEOUT_S = 30 * 60
 NOT_KEPT = Policy(keep_succeeded=Keep(last=0))
 RATE = RateLimit(10, 60_000)
 
+#: What a server adds to its answer when no majority has a write.
+NOT_REPLICATED = {"code": 64, "codeName": "WriteConcernFailed", "errmsg": "waiting for replication timed out"}
+
 
 class Scene:
     """A store of a clock that the test moves, and its collections as they are."""

@@ -28,6 +28,7 @@ from tests.servers.mongo import MongoReplicaSet
 from tests.stores.mongo_reviewing import (
     HOME,
     LOCK_TIMEOUT_S,
+    NOT_REPLICATED,
     RATE,
     Document,
     Scene,
@@ -43,7 +44,6 @@ pytestmark = pytest.mark.stores("mongo")
 PATIENCE_S = 5
 FAR_MS = 600_000
 LOST_ANSWER = {"code": 91, "codeName": "ShutdownInProgress", "errmsg": "the answer is lost"}
-NOT_REPLICATED = {"code": 64, "codeName": "WriteConcernFailed", "errmsg": "waiting for replication timed out"}
 
 
 @pytest.fixture
