@@ -88,6 +88,7 @@ async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
     """What the server did with the jobs within the block, by its own account; told after the block."""
     database = store._here.database
     done: list[Document] = []
+    await database.drop_collection("system.profile")
     await database.command("profile", 2)
     try:
         yield done

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Sequence
 
-from msgspec import Struct
-from pymongo import UpdateMany
+from msgspec import Struct, field
 from pymongo.errors import PyMongoError
 
 from jobmill.core import facts
@@ -16,6 +15,7 @@ from jobmill.stores.mongo.claiming import Turn
 from jobmill.stores.mongo.feeds import UNKNOWN, Known
 from jobmill.stores.mongo.finding import NOTHING, Found, Searched
 from jobmill.stores.mongo.link import is_away, told_apart
+from jobmill.stores.mongo.settling import Also
 
 log = logging.getLogger("jobmill")
 
@@ -34,12 +34,12 @@ class _First(Struct):
 
     turn: Turn | None = None
     found: Found = NOTHING
-    writes: list[UpdateMany] = []
+    also: Also = field(default_factory=Also)
 
     def free(self) -> Awaitable[int | None]:
         """Go on with what was found, or with what was taken of it by now."""
         assert self.turn is not None
-        return self.turn.free(None, None, self.found, is_written=bool(self.writes))
+        return self.turn.free(None, None, self.found, self.also)
 
 
 class Exchanges(Searched):
@@ -54,7 +54,7 @@ class Exchanges(Searched):
         with told_apart(self._place):
             first, known = await self._look(settlements, claim, now_ms)
             with self._taking(first.found):
-                settled = await self._settle(settlements, now_ms, first.writes, len(first.found))
+                settled = await self._settle(settlements, now_ms, first.also)
                 try:
                     if claim is not None:
                         done = {one.lease.id for one, how in zip(settlements, settled, strict=True) if how == "done"}
@@ -79,7 +79,7 @@ class Exchanges(Searched):
     ) -> tuple[_First, dict[str, Known]]:
         """What is set for the queues, and what may be claimed of the first, which the bulk that settles is to take.
 
-        So a busy worker's exchange is three round trips and one write that waits for a majority, not five and two.
+        So a busy worker's exchange is two round trips and one write that waits for a majority, not five and two.
         """
         queues = {one.lease.queue for one in settlements} | set(claim.queues if claim else ())
         if claim is None:
@@ -91,7 +91,7 @@ class Exchanges(Searched):
         if said.settings.paused or said.is_limited:
             return _First(), known
         turn.is_told = said.settings.feed
-        return _First(turn, found, turn.writes(found) if settlements else []), known
+        return _First(turn, found, Also(turn.writes(found), len(found)) if settlements else Also()), known
 
     async def _claim(
         self, claim: Claim, not_these: set[str], known: dict[str, Known], now_ms: int, got: _Got, first: _First

@@ -33,7 +33,7 @@ _FIRST = date(-(2**62))
 #: A claim could not be written into a `jobmill` of another program's that is one of these; and what has a document as
 #: its _id is nobody's job.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
-_WRITABLE = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
+_WRITABLE: Document = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
 MOST_REFUSED = 1_000
 MOST_REPORTED = 1_000
 
@@ -51,6 +51,8 @@ class Found(Struct, frozen=True):
     lost: list[Document]
     #: When the next one that waits is due, where that is known: it is now or before.
     next_due_ms: int | None
+    #: Whether all are whole documents in which nothing but their place in that order changes while they wait.
+    are_fresh: bool = False
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.lost)
@@ -71,13 +73,13 @@ class Searched(Settles):
         self._looked_for_ended: dict[str, float] = {}
         self._stale_from_ms = 0
         self._stale_every_ms = max(_STALE_AT_MOST_EVERY_MS, min(STALE_EVERY_MS, self._place.lock_timeout_ms // 2))
-        # What another claim of this process is just taking: to look for it would be in vain. And how many jobs are
-        # looked for right now: who looks at the same time finds the same ones.
         self._floors = Floors()
+        # What another claim of this process is just taking: to look for it would be in vain.
         self._in_hand: set[ObjectId] = set()
         # What the server refuses to write a claim into.
         self._refused: set[ObjectId] = set()
-        self._looked_for = 0
+        # Whether another process was quicker than the last claim.
+        self._are_others_quicker = False
 
     def _put_behind(self) -> None:
         """A job may wait that was due before others that were claimed already."""
@@ -132,6 +134,8 @@ class Search:
         self._look_again_ms: int | None = None
         # What an earlier look of this claim has got.
         self._handed: set[str] = set()
+        # Whether whole documents are asked for.
+        self._is_whole = False
         # Whether there was more than was asked for.
         self._is_cut = False
         # For which queues the first look is to learn what is set, and what it learnt.
@@ -142,15 +146,15 @@ class Search:
         """What may be claimed, in claim order and within the room of each name."""
         store = self._store
         # What is yet to be settled is not found; what this call made wait again may be.
-        settled = 0 if self._ask_known else len(self._not_these)
-        spare = settled + len(store._refused) + len(store._in_hand) + len(self._handed) + store._looked_for
+        spare = (0 if self._ask_known else len(self._not_these)) + len(self._handed)
         self._is_cut = False
-        store._looked_for += most
-        try:
+        # A claim of one reads it by find-and-modify; and what others may take first is not worth its payload.
+        self._is_whole = most > 1 and not store._are_others_quicker
+        # Who looks at the same time would find the same ones.
+        async with store._here.looking:
             waiting = [one for one in await self._waiting(most + 1, spare) if not self._is_another(one)]
-            lost = [] if len(waiting) > most and self._is_busy() else await self._lost(most + spare)
-        finally:
-            store._looked_for -= most
+            some = most + spare + len(store._in_hand) + len(store._refused)
+            lost = [] if len(waiting) > most and self._is_busy() else await self._lost(some)
         taken: list[Document] = []
         rooms = dict(self._rooms)
         left: Document | None = None
@@ -172,6 +176,7 @@ class Search:
             waiting=[one for one in taken if one["status"] == "pending"],
             lost=[one for one in taken if one["status"] == "processing"],
             next_due_ms=None if left is None else min(self._now_ms, ms_of(left["nextRunAt"]) or 0),
+            are_fresh=self._is_whole and all(map(_is_fresh, taken)),
         )
 
     def _is_busy(self) -> bool:
@@ -222,8 +227,9 @@ class Search:
 
     async def _waiting_of(self, query: Document, limit: int) -> list[Document]:
         store, jobs = self._store, self._store._here.jobs
+        shown = None if self._is_whole else _PLACE
         return await store._hinted(
-            indexes.CLAIM, lambda hint: jobs.find(query, _PLACE, **_at_once(limit), **hint).sort(ORDER).to_list()
+            indexes.CLAIM, lambda hint: jobs.find(query, shown, **_at_once(limit), **hint).sort(ORDER).to_list()
         )
 
     async def _waiting_and_known(self, query: Document, limit: int) -> list[Document]:
@@ -234,7 +240,7 @@ class Search:
             {"$match": query},
             {"$sort": dict(ORDER)},
             {"$limit": limit},
-            {"$project": _PLACE},
+            *(() if self._is_whole else ({"$project": _PLACE},)),
             {"$unionWith": {"coll": QUEUES, "pipeline": known}},
         ]
 
@@ -249,7 +255,10 @@ class Search:
     def _due(self, names: tuple[str, ...], from_ms: int | None) -> Document:
         """Jobs of these names that are due, and were not before then."""
         due = {"$lte": date(self._now_ms)} if from_ms is None else {"$gte": date(from_ms), "$lte": date(self._now_ms)}
-        return {**self._waits(names), "nextRunAt": due, **_WRITABLE}
+        # Left out by the server: what is in hand may be large, and would be read in vain.
+        others = [*self._store._in_hand, *self._store._refused]
+        id = {**_WRITABLE["_id"], "$nin": others} if others else _WRITABLE["_id"]
+        return {**self._waits(names), "nextRunAt": due, **_WRITABLE, "_id": id}
 
     def _waits(self, names: Sequence[str]) -> Document:
         # In the home queue the field is missing. To ask for null would be two ranges of the index, which the server
@@ -319,6 +328,14 @@ class Search:
             return None
         due_ms = await self._oldest(self._names, self._now_ms if later else None, later=later)
         return min((one for one in (due_ms, self._look_again_ms) if one is not None), default=None)
+
+
+def _is_fresh(document: Document) -> bool:
+    """Whether a job that waits was never claimed and comes only once, so that what is known of it stays so."""
+    ours, errors = documents.ours_of(document), document.get("failCount")
+    is_new = isinstance(errors, int | float) and not isinstance(errors, bool) and errors == 0 and "claims" not in ours
+    comes_again = document.get("repeatInterval") or "rule" in ours
+    return document["status"] == "pending" and is_new and not comes_again and "leaseExpiresAt" not in document
 
 
 def _at_once(limit: int) -> dict[str, Any]:

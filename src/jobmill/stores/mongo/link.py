@@ -80,6 +80,8 @@ class Connected:
         self.queues: Collection = self.database[QUEUES]
         self.events: Collection = self.database[EVENTS]
         self.logs: Collection = self.database[LOGS]
+        #: Held by the claim that looks for jobs.
+        self.looking = asyncio.Lock()
 
     async def close(self) -> None:
         """Give all connections back. A server that does not answer is not waited for: then it is not asked again."""

@@ -63,15 +63,20 @@ def guard(token: str, claimed_by: str, now_ms: int) -> Document:
     }
 
 
+class Also(Struct):
+    """What goes along in a bulk that settles, and may match so many; it must bear being written twice."""
+
+    writes: Sequence[Write] = ()
+    matching: int = 0
+    #: Afterwards: whether it is known to have matched them all.
+    has_matched: bool = False
+
+
 class Settles(Enqueues):
     """The first half of an exchange."""
 
-    async def _settle(
-        self, settlements: Sequence[Settlement], now_ms: int, also: Sequence[Write] = (), matching: int = 0
-    ) -> list[Settled]:
-        """Write what was decided; an answer for each in order. What also is to be written, and may match so many, goes
-        along: it must bear being written twice.
-        """
+    async def _settle(self, settlements: Sequence[Settlement], now_ms: int, also: Also) -> list[Settled]:
+        """Write what was decided; an answer for each in order."""
         if not settlements:
             return []
         held = await self._located([one.lease for one in settlements])
@@ -94,9 +99,8 @@ class Settles(Enqueues):
             for n, (settlement, one) in enumerate(zip(settlements, held, strict=True))
             if one is not None and first.get(settlement.lease.id, n) != n
         ]
-        bulks = [(meant, also, matching), *(([one], (), 0) for one in rest)]
-        for some, more, matches in bulks:
-            for n, answer in (await self._settle_each(some, now_ms, more, matches)).items():
+        for some, more in [(meant, also), *(([one], Also()) for one in rest)]:
+            for n, answer in (await self._settle_each(some, now_ms, more)).items():
                 answers[n] = answer
         return answers
 
@@ -115,17 +119,18 @@ class Settles(Enqueues):
         return held
 
     async def _settle_each(
-        self, meant: list[tuple[int, Settlement, Held]], now_ms: int, also: Sequence[Write], matching: int
+        self, meant: list[tuple[int, Settlement, Held]], now_ms: int, also: Also
     ) -> dict[int, Settled]:
         mark = new_object_id()
         bulk = _Bulk()
         for n, settlement, held in meant:
             bulk.add(n, settlement, held, mark, now_ms)
-        writes = [*bulk.writes(now_ms), *also]
+        writes = [*bulk.writes(now_ms), *also.writes]
         if not writes:
             return {}
         ids = [held.locator.id for *_, held in meant]
-        written = await self._write(writes, len(meant) + matching, mark, ids, len(writes) - len(also))
+        written = await self._write(writes, len(meant) + also.matching, mark, ids, len(writes) - len(also.writes))
+        also.has_matched = written.done is None
         answers: dict[int, Settled] = {}
         for n, _, held in meant:
             why = next((written.errors[place] for place in bulk.places[n] if place in written.errors), None)
