@@ -56,7 +56,7 @@ class Scale(Struct, frozen=True, kw_only=True):
 FULL = Scale(
     quick=False,
     rounds=5,
-    total_s=38 * 60,
+    total_s=39 * 60,
     run_s=20,
     enqueue_jobs=2_000,
     bulk_jobs=50_000,
@@ -139,7 +139,7 @@ SECONDS: dict[str, float] = {
     "written": 85,
     "limit": 60,
     "load": 105,
-    "mongo drain": 210,
+    "mongo drain": 270,
     "mongo enqueue": 40,
     "mongo pickup": 35,
     "mongo depth": 95,

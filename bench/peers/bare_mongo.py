@@ -24,9 +24,9 @@ from jobmill.stores.mongo.values import date
 ABOUT = About(
     name="bare loop on MongoDB",
     package=None,
-    settings="the store's three statements as it sent them once (find, settle 50 + claim 50 in one bulk, read; or 25, "
-    "two in flight), by pymongo's aggregate, bulk_write and find, with new ids; each begins where the last claimed job "
-    "was due; of a job only its id and due time are looked at; uvloop",
+    settings="the store's two statements as it sent them once (find, settle 50 + claim 50 in one bulk; or 25, two in "
+    "flight), by pymongo's aggregate and bulk_write, with new ids; each begins where the last claimed job was due; "
+    "of a job only its id and due time are looked at; uvloop",
     guarantee="–",
 )
 
@@ -38,14 +38,14 @@ Document = dict[str, Any]
 
 
 class Sent(monitoring.CommandListener):
-    """The last aggregate, update and find that a client has sent."""
+    """The last aggregate and update that a client has sent."""
 
     def __init__(self) -> None:
         self.commands: dict[str, Document] = {}
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         """Kept as it is: pymongo may go on with it."""
-        if event.command_name in ("aggregate", "update", "find"):
+        if event.command_name in ("aggregate", "update"):
             self.commands[event.command_name] = deepcopy(dict(event.command))
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
@@ -58,14 +58,14 @@ class Sent(monitoring.CommandListener):
 class Flight:
     """One exchange after the other, in the words of one that the store has sent."""
 
-    def __init__(self, here: Connected, sent: Mapping[str, Document], batch: int, in_hand: set[Any], most: int) -> None:
-        self._jobs = here.jobs
-        look, self._got = sent["aggregate"], sent["find"]
+    def __init__(self, here: Connected, sent: Mapping[str, Document], batch: int, in_hand: set[Any]) -> None:
+        self._here = here
+        look = sent["aggregate"]
         self._stages, self._hint = look["pipeline"], look["hint"]
-        self._stages[_stage(self._stages, "$limit")]["$limit"] = most
-        self._size = most + 2
+        self._size = batch + 3
         self._settle, self._claim = sent["update"]["updates"]
         self._batch = batch
+        #: What another flight is just taking.
         self._in_hand = in_hand
         self._held: list[Any] = []
 
@@ -73,14 +73,15 @@ class Flight:
         """Until nothing waits any more; how many were settled."""
         done = 0
         while True:
-            found = await self._look()
-            ids = [one["_id"] for one in found if one["_id"] not in self._in_hand][: self._batch]
+            async with self._here.looking:
+                found = await self._look()
+                ids = [one["_id"] for one in found][: self._batch]
+                self._in_hand.update(ids)
             if not ids and not self._held:
                 return done
-            self._in_hand.update(ids)
             done += await self._write(ids)
             self._in_hand.difference_update(ids)
-            self._held = await self._read(ids) if ids else []
+            self._held = ids
             if ids:
                 self._due["$gte"] = found[0]["nextRunAt"]
 
@@ -91,30 +92,23 @@ class Flight:
 
     async def _look(self) -> list[Document]:
         self._due["$lte"] = date(time.time_ns() // 1_000_000)
-        answer = await self._jobs.aggregate(self._stages, batchSize=self._size, hint=self._hint)
+        self._stages[0]["$match"]["_id"]["$nin"] = list(self._in_hand)
+        answer = await self._here.jobs.aggregate(self._stages, batchSize=self._size, hint=self._hint)
         return [one for one in await answer.to_list() if "nextRunAt" in one]
 
     async def _write(self, ids: Sequence[Any]) -> int:
-        """Settle what is held and claim these; how many were settled."""
+        """Settle what is held and claim these, all of them: nobody else is there; how many were settled."""
         wanted = [(self._settle, self._held), (self._claim, ids)]
         writes = [UpdateMany(_of(one["q"], own), one["u"], hint=one["hint"]) for one, own in wanted if own]
-        result = await self._jobs.bulk_write(writes, ordered=False)
-        if result.matched_count < len(self._held):
-            raise RuntimeError(f"expected {len(self._held)} jobs to be settled, got {result.matched_count}")
+        result = await self._here.jobs.bulk_write(writes, ordered=False)
+        expected = len(self._held) + len(ids)
+        if result.matched_count != expected:
+            raise RuntimeError(f"expected {expected} jobs to be settled or claimed, got {result.matched_count}")
         return len(self._held)
-
-    async def _read(self, ids: Sequence[Any]) -> list[Any]:
-        """Those of these that this flight has got."""
-        found = self._jobs.find(_of(self._got["filter"], ids), hint=self._got["hint"], batch_size=len(ids) + 1)
-        return [one["_id"] for one in await found.to_list()]
 
 
 def _of(query: Document, ids: Sequence[Any]) -> Document:
     return {**query, "_id": {"$in": ids}}
-
-
-def _stage(stages: Sequence[Document], name: str) -> int:
-    return next(number for number, stage in enumerate(stages) if name in stage)
 
 
 @on_uvloop
@@ -125,8 +119,7 @@ async def drain(url: str, batch: int, flights: int) -> Ran:
     here = Connected(place)
     await here.jobs.find_one({})
     in_hand: set[Any] = set()
-    flying = [Flight(here, await _sent(url, batch, f"{n:032x}"), batch, in_hand, batch * flights + 1)
-              for n in range(flights)]  # fmt: skip
+    flying = [Flight(here, await _sent(url, batch, f"{n:032x}"), batch, in_hand) for n in range(flights)]
     with metering() as watch:
         ran = watch.ran(sum(await asyncio.gather(*(one.fly() for one in flying))))
     await here.close()
