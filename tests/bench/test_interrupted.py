@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 #: Of a turn that begins when the one before it has been measured.
 SECOND = b"50 callers"

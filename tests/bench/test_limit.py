@@ -21,6 +21,8 @@ from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.stores.postgres.exchanging import Batch
 from jobmill.stores.redis.handing import Handed
 
+pytestmark = pytest.mark.slow
+
 JOBS = 230
 
 

@@ -21,7 +21,6 @@ from bench.metering import followed
 from bench.mongo.contenders import AGENDA, AGENDA_AS_IT_COMES, AGENDA_OFTEN, FULL, LEAN, MONQUE, PEERS, filled
 from bench.mongo.copies import multiply_finished
 from bench.mongo.ground import MONGO
-from bench.peers.node import STAMP
 from bench.peers.peer import Peer
 from bench.recovery import again
 from bench.scale import QUICK
@@ -45,8 +44,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(params=PEERS, ids=lambda peer: peer.name)
 def peer(request: pytest.FixtureRequest) -> Peer:
     chosen: Peer = request.param
-    if chosen is AGENDA and not STAMP.exists():
-        pytest.skip("Agenda is not installed; `python3 dev.py bench` installs it")
+    if (why := chosen.missing()) is not None:
+        pytest.skip(why)
     return chosen
 
 
