@@ -15,7 +15,7 @@ from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios, to
 from bench.lab import Lab, Turn
 from bench.metering import CLIENT, SERVER
 from bench.mongo.contenders import AGENDA, AGENDA_AS_IT_COMES, AGENDA_OFTEN, FULL, LEAN, MONQUE, PEERS, filled
-from bench.mongo.metered import record_metered
+from bench.mongo.metered import metered, record, record_metered
 from bench.ours import mongo as ours
 from bench.peers.peer import Peer
 
@@ -29,6 +29,8 @@ FEW = f"{MANY} slots, few jobs"
 RATES = {1: (350, 280), 10: (1_600, 500), 50: (4_300, 600), 200: (8_000, 650)}
 #: Each takes a minute, most of it the loop's.
 MOST_ROUNDS = 3
+#: Of so many runs of ours in a round the median counts.
+RUNS = 3
 
 #: Given url, jobs.
 Begin = Callable[[str, int], Child[Ran]]
@@ -97,10 +99,22 @@ def _drain(lab: Lab, sizes: Sizes, drain: Drain, _: Path) -> None:
         with filled(lab, drain.peer, jobs) as url:
             return record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
 
-    if drain.is_judged:
+    if drain.is_judged and drain.peer is LEAN and not lab.scale.quick:
+        _drain_often(lab, drain)
+    elif drain.is_judged:
         run(lab.scale.mongo_slow_jobs if is_peer else lab.scale.mongo_jobs)
     else:
         sizes.run(drain.name, run, rate=RATES[drain.slots][is_peer])
+
+
+def _drain_often(lab: Lab, drain: Drain) -> None:
+    """Ours is over in seconds, and this machine may be slow just then; the loop takes most of a minute."""
+    runs = []
+    for _ in range(RUNS):
+        with filled(lab, drain.peer, lab.scale.mongo_jobs) as url:
+            runs.append(metered(lab, drain.start(url, lab.scale.mongo_jobs)))
+    ran, server_s = sorted(runs, key=lambda one: one[0].seconds)[RUNS // 2]
+    record(lab, drain.what, drain.who, ran, server_s)
 
 
 def verdicts(results: Results) -> list[Verdict]:
