@@ -16,15 +16,21 @@ import click
 from msgspec import structs
 from rich.console import Console
 
-from bench import machine
+from bench import ceiling, guarantees, machine
 from bench.child import Broken
+from bench.contenders import is_there
+from bench.crontab import contenders as on_crontab
 from bench.figures import Results
-from bench.lab import Lab
+from bench.grounds import GROUNDS, grounds
+from bench.lab import RUN_IS_OVER, Lab
 from bench.measures import KINDS, MEASURES, chosen
 from bench.ours import about
 from bench.ours import crontab as our_crontab
 from bench.peers import (
     agenda_mongo,
+    bare_mongo,
+    bare_postgres,
+    bare_redis,
     bare_sqlite,
     bullmq_node_redis,
     graphile_postgres,
@@ -37,8 +43,9 @@ from bench.peers.about import About
 from bench.postgres import contenders as on_postgres
 from bench.redis import contenders as on_redis
 from bench.report import Report, show, write
-from bench.scale import FULL, QUICK, Scale
+from bench.scale import FULL, QUICK, QUICK_SECONDS, Scale, seconds
 from bench.servers import Servers
+from bench.timetable import Timetable
 from bench.watch import Watch
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,13 +53,22 @@ STORES = ("sqlite", "memory", "postgres", "redis", "mongo", "crontab")
 CONTENDERS = {
     "sqlite": (about.ON_SQLITE, bare_sqlite.ABOUT, huey_sqlite.ABOUT),
     "memory": (),
-    "postgres": (about.ON_POSTGRES, *(peer.about for peer in on_postgres.PLAIN if peer is not on_postgres.OURS)),
-    "redis": (about.ON_REDIS, *(peer.about for peer in on_redis.PEERS if peer is not on_redis.OURS)),
-    "mongo": (about.ON_MONGO, monque_mongo.ABOUT, agenda_mongo.ABOUT),
+    "postgres": (
+        about.ON_POSTGRES,
+        bare_postgres.ABOUT,
+        *(peer.about for peer in on_postgres.PLAIN if peer is not on_postgres.OURS),
+    ),
+    "redis": (
+        about.ON_REDIS,
+        bare_redis.ABOUT,
+        ceiling.ABOUT,
+        *(peer.about for peer in on_redis.PEERS if peer is not on_redis.OURS),
+    ),
+    "mongo": (about.ON_MONGO, bare_mongo.ABOUT, monque_mongo.ABOUT, agenda_mongo.ABOUT),
     "crontab": (our_crontab.ABOUT, mongodb_cron.ABOUT),
 }
 #: All of a name, or what stands before its first comma, for all that have it.
-NAMES = [peer.name for peer in (*on_redis.PEERS[1:], *on_postgres.PLAIN[1:])]
+NAMES = [peer.name for ground in GROUNDS for peer in ground.peers if peer is not ground.ours]
 NAMES += [peer.name for peer in (monque_mongo.ABOUT, agenda_mongo.ABOUT, mongodb_cron.ABOUT)]
 PEERS = sorted({*NAMES, *(name.partition(",")[0] for name in NAMES)})
 ON_NODE = {
@@ -61,6 +77,11 @@ ON_NODE = {
     "mongo": agenda_mongo.ABOUT.name,
     "crontab": mongodb_cron.ABOUT.name,
 }
+#: Of the rest there is as much in a quick run as was asked for.
+FIRST_LOOK = (
+    "drain, enqueue and pickup beside the peers that our targets name, the drain at one number of slots beside all; "
+    "other measures, and peers in more than that, only when they are named"
+)
 INTERRUPTED = 130
 #: Where stdout is no terminal.
 WIDTH = 150
@@ -69,11 +90,11 @@ Folder = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Less of everything, within three minutes; for a first look.")
+@click.option("--quick", is_flag=True, help=f"A first look, within three minutes: {FIRST_LOOK}.")
 @click.option("--store", "stores", multiple=True, type=click.Choice(STORES), help="Only this store; repeatable.")
 @click.option("--measure", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this; repeatable.")
-@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="On servers only this; repeatable.")
-@click.option("--rounds", type=click.IntRange(1), help=f"How often each has its turn ({FULL.rounds}; {QUICK.rounds}).")
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Beside us only this; repeatable.")
+@click.option("--rounds", type=click.IntRange(1), help=f"At most so often ({FULL.rounds}; {QUICK.rounds}).")
 @click.option("--seed", default=1, show_default=True, help="For the gaps between single enqueues.")
 @click.option("--dir", "place", type=Folder, help="Where the databases lie meanwhile: a disk that counts.")
 @click.option("--out", type=Folder, help="Keep the results here; those of all measures in full go to bench/results.")
@@ -97,7 +118,10 @@ def main(
         scale = structs.replace(scale, rounds=rounds)
     if out is None and not (quick or kinds or peers):
         out = RESULTS
-    sys.exit(_bench(scale, stores or STORES, chosen(kinds or KINDS, stores or STORES), peers, seed, place, out))
+    names = chosen(kinds or KINDS, stores or STORES)
+    if quick and not kinds:
+        names = [name for name in names if name in QUICK_SECONDS]
+    sys.exit(_bench(scale, stores or STORES, names, peers, seed, place, out))
 
 
 def _bench(
@@ -119,7 +143,7 @@ def _bench(
     ):
         described = machine.describe(Path(folder))
         labs = {name: Lab(name, scale, stores, seed, Path(folder), results, watch, servers, peers) for name in names}
-        interrupted = _measure(labs, results, watch)
+        interrupted = _measure(labs, scale, results, watch)
         described |= servers.describe() | _on_node(stores, labs, results)
     described["load average"] += f" before, {machine.load()} after"
     _judge(names, results)
@@ -135,10 +159,12 @@ def _bench(
             machine=described,
             scale=scale,
             contenders=tuple(_contenders(stores, labs)),
-            measures={name: MEASURES[name].about for name in names},
+            measures={name: _about(name, lab) for name, lab in labs.items()},
             verdicts=results.verdicts,
             figures=results.figures,
             faults=results.faults,
+            missing=results.missing,
+            guarantees={store: guarantees.words(CONTENDERS[store]) for store in stores},
         )
         name = report.date if set(stores) == set(STORES) else "-".join([report.date, *stores])
         console.print("", *write(report, out, name), sep="\n")
@@ -169,26 +195,57 @@ def _incomplete(interrupted: bool, results: Results) -> str | None:
     return "; ".join([*missing, *(f"{name} broke" for name in results.faults)]) or None
 
 
-def _measure(labs: dict[str, Lab], results: Results, watch: Watch) -> bool:
+def _about(name: str, lab: Lab) -> str:
+    """What a measure measures, and how often that was done."""
+    rounds = f"; {lab.rounds} round{'s' * (lab.rounds > 1)} in {lab.took_s:.0f} s" if lab.rounds else ""
+    return MEASURES[name].about + rounds
+
+
+def _measure(labs: dict[str, Lab], scale: Scale, results: Results, watch: Watch) -> bool:
     """All measures, also after one broke; whether somebody interrupted."""
     try:
+        for lab in list(labs.values())[:1]:
+            _find_peers(lab)
+        planned = {name: seconds(scale, name) for name in labs}
+        watch.plan(planned)
+        timetable = Timetable(planned, scale.total_s)
         for name, lab in labs.items():
             watch.measure(name)
-            try:
-                MEASURES[name].run(lab)
-            except Broken as error:
-                results.fault(name, str(error))
-            except Exception:
-                results.fault(name, traceback.format_exc())
+            lab.budget = timetable.begin(name)
+            if lab.budget.is_run_over():
+                results.missing[name] = RUN_IS_OVER
+            else:
+                _run(name, lab)
     except KeyboardInterrupt:
         return True
     return False
 
 
+def _find_peers(lab: Lab) -> None:
+    """Who is wanted is installed before the time runs; who cannot be had is known from then on."""
+    for ground in grounds(lab):
+        for peer in ground.peers:
+            is_there(lab, peer)
+    if "crontab" in lab.stores:
+        is_there(lab, on_crontab.NODE)
+
+
+def _run(name: str, lab: Lab) -> None:
+    began = time.monotonic()
+    try:
+        MEASURES[name].run(lab)
+    except Broken as error:
+        lab.results.fault(name, str(error))
+    except Exception:
+        lab.results.fault(name, traceback.format_exc())
+    finally:
+        lab.took_s = time.monotonic() - began
+
+
 def _judge(names: Sequence[str], results: Results) -> None:
     for name in names:
         if results.of(name):
-            results.verdicts += MEASURES[name].verdicts(results)
+            results.verdicts += [structs.replace(one, measure=name) for one in MEASURES[name].verdicts(results)]
 
 
 if __name__ == "__main__":

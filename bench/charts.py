@@ -10,9 +10,10 @@ from bench.axes import Axis, ByPowers, FromNought, short
 from bench.svg import FAINT, GRID, INK, SIZE, Drawing, width_of
 
 OURS, THEIRS = "#2f6fde", "#a3b1bf"
+OURS_DARK, THEIRS_DARK = "#1b4699", "#6b7a88"
 #: Of curves, which have to be told apart by their colours.
 COLOURS = ("#d9480f", "#2b8a3e", "#9c36b5", "#0b7285", "#c2255c", "#846358", "#5c940d", "#495057", "#a87b00", "#212529")
-WIDTH, MARGIN, TOP = 760.0, 20.0, 62.0
+WIDTH, WIDE, MARGIN, TOP = 760.0, 960.0, 20.0, 62.0
 ROW, THICK = 24.0, 14.0
 PLOT = 300.0
 #: Between the labels at the ends of curves.
@@ -27,6 +28,10 @@ class Bar(Struct, frozen=True):
     least: float
     most: float
     is_ours: bool
+    #: A part of the value that is drawn darker.
+    part: float | None = None
+    #: There is no value, only a word about that; the bar is hollow.
+    note: str | None = None
 
 
 class Panel(Struct, frozen=True):
@@ -53,23 +58,47 @@ class Curve(Struct, frozen=True):
     is_ours: bool
 
 
-def bars(title: str, unit: str, panels: Sequence[Panel]) -> str:
-    """Panels below each other, each with an axis of its own that begins at nought."""
-    drawing = _begun(title, f"{unit}; the thin line is from the least to the most of the rounds")
-    left = MARGIN + max(width_of(bar.label) for panel in panels for bar in panel.bars) + 10
-    right = WIDTH - MARGIN - 60
+def bars(title: str, unit: str, panels: Sequence[Panel], columns: int = 1) -> str:
+    """Panels in rows of so many, each with an axis of its own that begins at nought."""
+    has_rounds = any(bar.most > bar.least for panel in panels for bar in panel.bars)
+    told = "; a thin line is from the least to the most of several rounds" if has_rounds else ""
+    width = WIDTH if columns == 1 else WIDE
+    drawing = _begun(title, unit + told, width)
+    rooms = [_room(panels[n::columns], n, (width - MARGIN) / columns) for n in range(min(columns, len(panels)))]
     y = TOP
-    for panel in panels:
-        axis = FromNought(max(bar.most for bar in panel.bars))
-        if panel.title:
-            drawing.text(MARGIN, y + 12, panel.title, bold=True)
-            y += 22
-        bottom = y + ROW * len(panel.bars)
-        _ticks_below(drawing, axis, left, right, y, bottom)
-        for number, bar in enumerate(panel.bars):
-            _bar(drawing, axis, bar, left, right, y + ROW * number + ROW / 2)
-        y = bottom + 40
+    for first in range(0, len(panels), columns):
+        row = zip(panels[first : first + columns], rooms, strict=False)
+        y = 40 + max(_panel(drawing, panel, room, y) for panel, room in row)
     return drawing.done(y - 10)
+
+
+class _Room(Struct, frozen=True):
+    """Across: where the titles of a column begin, and where its bars begin and end."""
+
+    titles: float
+    left: float
+    right: float
+
+
+def _room(panels: Sequence[Panel], column: int, width: float) -> _Room:
+    titles = MARGIN + column * width
+    shown = [bar for panel in panels for bar in panel.bars]
+    behind = 60 if all(bar.part is None for bar in shown) else 100
+    return _Room(titles, titles + max(width_of(bar.label) for bar in shown) + 10, titles + width - MARGIN - behind)
+
+
+def _panel(drawing: Drawing, panel: Panel, room: _Room, y: float) -> float:
+    """How far down it goes."""
+    left, right = room.left, room.right
+    axis = FromNought(max(bar.most for bar in panel.bars))
+    if panel.title:
+        drawing.text(room.titles, y + 12, panel.title, bold=True)
+        y += 22
+    bottom = y + ROW * len(panel.bars)
+    _ticks_below(drawing, axis, left, right, y, bottom)
+    for number, bar in enumerate(panel.bars):
+        _bar(drawing, axis, bar, left, right, y + ROW * number + ROW / 2)
+    return bottom
 
 
 def _bar(drawing: Drawing, axis: Axis, bar: Bar, left: float, right: float, y: float) -> None:
@@ -77,10 +106,17 @@ def _bar(drawing: Drawing, axis: Axis, bar: Bar, left: float, right: float, y: f
         return left + (right - left) * axis.at(value)
 
     drawing.text(left - 8, y + 4.5, bar.label, anchor="end", bold=bar.is_ours)
+    if bar.note is not None:
+        drawing.box(left, y - THICK / 2, right - left, THICK, OURS if bar.is_ours else THEIRS)
+        drawing.text(left + 8, y + 4, bar.note, size=12, bold=bar.is_ours)
+        return
     drawing.bar(left, y - THICK / 2, at(bar.value) - left, THICK, OURS if bar.is_ours else THEIRS)
+    if bar.part is not None:
+        drawing.bar(left, y - THICK / 2, at(bar.part) - left, THICK, OURS_DARK if bar.is_ours else THEIRS_DARK)
     if bar.most > bar.least:
         drawing.line(at(bar.least), y, at(bar.most), y, stroke=INK, width=1.2)
-    drawing.text(at(bar.most) + 7, y + 4.5, short(bar.value), bold=bar.is_ours)
+    told = short(bar.value) if bar.part is None else f"{short(bar.part)} – {short(bar.value)}"
+    drawing.text(at(bar.most) + 7, y + 4.5, told, bold=bar.is_ours)
 
 
 def ranges(title: str, unit: str, ends: tuple[str, str], rows: Sequence[Range]) -> str:
@@ -162,8 +198,8 @@ def _spread(heights: Sequence[float], room: tuple[float, float]) -> list[float]:
     return [height + above if above > 0 else height for height in moved]
 
 
-def _begun(title: str, unit: str) -> Drawing:
-    drawing = Drawing(WIDTH, title)
+def _begun(title: str, unit: str, width: float = WIDTH) -> Drawing:
+    drawing = Drawing(width, title)
     drawing.text(MARGIN, 27, title, size=16, bold=True)
     drawing.text(MARGIN, 46, unit, size=12, fill=FAINT)
     return drawing

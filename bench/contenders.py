@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from msgspec import Struct
+from typing import Protocol
 
 from bench.lab import Lab
-from bench.peers.peer import Peer
 
 #: We are measured whoever else is asked for: each name of ours begins so.
 OURS = "jobmill"
 
 
-class Contender(Struct, frozen=True):
-    """Who is measured on MongoDB, where each measure knows how each of them is run."""
+class Contender(Protocol):
+    """What there is to know of a `Peer`, or of whom a measure runs in its own way, before anything is run."""
 
-    name: str
-    #: Why it cannot be measured, if it cannot.
-    missing: Callable[[], str | None]
-    #: Make what it keeps its jobs in at this URL, and so many jobs.
-    fill: Callable[[str, int], None]
+    @property
+    def name(self) -> str:
+        """As it stands in the tables."""
+
+    @property
+    def missing(self) -> Callable[[], str | None]:
+        """Tells why it cannot be measured, if it cannot."""
 
 
-def is_there(lab: Lab, peer: Peer | Contender) -> bool:
+def is_there(lab: Lab, contender: Contender) -> bool:
     """Whether it was asked for and can be measured; if it cannot, the report says why."""
-    if not peer.name.startswith(OURS) and not lab.wants(peer.name):
+    if not contender.name.startswith(OURS) and not lab.wants(contender.name):
         return False
-    lab.prepare(f"looking for {peer.name}")
-    why = peer.missing()
+    lab.prepare(f"looking for {contender.name}")
+    why = contender.missing()
     if why is not None:
-        lab.results.missing[peer.name] = why
+        lab.results.missing[contender.name] = why
     return why is None

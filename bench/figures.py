@@ -47,6 +47,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     target: str
     measured: str
     met: bool | None
+    #: Whose verdict it is; the harness says so.
+    measure: str = ""
 
     @property
     def word(self) -> str:

@@ -11,9 +11,10 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from bench import guarantees, reasons
 from bench.figures import Figure, Results, Verdict
 from bench.peers.about import About
-from bench.plots import Picture, plots, write_beside
+from bench.plots import OVERVIEW, Picture, plots, write_beside
 from bench.scale import Scale
 
 COLOURS = {"met": "green", "missed": "red", "reported": "dim", "–": "dim"}
@@ -36,6 +37,10 @@ class Report(Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict]
     figures: list[Figure]
     faults: dict[str, str]
+    #: Who or what was asked for and is not here, and why.
+    missing: dict[str, str] = {}
+    #: By store and contender, in one word, what stands beside the figures.
+    guarantees: dict[str, dict[str, str]] = {}
 
 
 def show(console: Console, results: Results) -> None:
@@ -75,15 +80,16 @@ def _plain(report: Report) -> Any:
 
 
 def _page(report: Report, name: str, pictures: Sequence[Picture]) -> str:
-    parts = [f"# Benchmark of {report.date}\n", _head(report)]
-    rows = [(one.what, one.target, one.measured, one.word) for one in report.verdicts]
-    parts += ["## Targets\n", _table([("figure", "target", "measured: median (least – most)", ""), *rows])]
+    parts = [f"# Benchmark of {report.date}\n", _head(report), *_shown(pictures, OVERVIEW, name)]
+    rows = [(one.measure, one.what, one.target, one.measured, one.word) for one in report.verdicts]
+    head = ("measure", "figure", "target", "measured: median (least – most)", "")
+    parts += ["## Targets\n", _table([head, *rows])]
+    parts += ["## What is missed, and why\n", _missed(report.verdicts), "## What is not here\n", _not_here(report)]
     for measure, about in report.measures.items():
         own = [figure for figure in report.figures if figure.measure == measure]
-        parts.append(f"## {measure.capitalize()}: {about}\n")
-        parts += [f"![{one.title}]({one.file_name(name)})\n" for one in pictures if one.measure == measure]
+        parts += [f"## {measure.capitalize()}: {about}\n", *_shown(pictures, measure, name)]
         if own:
-            parts.append(_table(_rows(own)))
+            parts.append(_table(_with_guarantees(_rows(own), report, measure)))
         if measure in report.faults:
             parts.append(f"This measure broke:\n\n```\n{report.faults[measure]}\n```\n")
     parts += ["## Contenders\n", _table(_contenders(report.contenders))]
@@ -93,6 +99,10 @@ def _page(report: Report, name: str, pictures: Sequence[Picture]) -> str:
     return "\n".join(parts)
 
 
+def _shown(pictures: Sequence[Picture], measure: str, name: str) -> list[str]:
+    return [f"![{one.title}]({one.file_name(name)})\n" for one in pictures if one.measure == measure]
+
+
 def _head(report: Report) -> str:
     kind = "A quick run" if report.scale.quick else "A full run"
     note = f" **Incomplete: {report.incomplete}.**" if report.incomplete else ""
@@ -100,9 +110,38 @@ def _head(report: Report) -> str:
         f"{kind} of {report.minutes:.0f} minutes on {', '.join(report.stores)}, seed {report.seed}, made by "
         f"`python3 dev.py bench`.{note} "
         "Contenders alternate within each round, and every run is a fresh process. Ratios are taken round by round; "
-        "what stands in a table is the median of the rounds, with the least and the most in brackets. CPU is that of "
-        "the process that does the work, all threads; the server's is that of all its processes.\n"
+        "what stands in a table is the median of the rounds, with the least and the most in brackets. A figure without "
+        "brackets was measured once: so are most peers that no target names. CPU is that of the process that does the "
+        "work, all threads; the server's is that of all its processes. The last column says in a word what becomes of "
+        "running jobs when their worker is killed: kept, repeated (by time alone) or lost; see Contenders.\n"
     )
+
+
+def _missed(verdicts: Sequence[Verdict]) -> str:
+    """Each target that was missed, with the reason that is known."""
+    missed = [one for one in verdicts if one.word == "missed"]
+    if not missed:
+        return "Nothing: every target that was measured is met.\n"
+    rows = [(one.measure, one.what, one.target, one.measured, reasons.of(one)) for one in missed]
+    return _table([("measure", "figure", "target", "measured", "why"), *rows])
+
+
+def _not_here(report: Report) -> str:
+    """What was asked for and is missing or broke, and what gave no figure, by name."""
+    lines = [f"- {who}: {why}" for who, why in report.missing.items()]
+    lines += [f"- {measure}: it broke, see there" for measure in report.faults]
+    measured = {one.measure for one in report.figures}
+    silent = [name for name in report.measures if name not in measured and name not in report.faults]
+    why = (
+        "it is for full runs only"
+        if report.scale.quick
+        else "it was not reached, or nobody who was asked for takes part"
+    )
+    lines += [f"- {name}: no figure; {why}" for name in silent]
+    nothing = "Nothing is missing of what was asked for."
+    if report.scale.quick:
+        nothing += " A quick run leaves out most of what a full one has."
+    return "\n".join(lines or [nothing]) + "\n"
 
 
 def _contenders(contenders: Sequence[About]) -> list[tuple[str, ...]]:
@@ -121,6 +160,14 @@ def _rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
     keys = sorted(dict.fromkeys((one.what, one.who) for one in figures), key=lambda key: (key[1], _natural(key[0])))
     rows = [(who, what, *(cells.get((what, who, unit), "–") for unit in units)) for what, who in keys]
     return [("who", "how", *units), *rows]
+
+
+def _with_guarantees(rows: list[tuple[str, ...]], report: Report, measure: str) -> list[tuple[str, ...]]:
+    """A column more, where anything is known."""
+    told = [guarantees.beside(report.guarantees, measure, row[0]) for row in rows[1:]]
+    if set(told) == {guarantees.UNKNOWN}:
+        return rows
+    return [(*row, word) for row, word in zip(rows, [guarantees.HEAD, *told], strict=True)]
 
 
 def _natural(text: str) -> tuple[str, int, str]:

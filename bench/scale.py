@@ -1,4 +1,4 @@
-"""How much is measured: the full run, and the quick one."""
+"""How much is measured, and in what time: the full run, and the quick one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ class Scale(Struct, frozen=True, kw_only=True):
 
     quick: bool
     rounds: int
-    #: A measure begins no further round after so long: a full run ends within 40 minutes, a quick one within 3.
-    budget_s: float
+    #: Nothing begins after so long: a full run ends within 40 minutes, a quick one within 3.
+    total_s: float
     #: The longest that one run may take.
     run_s: float
-    drain_jobs: int
     enqueue_jobs: int
     bulk_jobs: int
     pickups: int
+    #: Of whom no target names.
+    peer_pickups: int
     depths: tuple[int, ...]
     #: How many jobs are taken from each depth.
     depth_jobs: int
@@ -37,7 +38,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     active: int
     #: Of measures that have no targets.
     side_rounds: int
-    #: Run by a worker whose memory is looked at; the slowest peer needs 20 s for them.
+    #: Run by a worker whose memory is looked at; the slowest peer needs 5 s for them.
     memory_jobs: int
     #: How long jobs come at half of the rate at which they could be run.
     load_s: float
@@ -45,10 +46,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     finished: int
     #: Each in a process of its own.
     isolated_jobs: int
-    #: On MongoDB: a budget of its own, and jobs for many slots, for one, and of the peers, who are slow.
-    mongo_budget_s: float
+    #: On MongoDB, where we are judged: of ours, and of the peers, who are slow.
     mongo_jobs: int
-    mongo_single_jobs: int
     mongo_slow_jobs: int
     #: Documents of a crontab.
     documents: int
@@ -57,12 +56,12 @@ class Scale(Struct, frozen=True, kw_only=True):
 FULL = Scale(
     quick=False,
     rounds=5,
-    budget_s=480,
+    total_s=39 * 60,
     run_s=20,
-    drain_jobs=20_000,
     enqueue_jobs=2_000,
     bulk_jobs=50_000,
     pickups=200,
+    peer_pickups=100,
     depths=(1_000, 10_000, 100_000, 1_000_000),
     depth_jobs=5_000,
     busy_s=3,
@@ -70,31 +69,29 @@ FULL = Scale(
     server_jobs=20_000,
     deep=1_000_000,
     snapshot_jobs=80_000,
-    redis_jobs=80_000,
-    redis_single_jobs=20_000,
+    redis_jobs=50_000,
+    redis_single_jobs=10_000,
     redis_slow_jobs=8_000,
     active=10_000,
-    side_rounds=3,
-    memory_jobs=5_000,
+    side_rounds=2,
+    memory_jobs=1_000,
     load_s=3,
     finished=1_000_000,
-    isolated_jobs=40,
-    mongo_budget_s=480,
+    isolated_jobs=20,
     mongo_jobs=20_000,
-    mongo_single_jobs=1_000,
-    mongo_slow_jobs=4_000,
-    documents=3_000,
+    mongo_slow_jobs=20_000,
+    documents=2_000,
 )
 
 QUICK = Scale(
     quick=True,
     rounds=2,
-    budget_s=20,
-    run_s=1.5,
-    drain_jobs=20_000,
+    total_s=165,
+    run_s=1.0,
     enqueue_jobs=500,
     bulk_jobs=20_000,
-    pickups=60,
+    pickups=40,
+    peer_pickups=40,
     depths=(1_000, 100_000),
     depth_jobs=5_000,
     busy_s=1.5,
@@ -102,18 +99,71 @@ QUICK = Scale(
     server_jobs=5_000,
     deep=100_000,
     snapshot_jobs=20_000,
-    redis_jobs=20_000,
-    redis_single_jobs=5_000,
-    redis_slow_jobs=2_000,
+    redis_jobs=10_000,
+    redis_single_jobs=1_500,
+    redis_slow_jobs=700,
     active=10_000,
     side_rounds=1,
-    memory_jobs=0,
+    memory_jobs=500,
     load_s=1,
     finished=20_000,
     isolated_jobs=5,
-    mongo_budget_s=5,
-    mongo_jobs=10_000,
-    mongo_single_jobs=200,
-    mongo_slow_jobs=1_000,
-    documents=1_000,
+    mongo_jobs=4_000,
+    mongo_slow_jobs=500,
+    documents=500,
 )
+
+#: How long each measure takes on two cores, in seconds: of the time of a run each gets its part.
+SECONDS: dict[str, float] = {
+    "drain": 75,
+    "enqueue": 25,
+    "pickup": 40,
+    "depth": 80,
+    "beside": 25,
+    "postgres drain": 265,
+    "postgres enqueue": 50,
+    "postgres pickup": 50,
+    "postgres depth": 80,
+    "postgres snapshot": 30,
+    "redis drain": 300,
+    "redis enqueue": 50,
+    "redis pickup": 50,
+    "redis bytes": 20,
+    "redis active": 25,
+    "scaling": 45,
+    "roundtrip": 100,
+    "recovery": 115,
+    "memory": 50,
+    "handlers": 40,
+    "history": 70,
+    "written": 85,
+    "limit": 60,
+    "load": 105,
+    "mongo drain": 270,
+    "mongo enqueue": 40,
+    "mongo pickup": 35,
+    "mongo depth": 95,
+    "crontab drain": 40,
+    "crontab idle": 20,
+}
+#: The same of a quick run. It takes no others, unless they are named.
+QUICK_SECONDS: dict[str, float] = {
+    "drain": 16,
+    "enqueue": 8,
+    "pickup": 8,
+    "postgres drain": 28,
+    "postgres enqueue": 10,
+    "postgres pickup": 6,
+    "redis drain": 28,
+    "redis enqueue": 10,
+    "redis pickup": 6,
+    "mongo drain": 16,
+    "mongo enqueue": 8,
+    "mongo pickup": 8,
+    "crontab drain": 12,
+}
+
+
+def seconds(scale: Scale, measure: str) -> float:
+    """How long a measure takes at this scale, or at most."""
+    return QUICK_SECONDS.get(measure, SECONDS[measure]) if scale.quick else SECONDS[measure]

@@ -22,10 +22,10 @@ LOOK_PART, LEAST_LOOK_S = 0.003, 0.002
 
 
 class Shared(Struct, frozen=True):
-    """What a drain came to, and the CPU of the server meanwhile."""
+    """What a drain came to, and the CPU of the server meanwhile, if there is one."""
 
     ran: Ran
-    server_s: float
+    server_s: float | None
 
 
 def drain(lab: Lab, ground: Ground, jobs: int, *, processes: int = 1, slots: int, kind: str = ASYNC) -> Shared:
@@ -38,13 +38,13 @@ def drain(lab: Lab, ground: Ground, jobs: int, *, processes: int = 1, slots: int
         children = [workers.enter_context(start(share, url=url, slots=slots, kind=kind)) for _ in range(processes)]
         for child in children:
             child.wait_for(READY)
-        before = ground.cpu_seconds(lab)
+        before = None if ground.cpu_seconds is None else ground.cpu_seconds(lab)
         for child in children:
             child.go_on()
         for child in children:
             child.wait_for(BEGUN)
         ended_ns = _ended_ns(is_left)
-        server_s = ground.cpu_seconds(lab) - before
+        server_s = None if ground.cpu_seconds is None or before is None else ground.cpu_seconds(lab) - before
         for child in children:
             child.go_on()
         told = [child.result() for child in children]
@@ -63,9 +63,11 @@ def _ended_ns(is_left: Callable[[], bool]) -> int:
     return time.time_ns()
 
 
-def record(lab: Lab, what: str, who: str, shared: Shared) -> None:
-    """Record rate and cost of both sides."""
+def record(lab: Lab, what: str, who: str, shared: Shared) -> Ran:
+    """Record rate and cost of both sides, and tell what it came to."""
     ran = shared.ran
     lab.record(what, who, RATE, ran.jobs / ran.seconds)
     lab.record(what, who, CLIENT, ran.cpu_seconds / ran.jobs * 1e6)
-    lab.record(what, who, SERVER, shared.server_s / ran.jobs * 1e6)
+    if shared.server_s is not None:
+        lab.record(what, who, SERVER, shared.server_s / ran.jobs * 1e6)
+    return ran

@@ -47,6 +47,11 @@ class Drawing:
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(max(width, 1))}" height="{_number(height)}"'
         self._parts.append(f'<rect {box} fill="{fill}"/>')
 
+    def box(self, x: float, y: float, width: float, height: float, stroke: str) -> None:
+        """A hollow rectangle with a broken outline."""
+        box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+        self._parts.append(f'<rect {box} fill="none" stroke="{stroke}" stroke-dasharray="4 3"/>')
+
     def dot(self, x: float, y: float, radius: float, fill: str, stroke: str = "none") -> None:
         """A filled circle."""
         place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'

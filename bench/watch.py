@@ -1,27 +1,44 @@
-"""Progress on stderr: a bar for each measure."""
+"""Progress on stderr: a bar for the whole run with the time that is left, and one for the measure that runs."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+#: The time left is told by the pace of the last so many seconds.
+PACE_S = 600.0
 
 
 class Watch:
-    """Tells somebody who waits how far the run is. Where stderr is no terminal, a line for each measure."""
+    """Tells somebody who waits how far the run is. Where stderr is no terminal, a line for each turn."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = Progress(
-            TextColumn("{task.fields[measure]:<17}"),
+            TextColumn("{task.fields[name]:<17}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
-            TextColumn("{task.description}", style="dim"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.description}", style="dim", table_column=Column(no_wrap=True, ratio=1)),
             console=console,
+            expand=True,
             disable=not console.is_terminal,
+            speed_estimate_period=PACE_S,
         )
+        self._began = time.monotonic()
+        #: Of each measure that is to come, how much of the run it is.
+        self._shares: dict[str, float] = {}
+        self._whole: TaskID | None = None
+        self._done = 0.0
+        self._measure = ""
+        self._share = 0.0
         self._bar: TaskID | None = None
-        self._begun = 0
+        self._steps = self._begun = 0
 
     def __enter__(self) -> Watch:
         """Show the bars."""
@@ -32,20 +49,29 @@ class Watch:
         """Leave them as they are."""
         self._bars.stop()
 
+    def plan(self, shares: Mapping[str, float]) -> None:
+        """What is to come: of each measure how much of the run it is, in any unit."""
+        self._shares = dict(shares)
+        self._whole = self._bars.add_task("", name="the whole run", total=sum(shares.values()) or None)
+
     def measure(self, name: str) -> None:
         """The next measure."""
-        if not self._console.is_terminal:
-            self._console.print(name)
-        self._bar = self._bars.add_task("", measure=name, total=None)
-        self._begun = 0
+        self._finish()
+        self._measure, self._share = name, self._shares.get(name, 0.0)
+        self._steps = self._begun = 0
+        self._bar = self._bars.add_task("", name=name, total=None)
 
     def begin(self, measure: str, steps: int) -> None:
         """See the protocol of the lab."""
+        self._steps = self._begun + steps
         if self._bar is not None:
-            self._bars.update(self._bar, total=self._begun + steps)
+            self._bars.update(self._bar, total=self._steps)
 
     def step(self, text: str) -> None:
         """See the protocol of the lab."""
+        if not self._console.is_terminal:
+            minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+            self._console.print(f"{minutes:02}:{seconds:02} {self._measure}, {text}", highlight=False, soft_wrap=True)
         self._show(text, self._begun)
         self._begun += 1
 
@@ -60,3 +86,12 @@ class Watch:
     def _show(self, text: str, done: int) -> None:
         if self._bar is not None:
             self._bars.update(self._bar, description=text, completed=done)
+        if self._whole is not None:
+            part = self._share * done / self._steps if self._steps else 0.0
+            self._bars.update(self._whole, completed=self._done + part)
+
+    def _finish(self) -> None:
+        """The last measure is over: its bar makes room, and its share of the run is done."""
+        self._done += self._share
+        if self._bar is not None:
+            self._bars.remove_task(self._bar)

@@ -17,6 +17,7 @@ from bench.measures import (
     enqueue,
     handlers,
     history,
+    limit,
     load,
     memory,
     mongo_depth,
@@ -28,16 +29,16 @@ from bench.measures import (
     postgres_drain,
     postgres_enqueue,
     postgres_pickup,
-    postgres_recovery,
     postgres_snapshot,
+    recovery,
     redis_active,
     redis_bytes,
     redis_drain,
     redis_enqueue,
     redis_pickup,
-    redis_recovery,
     roundtrip,
     scaling,
+    written,
 )
 
 
@@ -54,9 +55,11 @@ class Measure(Struct, frozen=True):
 FILES = ("sqlite", "memory")
 POSTGRES = ("postgres",)
 REDIS = ("redis",)
-SERVERS = (*POSTGRES, *REDIS)
 MONGO = ("mongo",)
+SERVERS = (*POSTGRES, *REDIS, *MONGO)
 CRONTAB = ("crontab",)
+#: All that keep jobs for other processes too.
+SHARED = ("sqlite", *SERVERS)
 
 MEASURES = {
     "drain": Measure(
@@ -88,13 +91,6 @@ MEASURES = {
         "from an enqueue in another process to the start of its job in an idle worker",
         postgres_pickup.run,
         postgres_pickup.verdicts,
-    ),
-    postgres_recovery.NAME: Measure(
-        "recovery",
-        POSTGRES,
-        "a worker is killed with kill -9, another one stands by; in full runs only",
-        postgres_recovery.run,
-        postgres_recovery.verdicts,
     ),
     postgres_depth.NAME: Measure(
         "depth",
@@ -131,13 +127,6 @@ MEASURES = {
         redis_pickup.run,
         redis_pickup.verdicts,
     ),
-    redis_recovery.NAME: Measure(
-        "recovery",
-        REDIS,
-        "a worker is killed with kill -9, another one stands by; in full runs only",
-        redis_recovery.run,
-        redis_recovery.verdicts,
-    ),
     redis_bytes.NAME: Measure(
         "bytes",
         REDIS,
@@ -151,46 +140,6 @@ MEASURES = {
         "single calls while 10,000 jobs are running",
         redis_active.run,
         redis_active.verdicts,
-    ),
-    scaling.NAME: Measure(
-        "scaling", SERVERS, "several worker processes run the no-op jobs of one queue", scaling.run, scaling.verdicts
-    ),
-    roundtrip.NAME: Measure(
-        "roundtrip",
-        SERVERS,
-        "through a proxy that adds 2 ms to every round trip, and some time of its own; peers in full runs only, most "
-        "of them once",
-        roundtrip.run,
-        roundtrip.verdicts,
-    ),
-    memory.NAME: Measure(
-        "memory",
-        SERVERS,
-        "resident memory of a worker process at 50 slots, the harness in it included; in full runs only",
-        memory.run,
-        memory.verdicts,
-    ),
-    handlers.NAME: Measure(
-        "handlers",
-        SERVERS,
-        "one worker process runs no-op handlers on its loop, in threads, and in processes of their own",
-        handlers.run,
-        handlers.verdicts,
-    ),
-    history.NAME: Measure(
-        "history",
-        SERVERS,
-        "one worker process runs no-op jobs while finished ones are kept",
-        history.run,
-        history.verdicts,
-    ),
-    load.NAME: Measure(
-        "load",
-        SERVERS,
-        "until a job that another process enqueues starts: at half of the drain rate, from when it came due; in full "
-        "runs also after a minute in which nothing came",
-        load.run,
-        load.verdicts,
     ),
     mongo_drain.NAME: Measure(
         "drain",
@@ -233,6 +182,69 @@ MEASURES = {
         "a poll that finds nothing while 100,000 documents sleep, by the server's own clock",
         crontab_idle.run,
         crontab_idle.verdicts,
+    ),
+    scaling.NAME: Measure(
+        "scaling", SHARED, "several worker processes run the no-op jobs of one queue", scaling.run, scaling.verdicts
+    ),
+    roundtrip.NAME: Measure(
+        "roundtrip",
+        SERVERS,
+        "through a proxy that adds 2 ms to every round trip, and some time of its own; peers in full runs only, most "
+        "of them once",
+        roundtrip.run,
+        roundtrip.verdicts,
+    ),
+    recovery.NAME: Measure(
+        "recovery",
+        SHARED,
+        "a worker is killed with kill -9, another one stands by; all at the same time",
+        recovery.run,
+        recovery.verdicts,
+    ),
+    memory.NAME: Measure(
+        "memory",
+        SHARED,
+        "resident memory of a worker process at 50 slots, the harness in it included",
+        memory.run,
+        memory.verdicts,
+    ),
+    handlers.NAME: Measure(
+        "handlers",
+        SHARED,
+        "one worker process runs no-op handlers on its loop, in threads, and in processes of their own",
+        handlers.run,
+        handlers.verdicts,
+    ),
+    history.NAME: Measure(
+        "history",
+        SHARED,
+        "one worker process runs no-op jobs while finished ones are kept",
+        history.run,
+        history.verdicts,
+    ),
+    written.NAME: Measure(
+        "written",
+        SHARED,
+        "bytes written for each job: by the processes to the file and its log (SQLite), to the write-ahead log "
+        "(PostgreSQL), to an append-only file (Redis, for this alone), to the journal (MongoDB)",
+        written.run,
+        written.verdicts,
+    ),
+    limit.NAME: Measure(
+        "limit",
+        SERVERS,
+        "a worker beside a bare loop of the store's own statements on the same driver; on Redis beside redis-benchmark "
+        "too",
+        limit.run,
+        limit.verdicts,
+    ),
+    load.NAME: Measure(
+        "load",
+        SHARED,
+        "until a job that another process enqueues starts: at half of the drain rate, from when it came due; in full "
+        "runs also after a minute in which nothing came",
+        load.run,
+        load.verdicts,
     ),
 }
 KINDS = tuple(dict.fromkeys(measure.kind for measure in MEASURES.values()))

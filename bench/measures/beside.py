@@ -7,17 +7,18 @@ from pathlib import Path
 
 from bench.busy import Beside
 from bench.child import run as in_child
+from bench.contenders import is_there
 from bench.figures import RATE, Results, Verdict, ratios, told, values_of
 from bench.lab import Lab, Turn, copied, sqlite_url
 from bench.ours import beside as ours
 from bench.ours.fill import fill
 from bench.peers import huey_sqlite
+from bench.sqlite.contenders import HUEY
 
 NAME = "beside"
 DELAY = "latest heartbeat ms"
 BUSY, ALONE = "beside a busy handler", "without it"
 OURS = "jobmill"
-HUEY = "huey"
 HUEY_WORKERS = 4
 
 
@@ -28,8 +29,9 @@ def run(lab: Lab) -> None:
     turns: dict[str, Turn] = {
         f"{OURS}, {BUSY}": partial(_ours, lab),
         f"{OURS}, {ALONE}": partial(_alone, lab),
-        f"{HUEY}, {BUSY}": partial(_huey, lab),
     }
+    if is_there(lab, HUEY):
+        turns[f"{HUEY.name}, {BUSY}"] = partial(_huey, lab)
     lab.alternate(turns)
 
 
@@ -55,7 +57,7 @@ def _huey(lab: Lab, place: Path) -> None:
     jobs = lab.scale.beside_jobs
     file = lab.prepared("huey.db", lambda path: in_child(huey_sqlite.fill, url=str(path), jobs=jobs, busy=True))
     path = str(copied(file, place))
-    _record(lab, BUSY, HUEY, in_child(huey_sqlite.beside, url=path, slots=HUEY_WORKERS, busy_s=lab.scale.busy_s))
+    _record(lab, BUSY, HUEY.name, in_child(huey_sqlite.beside, url=path, slots=HUEY_WORKERS, busy_s=lab.scale.busy_s))
 
 
 def _record(lab: Lab, what: str, who: str, beside: Beside) -> None:
@@ -67,7 +69,7 @@ def _record(lab: Lab, what: str, who: str, beside: Beside) -> None:
 def verdicts(results: Results) -> list[Verdict]:
     """No targets."""
     busy, alone = results.get(NAME, BUSY, OURS, RATE), results.get(NAME, ALONE, OURS, RATE)
-    theirs = results.get(NAME, BUSY, HUEY, RATE)
+    theirs = results.get(NAME, BUSY, HUEY.name, RATE)
     delay = results.get(NAME, BUSY, OURS, DELAY)
     return [
         told("drain beside one CPU-bound sync handler", values_of(busy), RATE),

@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.child import run as in_child
+from bench.contenders import is_there
 from bench.figures import CPU, Figure, Results, Verdict, judge, ratios
 from bench.lab import Lab, Turn, copied, sqlite_url
 from bench.ours import drain as ours
 from bench.ours.fill import top_up
 from bench.peers import huey_sqlite
+from bench.sqlite import contenders
 
 NAME = "depth"
 BATCH = SLOTS = 50
@@ -26,11 +28,12 @@ def run(lab: Lab) -> None:
     if "sqlite" not in lab.stores:
         return
     turns: dict[str, Turn] = {}
+    has_huey = not lab.scale.quick and is_there(lab, contenders.HUEY)
     for depth in lab.scale.depths:
         for kind in (WAITING, DELAYED):
             turns[f"{WORKER}, {depth:,} {kind}"] = partial(_worker, lab, depth, kind)
             turns[f"{PORT}, {depth:,} {kind}"] = partial(_port, lab, depth, kind)
-        if not lab.scale.quick:
+        if has_huey:
             turns[f"{HUEY}, {depth:,} {WAITING}"] = partial(_huey, lab, depth)
     for depth in lab.scale.depths:
         for kind in (WAITING, DELAYED):

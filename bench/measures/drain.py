@@ -2,88 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.calibrating import Sizes
 from bench.child import run as in_child
+from bench.contenders import is_there
 from bench.figures import CPU, RATE, Figure, Ran, Results, Verdict, judge, ratios, values_of
 from bench.lab import Lab, Turn, copied, sqlite_url
 from bench.metering import followed
 from bench.ours import drain as ours
 from bench.ours.fill import fill
-from bench.peers import bare_sqlite, huey_sqlite
-from bench.peers.peer import in_python
+from bench.peers import bare_sqlite
+from bench.sqlite.contenders import HUEY, filled
 
 NAME = "drain"
 BATCH = 50
-SLOTS = (1, 10, 50, 200)
-HUEY_WORKERS = (1, 4, 16)
+JUDGED = 50
+#: With the rates of an earlier report: a first guess at how many jobs a run needs.
+SLOTS = {1: 2_000, 10: 15_000, 50: 35_000, 200: 50_000}
+IN_MEMORY = {1: 25_000, 10: 55_000, 50: 65_000, 200: 65_000}
+HUEY_WORKERS = {1: 4_000, 4: 3_000, 16: 3_000}
+PORT_RATE, BARE_RATE = 45_000, 65_000
 
 OURS = "jobmill"
 PORT = "jobmill, exchange alone"
 MEMORY = "jobmill, memory://"
 BARE = "bare loop"
-HUEY = in_python(huey_sqlite)
 
 
 def run(lab: Lab) -> None:
-    """All contenders, at all numbers of slots."""
+    """All contenders, at all numbers of slots, each with as many jobs as it needs to run for long enough."""
+    sizes = Sizes(lab)
     turns: dict[str, Turn] = {}
     if "sqlite" in lab.stores:
-        turns |= _sqlite(lab)
+        turns |= _sqlite(lab, sizes)
     if "memory" in lab.stores:
-        sizes = (50,) if lab.scale.quick else SLOTS
-        turns |= {f"{MEMORY}, {slots} slots": partial(_memory, lab, slots) for slots in sizes}
-    lab.alternate(turns)
+        at = (JUDGED,) if lab.scale.quick else SLOTS
+        turns |= {f"{MEMORY}, {slots} slots": partial(_memory, lab, sizes, slots) for slots in at}
+    lab.alternate(turns, seldom={PORT, *(f"{MEMORY}, {slots} slots" for slots in SLOTS if slots != JUDGED)})
 
 
-def _sqlite(lab: Lab) -> dict[str, Turn]:
-    jobs = lab.scale.drain_jobs
-    file = lab.prepared("jobmill.db", lambda path: in_child(fill, url=sqlite_url(path, "NORMAL"), jobs=jobs))
-    sizes = Sizes(lab)
-    turns: dict[str, Turn] = {f"{OURS}, {slots} slots": partial(_ours, lab, file, slots) for slots in SLOTS}
-    turns[PORT] = partial(_port, lab, file)
-    turns[BARE] = partial(_bare, lab, file)
-    turns |= {f"{HUEY.name}, {workers} workers": partial(_huey, lab, sizes, workers) for workers in HUEY_WORKERS}
+def _sqlite(lab: Lab, sizes: Sizes) -> dict[str, Turn]:
+    turns: dict[str, Turn] = {f"{OURS}, {slots} slots": partial(_ours, lab, sizes, slots) for slots in SLOTS}
+    turns[PORT] = partial(_port, lab, sizes)
+    turns[BARE] = partial(_bare, lab, sizes)
+    if is_there(lab, HUEY):
+        for workers in HUEY_WORKERS:
+            turns[f"{HUEY.name}, {workers} workers"] = partial(_huey, lab, sizes, workers)
     return turns
 
 
-def _ours(lab: Lab, file: Path, slots: int, place: Path) -> None:
-    url = sqlite_url(copied(file, place))
-    ran = in_child(ours.drain, url=url, slots=slots, jobs=lab.scale.drain_jobs, seconds=lab.scale.run_s)
-    lab.record_run(f"{slots} slots", OURS, ran)
-
-
-def _memory(lab: Lab, slots: int, _: Path) -> None:
-    jobs, seconds = lab.scale.drain_jobs, lab.scale.run_s
-    ran = in_child(ours.drain, url="memory://", slots=slots, jobs=jobs, seconds=seconds, fill_first=True)
-    lab.record_run(f"{slots} slots", MEMORY, ran)
-
-
-def _port(lab: Lab, file: Path, place: Path) -> None:
-    url = sqlite_url(copied(file, place))
-    ran = in_child(ours.exchange, url=url, batch=BATCH, jobs=lab.scale.drain_jobs, seconds=lab.scale.run_s)
-    lab.record_run(f"batch {BATCH}", PORT, ran)
-
-
-def _bare(lab: Lab, file: Path, place: Path) -> None:
-    path = str(copied(file, place))
-    ran = in_child(bare_sqlite.drain, path=path, batch=BATCH, jobs=lab.scale.drain_jobs, seconds=lab.scale.run_s)
-    lab.record_run(f"batch {BATCH}", BARE, ran)
-
-
-def _huey(lab: Lab, sizes: Sizes, workers: int, place: Path) -> None:
-    jobs = sizes.of(f"{HUEY.name}, {workers} workers", lambda jobs: _drain_huey(lab, jobs, workers, place))
-    lab.record_run(f"{workers} workers", HUEY.name, _drain_huey(lab, jobs, workers, place))
-
-
-def _drain_huey(lab: Lab, jobs: int, workers: int, place: Path) -> Ran:
-    file = lab.prepared(f"huey-{jobs}.db", lambda path: HUEY.fill(str(path), jobs))
+@contextmanager
+def _filled(lab: Lab, jobs: int, place: Path) -> Iterator[Path]:
+    """A copy of a file with so many jobs of ours; one turn may need several."""
+    file = lab.prepared(f"jobmill-{jobs}.db", lambda path: in_child(fill, url=sqlite_url(path, "NORMAL"), jobs=jobs))
     # A log that one run left behind would be taken for that of the next copy.
     with TemporaryDirectory(dir=place) as folder:
-        return followed(HUEY.drain(str(copied(file, Path(folder))), jobs, workers), lambda: None)[0]
+        yield copied(file, Path(folder))
+
+
+def _sized(lab: Lab, sizes: Sizes, what: str, who: str, rate: float, drain: Callable[[int], Ran]) -> None:
+    """Run it with as many jobs as it needs, and record that."""
+
+    def recorded(jobs: int) -> Ran:
+        ran = drain(jobs)
+        lab.record_run(what, who, ran)
+        return ran
+
+    sizes.run(f"{who}, {what}", recorded, rate=rate)
+
+
+def _ours(lab: Lab, sizes: Sizes, slots: int, place: Path) -> None:
+    def drain(jobs: int) -> Ran:
+        with _filled(lab, jobs, place) as file:
+            return in_child(ours.drain, url=sqlite_url(file), slots=slots, jobs=jobs, seconds=lab.scale.run_s)
+
+    _sized(lab, sizes, f"{slots} slots", OURS, SLOTS[slots], drain)
+
+
+def _memory(lab: Lab, sizes: Sizes, slots: int, _: Path) -> None:
+    def drain(jobs: int) -> Ran:
+        seconds = lab.scale.run_s
+        return in_child(ours.drain, url="memory://", slots=slots, jobs=jobs, seconds=seconds, fill_first=True)
+
+    _sized(lab, sizes, f"{slots} slots", MEMORY, IN_MEMORY[slots], drain)
+
+
+def _port(lab: Lab, sizes: Sizes, place: Path) -> None:
+    def drain(jobs: int) -> Ran:
+        with _filled(lab, jobs, place) as file:
+            return in_child(ours.exchange, url=sqlite_url(file), batch=BATCH, jobs=jobs, seconds=lab.scale.run_s)
+
+    _sized(lab, sizes, f"batch {BATCH}", PORT, PORT_RATE, drain)
+
+
+def _bare(lab: Lab, sizes: Sizes, place: Path) -> None:
+    def drain(jobs: int) -> Ran:
+        with _filled(lab, jobs, place) as file:
+            return in_child(bare_sqlite.drain, path=str(file), batch=BATCH, jobs=jobs, seconds=lab.scale.run_s)
+
+    _sized(lab, sizes, f"batch {BATCH}", BARE, BARE_RATE, drain)
+
+
+def _huey(lab: Lab, sizes: Sizes, workers: int, _: Path) -> None:
+    def drain(jobs: int) -> Ran:
+        with filled(lab, HUEY, jobs) as url:
+            return followed(HUEY.drain(url, jobs, workers), lambda: None)[0]
+
+    _sized(lab, sizes, f"{workers} workers", HUEY.name, HUEY_WORKERS[workers], drain)
 
 
 def verdicts(results: Results) -> list[Verdict]:

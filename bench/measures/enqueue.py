@@ -6,19 +6,18 @@ from functools import partial
 from pathlib import Path
 
 from bench.child import run as in_child
+from bench.contenders import is_there
 from bench.figures import RATE, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn, sqlite_url
 from bench.metering import followed
 from bench.ours import enqueue as ours
-from bench.peers import huey_sqlite
-from bench.peers.peer import in_python
+from bench.sqlite.contenders import HUEY
 
 NAME = "enqueue"
 CALLERS = 50
 SIZE = 1_000
 
 OURS = "jobmill"
-HUEY = in_python(huey_sqlite)
 LONE, CONCURRENT, BULK = "one by one", f"{CALLERS} callers", f"{SIZE:,} a call"
 
 
@@ -30,9 +29,12 @@ def run(lab: Lab) -> None:
         f"{OURS}, {LONE}": partial(_one_by_one, lab, LONE, 1, lab.scale.enqueue_jobs),
         f"{OURS}, {CONCURRENT}": partial(_one_by_one, lab, CONCURRENT, CALLERS, lab.scale.bulk_jobs // 2),
         f"{OURS}, {BULK}": partial(_bulk, lab),
-        f"{HUEY.name}, {LONE}": partial(_huey, lab),
     }
-    lab.alternate(turns)
+    if is_there(lab, HUEY):
+        turns[f"{HUEY.name}, {LONE}"] = partial(_huey, lab, LONE, 1)
+        if not lab.scale.quick:
+            turns[f"{HUEY.name}, {CONCURRENT}"] = partial(_huey, lab, CONCURRENT, CALLERS)
+    lab.alternate(turns, seldom={f"{HUEY.name}, {CONCURRENT}"})
 
 
 def _one_by_one(lab: Lab, what: str, callers: int, jobs: int, place: Path) -> None:
@@ -46,9 +48,9 @@ def _bulk(lab: Lab, place: Path) -> None:
     lab.record_run(BULK, OURS, in_child(ours.bulk, url=url, size=SIZE, jobs=jobs, seconds=seconds))
 
 
-def _huey(lab: Lab, place: Path) -> None:
-    child = HUEY.enqueue(str(place / "huey.db"), 1, lab.scale.enqueue_jobs, lab.scale.run_s)
-    lab.record_run(LONE, HUEY.name, followed(child, lambda: None)[0])
+def _huey(lab: Lab, what: str, callers: int, place: Path) -> None:
+    child = HUEY.enqueue(str(place / "huey.db"), callers, lab.scale.enqueue_jobs, lab.scale.run_s)
+    lab.record_run(what, HUEY.name, followed(child, lambda: None)[0])
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 from bench import shares
 from bench.calibrating import Sizes
-from bench.figures import RATE, Figure, Results, Verdict, told, values_of
+from bench.figures import RATE, Figure, Ran, Results, Verdict, told, values_of
 from bench.grounds import GROUNDS, Ground, grounds
 from bench.lab import Lab, Turn
 from bench.ours.share import ASYNC, ISOLATED, SYNC
+from bench.rates import rate
 
 NAME = "handlers"
 #: More processes at once than this only wait for each other's cores.
 SLOTS = {ASYNC: 50, SYNC: 50, ISOLATED: 10}
+#: A first guess for handlers in threads.
+SLOWER = 3
 
 
 def run(lab: Lab) -> None:
@@ -35,25 +38,27 @@ def _what(kind: str) -> str:
 def _drain(lab: Lab, sizes: Sizes, ground: Ground, kind: str, _: Path) -> None:
     who = ground.who(ground.ours)
 
-    def drain(jobs: int) -> shares.Shared:
-        return shares.drain(lab, ground, jobs, slots=SLOTS[kind], kind=kind)
+    def drain(jobs: int) -> Ran:
+        return shares.record(lab, _what(kind), who, shares.drain(lab, ground, jobs, slots=SLOTS[kind], kind=kind))
 
-    # A process for each job takes milliseconds: even a trial would be too long.
-    jobs = (
-        lab.scale.isolated_jobs if kind == ISOLATED else sizes.of_ours(f"{who}, {kind}", lambda jobs: drain(jobs).ran)
-    )
-    shares.record(lab, _what(kind), who, drain(jobs))
+    if kind == ISOLATED:
+        drain(lab.scale.isolated_jobs)
+    else:
+        guess = rate(ground.store, ground.ours.name, SLOTS[kind]) / (SLOWER if kind == SYNC else 1)
+        sizes.run(f"{who}, {kind}", drain, rate=guess)
 
 
 def verdicts(results: Results) -> list[Verdict]:
     """No targets."""
 
-    def rate(ground: Ground, kind: str) -> Figure | None:
+    def measured(ground: Ground, kind: str) -> Figure | None:
         return results.get(NAME, _what(kind), ground.who(ground.ours), RATE)
 
     return [
-        told(f"{ground.title}: drain of {kind} handlers at {SLOTS[kind]} slots", values_of(rate(ground, kind)), RATE)
+        told(
+            f"{ground.title}: drain of {kind} handlers at {SLOTS[kind]} slots", values_of(measured(ground, kind)), RATE
+        )
         for ground in GROUNDS
         for kind in SLOTS
-        if rate(ground, kind) is not None
+        if measured(ground, kind) is not None
     ]

@@ -9,7 +9,7 @@ from bench.calibrating import Sizes
 from bench.figures import RATE, Figure, Ran, Results, Verdict, ratios, told
 from bench.grounds import GROUNDS, Ground, grounds
 from bench.lab import Lab, Turn
-from bench.metering import followed
+from bench.rates import rate
 
 NAME = "history"
 SLOTS = 50
@@ -33,16 +33,14 @@ def _what(finished: int) -> str:
 
 def _drain(lab: Lab, sizes: Sizes, ground: Ground, finished: int, _: Path) -> None:
     who, ours = ground.who(ground.ours), ground.ours
-    jobs = sizes.of_ours(who, partial(_try, lab, ground))
     with ground.kept(lab, finished) as url:
-        ours.fill(url, jobs)
-        ground.make_ready(url)
-        ground.record(lab, _what(finished), who, ours.drain(url, jobs, SLOTS))
 
+        def drain(jobs: int) -> Ran:
+            ours.fill(url, jobs)
+            ground.make_ready(url)
+            return ground.record(lab, _what(finished), who, ours.drain(url, jobs, SLOTS))
 
-def _try(lab: Lab, ground: Ground, jobs: int) -> Ran:
-    with ground.filled(lab, ground.ours, jobs) as url:
-        return followed(ground.ours.drain(url, jobs, SLOTS), lambda: None)[0]
+        sizes.run(who, drain, rate=rate(ground.store, ours.name, SLOTS))
 
 
 def verdicts(results: Results) -> list[Verdict]:

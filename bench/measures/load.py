@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from bench import shares
-from bench.child import READY, Broken, start
+from bench.child import READY, Broken, Child, start
 from bench.contenders import is_there
 from bench.figures import Results, Verdict, percentile, told, values_of
 from bench.grounds import GROUNDS, Ground, grounds
 from bench.lab import Lab, Turn
 from bench.measures.pickup import P50, P99, PATIENCE_S
 from bench.ours import load as ours
+from bench.peers.peer import Peer
 
 NAME = "load"
 SLOTS = 50
@@ -33,7 +37,7 @@ def run(lab: Lab) -> None:
     }
     lab.alternate(turns, rounds=lab.side_rounds)
     if not lab.scale.quick:
-        lab.alternate({f"{ground.title}, {SILENT}": partial(_silent, lab, ground) for ground in grounds(lab)}, rounds=1)
+        lab.alternate({SILENT: partial(_silent, lab)}, rounds=1)
 
 
 def _half(lab: Lab, rates: dict[str, float], ground: Ground, _: Path) -> None:
@@ -57,27 +61,41 @@ def _half(lab: Lab, rates: dict[str, float], ground: Ground, _: Path) -> None:
     lab.record(HALF, who, P99, percentile(latencies, 99))
 
 
-def _silent(lab: Lab, ground: Ground, _: Path) -> None:
-    """All at the same time: there is nothing to do but to wait."""
-    there = [peer for peer in ground.peers if is_there(lab, peer)]
-    with ground.apart(lab, there) as places, ExitStack() as children:
-        workers = {}
-        for url, peer in places.items():
-            slots = SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
-            workers[url] = children.enter_context(peer.pickup_work(url, 1, SILENCE_S * 2, slots))
-            workers[url].wait_for(READY)
-        lab.prepare(f"{SILENCE_S:.0f} s of silence on {ground.title}")
+class Waiting(Struct, frozen=True):
+    """A worker that waits, and where somebody will enqueue for it."""
+
+    who: str
+    peer: Peer
+    url: str
+    worker: Child[list[int]]
+
+
+def _silent(lab: Lab, _: Path) -> None:
+    """Everybody on all servers at the same time: there is nothing to do but to wait."""
+    with ExitStack() as opened:
+        waiting = [one for ground in grounds(lab) for one in _waiting(lab, ground, opened)]
+        for one in waiting:
+            one.worker.wait_for(READY)
+        lab.prepare(f"{SILENCE_S:.0f} s of silence, {len(waiting)} contenders")
         time.sleep(SILENCE_S)
-        for url, peer in places.items():
+        for one in waiting:
             try:
-                pickups = peer.pickup_enqueue(url, 1, lab.seed)
-                pickups.started = workers[url].result()
+                pickups = one.peer.pickup_enqueue(one.url, 1, lab.seed)
+                pickups.started = one.worker.result()
                 since_call, since_return = map(pickups.latencies_ms, (pickups.called, pickups.returned))
             except (Broken, ValueError) as error:
-                lab.results.fault(NAME, f"{ground.who(peer)}, {SILENT}: {error}")
+                lab.results.fault(NAME, f"{one.who}, {SILENT}: {error}")
                 continue
-            lab.record(SILENT, ground.who(peer), FIRST, since_return[0])
-            lab.record(SILENT, ground.who(peer), COLD, since_call[0])
+            lab.record(SILENT, one.who, FIRST, since_return[0])
+            lab.record(SILENT, one.who, COLD, since_call[0])
+
+
+def _waiting(lab: Lab, ground: Ground, opened: ExitStack) -> Iterator[Waiting]:
+    there = [peer for peer in ground.peers if is_there(lab, peer)]
+    for url, peer in opened.enter_context(ground.apart(lab, there)).items():
+        slots = SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
+        worker = opened.enter_context(peer.pickup_work(url, 1, SILENCE_S * 4, slots))
+        yield Waiting(ground.who(peer), peer, url, worker)
 
 
 def verdicts(results: Results) -> list[Verdict]:

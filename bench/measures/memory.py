@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +24,15 @@ IDLE, BUSY, PLAIN = "idle", "busy, at most", "a process of the harness that does
 
 
 def run(lab: Lab) -> None:
-    """Everybody once, and only in a full run: it differs little from time to time."""
-    if lab.scale.quick:
-        return
+    """Everybody once: it differs little from time to time."""
     turns: dict[str, Turn] = {PLAIN: partial(_plain, lab)}
+    seldom: set[str] = set()
     for ground in grounds(lab):
-        for peer in ground.peers:
-            if is_there(lab, peer):
-                turns[ground.who(peer)] = partial(_memory, lab, ground, peer)
-    lab.alternate(turns, rounds=1)
+        there = [peer for peer in ground.peers if is_there(lab, peer)]
+        turns[f"{ground.title}, {IDLE}"] = partial(_idle, lab, ground, there)
+        turns |= {ground.who(peer): partial(_busy, lab, ground, peer) for peer in there}
+        seldom |= {ground.who(peer) for peer in there if peer is not ground.ours}
+    lab.alternate(turns, rounds=1, seldom=seldom)
 
 
 def _plain(lab: Lab, _: Path) -> None:
@@ -40,14 +41,27 @@ def _plain(lab: Lab, _: Path) -> None:
         lab.record(IDLE, PLAIN, UNIT, resident(child.pid).now / MB)
 
 
-def _memory(lab: Lab, ground: Ground, peer: Peer, place: Path) -> None:
-    slots = SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
-    with ground.filled(lab, peer, 0) as url, peer.work(url, slots, str(place / "started")) as worker:
-        worker.wait_for(READY)
+def _slots(peer: Peer) -> int:
+    return SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
+
+
+def _idle(lab: Lab, ground: Ground, peers: list[Peer], place: Path) -> None:
+    """All at the same time: none has anything to do."""
+    with ground.apart(lab, peers) as places, ExitStack() as opened:
+        workers = {
+            peer: opened.enter_context(peer.work(url, _slots(peer), str(place / "started")))
+            for url, peer in places.items()
+        }
+        for worker in workers.values():
+            worker.wait_for(READY)
         time.sleep(SETTLES_S)
-        lab.record(IDLE, ground.who(peer), UNIT, resident(worker.pid).now / MB)
+        for peer, worker in workers.items():
+            lab.record(IDLE, ground.who(peer), UNIT, resident(worker.pid).now / MB)
+
+
+def _busy(lab: Lab, ground: Ground, peer: Peer, _: Path) -> None:
     jobs = lab.scale.memory_jobs
-    with ground.filled(lab, peer, jobs) as url, peer.drain(url, jobs, slots) as worker:
+    with ground.filled(lab, peer, jobs) as url, peer.drain(url, jobs, _slots(peer)) as worker:
         worker.wait_for(BEGUN)
         worker.go_on()
         worker.wait_for(SETTLED)

@@ -22,6 +22,7 @@ SHALLOW = 1_000
 WORKER, PORT = f"{LEAN.name}, {SLOTS} slots", f"{LEAN.name}, exchange alone"
 FEW, MANY = "few waiting", "many waiting and delayed"
 FLAT = 1.5
+MOST_ROUNDS = 3
 
 
 def run(lab: Lab) -> None:
@@ -31,15 +32,15 @@ def run(lab: Lab) -> None:
     """
     deep = lab.scale.deep
     whose = (WORKER,) if lab.scale.quick else (WORKER, PORT)
-    turns_each = len(whose) * lab.scale.rounds
+    rounds = min(lab.scale.rounds, MOST_ROUNDS)
     lab.prepare(f"making {deep:,} waiting and {deep:,} delayed jobs")
-    with _database(lab, deep + turns_each * _taken(lab), deep) as many, _database(lab, 0, 0) as few:
+    with _database(lab, deep + len(whose) * rounds * _taken(lab), deep) as many, _database(lab, 0, 0) as few:
         turns: dict[str, Turn] = {
             f"{who}, {depth}": partial(_turn, lab, depth, who, url)
             for who in whose
             for depth, url in ((FEW, few), (MANY, many))
         }
-        lab.alternate(turns, budget_s=lab.scale.mongo_budget_s)
+        lab.alternate(turns, rounds=rounds)
 
 
 @contextmanager

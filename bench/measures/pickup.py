@@ -7,17 +7,16 @@ from pathlib import Path
 
 from bench.child import READY, start
 from bench.child import run as in_child
+from bench.contenders import is_there
 from bench.figures import Results, Verdict, judge, percentile, told, values_of
 from bench.lab import Lab, Turn, sqlite_url
 from bench.ours import pickup as ours
-from bench.peers import huey_sqlite
-from bench.peers.peer import in_python
 from bench.pickups import Pickups
+from bench.sqlite.contenders import HUEY
 
 NAME = "pickup"
 P50, P99 = "p50 ms", "p99 ms"
 OURS = "jobmill"
-HUEY = in_python(huey_sqlite)
 ANOTHER, SAME = "another process", "the same process"
 #: From when the enqueue returned, by which time it is on the disk; and from when it was called.
 RETURNED, CALLED = "since the return", "since the call"
@@ -33,8 +32,9 @@ def run(lab: Lab) -> None:
     turns: dict[str, Turn] = {
         f"{OURS}, {ANOTHER}": partial(_ours_apart, lab),
         f"{OURS}, {SAME}": partial(_ours_here, lab),
-        f"{HUEY.name}, {ANOTHER}": partial(_huey_apart, lab),
     }
+    if is_there(lab, HUEY):
+        turns[f"{HUEY.name}, {ANOTHER}"] = partial(_huey_apart, lab)
     lab.alternate(turns)
 
 

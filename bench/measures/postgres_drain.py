@@ -13,7 +13,7 @@ from bench.child import Child, start
 from bench.contenders import is_there
 from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios, told, values_of
 from bench.lab import Lab, Turn
-from bench.metering import CLIENT, SERVER, followed
+from bench.metering import CLIENT, SERVER
 from bench.ours import postgres as ours
 from bench.peers import pgqueuer_postgres as pgqueuer
 from bench.peers.peer import Peer
@@ -29,9 +29,10 @@ from bench.postgres.contenders import (
     family,
 )
 from bench.postgres.metered import WAL, record_metered
+from bench.rates import rate
 
 NAME = "postgres drain"
-SLOTS = (1, 10, 50, 100, 200)
+SLOTS = (1, 10, 50, 200)
 BATCH = JUDGED = 100
 ONE, MANY, BATCHED = "1 slots", f"{JUDGED} slots", f"batch {BATCH}"
 
@@ -39,6 +40,8 @@ ON_ASYNCIO = "jobmill, asyncio's loop"
 PORT = "jobmill, exchange alone"
 UNLIMITED = "pgqueuer, no limit"
 BEST = GRAPHILE_TUNED.name
+#: At 100 slots our targets name them.
+RIVALS = (OURS, PGQUEUER, PROCRASTINATE, GRAPHILE_TUNED)
 
 
 class Drain(Struct, frozen=True):
@@ -47,21 +50,30 @@ class Drain(Struct, frozen=True):
     peer: Peer
     who: str
     what: str
+    slots: int
     start: Callable[[str, int], Child[Ran]]
+    #: A target names it: it has a turn in each round.
+    is_judged: bool = False
     #: Left out of a quick run.
     is_aside: bool = False
 
+    @property
+    def name(self) -> str:
+        """Of its turn."""
+        return f"{self.who}, {self.what}"
+
 
 def _drains() -> Iterator[Drain]:
-    """Everybody at all numbers of slots; in a quick run at 100, and at 1 who is judged there."""
+    """Everybody at all numbers of slots, at 100 only who is judged there; in a quick run these, and others at 50."""
     for peer in PEERS:
-        for slots in SLOTS:
-            in_quick = slots == JUDGED or (slots == 1 and peer in (OURS, PGQUEUER))
-            yield Drain(peer, peer.name, f"{slots} slots", _at(peer, slots), is_aside=not in_quick)
-    yield Drain(GRAPHILE_FIRST, GRAPHILE_FIRST.name, MANY, _at(GRAPHILE_FIRST, JUDGED), is_aside=True)
-    yield Drain(OURS, ON_ASYNCIO, MANY, _on_asyncio, is_aside=True)
-    yield Drain(OURS, PORT, BATCHED, _port)
-    yield Drain(PGQUEUER, UNLIMITED, BATCHED, _without_limit)
+        for slots in SLOTS if peer not in RIVALS else (*SLOTS, JUDGED):
+            is_judged = peer in {1: (OURS, PGQUEUER), JUDGED: RIVALS}.get(slots, ())
+            in_quick = is_judged or (slots == 50 and peer not in RIVALS)
+            yield Drain(peer, peer.name, f"{slots} slots", slots, _at(peer, slots), is_judged, not in_quick)
+    yield Drain(GRAPHILE_FIRST, GRAPHILE_FIRST.name, MANY, JUDGED, _at(GRAPHILE_FIRST, JUDGED), is_aside=True)
+    yield Drain(OURS, ON_ASYNCIO, MANY, JUDGED, _on_asyncio, is_aside=True)
+    yield Drain(OURS, PORT, BATCHED, BATCH, _port, is_judged=True)
+    yield Drain(PGQUEUER, UNLIMITED, BATCHED, BATCH, _without_limit, is_judged=True)
 
 
 def _at(peer: Peer, slots: int) -> Callable[[str, int], Child[Ran]]:
@@ -84,38 +96,32 @@ def run(lab: Lab) -> None:
     """All contenders, each with as many jobs as it needs to run for long enough."""
     there = {peer.name for peer in PLAIN if is_there(lab, peer)}
     sizes = Sizes(lab)
-    turns: dict[str, Turn] = {
-        f"{one.who}, {one.what}": partial(_drain, lab, sizes, one)
-        for one in _drains()
-        if family(one.peer) in there and not (lab.scale.quick and one.is_aside)
-    }
-    lab.alternate(turns)
+    drains = [one for one in _drains() if family(one.peer) in there and not (lab.scale.quick and one.is_aside)]
+    turns: dict[str, Turn] = {one.name: partial(_drain, lab, sizes, one) for one in drains}
+    lab.alternate(turns, seldom={one.name for one in drains if not one.is_judged})
 
 
 def _drain(lab: Lab, sizes: Sizes, drain: Drain, _: Path) -> None:
-    jobs = sizes.of(f"{drain.who}, {drain.what}", partial(_try, lab, drain))
-    with database(lab, drain.peer, jobs) as url:
-        record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
+    def run(jobs: int) -> Ran:
+        with database(lab, drain.peer, jobs) as url:
+            return record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
 
-
-def _try(lab: Lab, drain: Drain, jobs: int) -> Ran:
-    with database(lab, drain.peer, jobs) as url:
-        return followed(drain.start(url, jobs), lambda: None)[0]
+    sizes.run(drain.name, run, rate=rate("postgres", drain.who, drain.slots))
 
 
 def verdicts(results: Results) -> list[Verdict]:
     """Against each peer at its best, and what a job costs the server."""
 
-    def rate(who: str, what: str) -> Figure | None:
+    def measured(who: str, what: str) -> Figure | None:
         return results.get(NAME, what, who, RATE)
 
     def cost(unit: str) -> list[float]:
         return values_of(results.get(NAME, BATCHED, PORT, unit))
 
-    here = rate(OURS.name, MANY)
-    pgqueuer = _best(rate(PGQUEUER.name, MANY), rate(UNLIMITED, BATCHED))
-    procrastinate, tuned = rate(PROCRASTINATE.name, MANY), rate(BEST, MANY)
-    alone = ratios(rate(OURS.name, ONE), rate(PGQUEUER.name, ONE))
+    here = measured(OURS.name, MANY)
+    pgqueuer = _best(measured(PGQUEUER.name, MANY), measured(UNLIMITED, BATCHED))
+    procrastinate, tuned = measured(PROCRASTINATE.name, MANY), measured(BEST, MANY)
+    alone = ratios(measured(OURS.name, ONE), measured(PGQUEUER.name, ONE))
     return [
         judge("drain at 100 slots, against pgqueuer at its best", ratios(here, pgqueuer), "at least", 2, "x"),
         judge("drain at 100 slots, against procrastinate", ratios(here, procrastinate), "at least", 25, "x"),

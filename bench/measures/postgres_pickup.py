@@ -12,20 +12,21 @@ from bench.lab import Lab, Turn
 from bench.measures.pickup import CALLED, P50, P99, PATIENCE_S, RETURNED
 from bench.ours.pickup import SLOTS
 from bench.peers.peer import Peer
-from bench.postgres.contenders import OURS, PEERS, PLAIN, database, family
+from bench.postgres.contenders import OURS, PEERS, PGQUEUER, PLAIN, database, family
 
 NAME = "postgres pickup"
 
 
 def run(lab: Lab) -> None:
     """Single enqueues at random gaps."""
-    there = {peer.name for peer in PLAIN if is_there(lab, peer)}
+    asked = [peer for peer in PLAIN if lab.is_wide or peer in (OURS, PGQUEUER)]
+    there = {peer.name for peer in asked if is_there(lab, peer)}
     turns: dict[str, Turn] = {peer.name: partial(_pickup, lab, peer) for peer in PEERS if family(peer) in there}
-    lab.alternate(turns)
+    lab.alternate(turns, seldom={name for name in turns if name != OURS.name})
 
 
 def _pickup(lab: Lab, peer: Peer, _: Path) -> None:
-    jobs = lab.scale.pickups
+    jobs = lab.scale.pickups if peer is OURS else lab.scale.peer_pickups
     with database(lab, peer, 0) as url, peer.pickup_work(url, jobs, jobs * 0.5 + PATIENCE_S, SLOTS) as worker:
         worker.wait_for(READY)
         pickups = peer.pickup_enqueue(url, jobs, lab.seed)

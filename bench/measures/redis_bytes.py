@@ -61,7 +61,7 @@ def run(lab: Lab) -> None:
         if who == OURS.name or is_node_there
         for what in PAYLOADS
     }
-    lab.alternate(turns)
+    lab.alternate(turns, rounds=lab.side_rounds)
 
 
 def _weigh(lab: Lab, who: str, what: str, _: Path) -> None:

@@ -13,9 +13,10 @@ from bench.child import Child, start
 from bench.contenders import is_there
 from bench.figures import RATE, Figure, Ran, Results, Verdict, judge, ratios
 from bench.lab import Lab, Turn
-from bench.metering import CLIENT, SERVER, followed
+from bench.metering import CLIENT, SERVER
 from bench.ours import redis as ours
 from bench.peers.peer import Peer
+from bench.rates import rate
 from bench.redis.contenders import NODE, OURS, PEERS, PYTHON, filled
 from bench.redis.metered import record_metered
 from bench.scale import Scale
@@ -39,8 +40,15 @@ class Drain(Struct, frozen=True):
     what: str
     slots: int
     start: Begin
+    #: A target names it: it has a turn in each round.
+    is_judged: bool = False
     #: Left out of a quick run.
     is_aside: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its turn."""
+        return f"{self.who}, {self.what}"
 
 
 def _what(slots: int) -> str:
@@ -48,14 +56,15 @@ def _what(slots: int) -> str:
 
 
 def _drains() -> Iterator[Drain]:
-    """Everybody at all numbers of slots; in a quick run who is judged, where it is, and the others at 50."""
+    """Everybody at all numbers of slots; in a quick run at 50, and at 1 we and Node."""
     for peer in PEERS:
         for slots in filter(peer.takes, SLOTS):
-            in_quick = slots in JUDGED if peer in (OURS, NODE, PYTHON) else slots in (50, peer.most_slots)
-            yield Drain(peer, peer.name, _what(slots), slots, _at(peer, slots), is_aside=not in_quick)
-    for slots in JUDGED:
-        yield Drain(OURS, ON_ASYNCIO, _what(slots), slots, _on_asyncio(slots), is_aside=True)
-        yield Drain(OURS, EXCHANGE, f"batch {slots}", slots, _exchange(slots), is_aside=slots == 1)
+            is_judged = slots in (JUDGED if peer in (OURS, NODE) else JUDGED[1:] if peer is PYTHON else ())
+            in_quick = slots in (50, peer.most_slots) or (slots == 1 and is_judged)
+            yield Drain(peer, peer.name, _what(slots), slots, _at(peer, slots), is_judged, is_aside=not in_quick)
+    yield Drain(OURS, ON_ASYNCIO, _what(50), 50, _on_asyncio(50), is_aside=True)
+    for slots in JUDGED[1:]:
+        yield Drain(OURS, EXCHANGE, f"batch {slots}", slots, _exchange(slots), is_aside=slots != 50)
 
 
 def _at(peer: Peer, slots: int) -> Begin:
@@ -74,34 +83,29 @@ def run(lab: Lab) -> None:
     """All contenders, each with as many jobs as it needs to run for long enough."""
     there = {peer.name for peer in PEERS if is_there(lab, peer)}
     sizes = Sizes(lab)
-    turns: dict[str, Turn] = {
-        f"{one.who}, {one.what}": partial(_drain, lab, sizes, one)
-        for one in _drains()
-        if one.peer.name in there and not (lab.scale.quick and one.is_aside)
-    }
-    lab.alternate(turns)
+    drains = [one for one in _drains() if one.peer.name in there and not (lab.scale.quick and one.is_aside)]
+    turns: dict[str, Turn] = {one.name: partial(_drain, lab, sizes, one) for one in drains}
+    lab.alternate(turns, seldom={one.name for one in drains if not one.is_judged})
 
 
 def _drain(lab: Lab, sizes: Sizes, drain: Drain, _: Path) -> None:
-    jobs = _least(lab.scale, drain)
-    if not (jobs and lab.scale.quick):
-        jobs = max(jobs, sizes.of(f"{drain.who}, {drain.what}", partial(_try, lab, drain)))
-    with filled(lab, drain.peer, jobs) as url:
-        record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
+    def run(jobs: int) -> Ran:
+        with filled(lab, drain.peer, jobs) as url:
+            return record_metered(lab, drain.what, drain.who, drain.start(url, jobs))
+
+    sizes.run(
+        drain.name,
+        run,
+        rate=rate("redis", drain.who, drain.slots),
+        least=_least(lab.scale, drain) if drain.is_judged else 0,
+    )
 
 
 def _least(scale: Scale, drain: Drain) -> int:
     """Of those who are judged against each other so many that none is still warming up, as Node does for long."""
     if drain.peer is PYTHON:
         return scale.redis_slow_jobs
-    if drain.peer in (OURS, NODE):
-        return scale.redis_single_jobs if drain.slots == 1 else scale.redis_jobs
-    return 0
-
-
-def _try(lab: Lab, drain: Drain, jobs: int) -> Ran:
-    with filled(lab, drain.peer, jobs) as url:
-        return followed(drain.start(url, jobs), lambda: None)[0]
+    return scale.redis_single_jobs if drain.slots == 1 else scale.redis_jobs
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -19,12 +19,14 @@ NAME = "redis pickup"
 
 def run(lab: Lab) -> None:
     """Single enqueues at random gaps."""
-    turns: dict[str, Turn] = {peer.name: partial(_pickup, lab, peer) for peer in PEERS if is_there(lab, peer)}
-    lab.alternate(turns)
+    asked = [peer for peer in PEERS if lab.is_wide or peer in (OURS, NODE)]
+    turns: dict[str, Turn] = {peer.name: partial(_pickup, lab, peer) for peer in asked if is_there(lab, peer)}
+    lab.alternate(turns, seldom={name for name in turns if name != OURS.name})
 
 
 def _pickup(lab: Lab, peer: Peer, _: Path) -> None:
-    jobs, slots = lab.scale.pickups, SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
+    jobs = lab.scale.pickups if peer is OURS else lab.scale.peer_pickups
+    slots = SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
     with filled(lab, peer, 0) as url, peer.pickup_work(url, jobs, jobs * 0.5 + PATIENCE_S, slots) as worker:
         worker.wait_for(READY)
         pickups = peer.pickup_enqueue(url, jobs, lab.seed)

@@ -12,14 +12,17 @@ from bench.child import Child
 from bench.contenders import is_there
 from bench.far import far
 from bench.figures import RATE, Figure, Ran, Results, Verdict, percentile, ratios, told, values_of
-from bench.grounds import GROUNDS, Ground, grounds
+from bench.grounds import GROUNDS, Ground, servers
 from bench.lab import Lab, Turn
 from bench.metering import CLIENT, followed
 from bench.peers.peer import Peer
+from bench.rates import rate
 
 NAME = "roundtrip"
 ADDED_S = 0.002
 SLOTS = 50
+#: A first guess beside a server that is near.
+SLOWER = 4
 SIZE = 1_000
 #: A lone caller, and a bulk call after the other, for so long; so many jobs nobody hands in meanwhile.
 ENQUEUES_S = 1.0
@@ -29,33 +32,33 @@ PROBE, MS, ASKS = "the harness", "ms a question", 100
 
 
 def run(lab: Lab) -> None:
-    """Everybody through the proxy once, ourselves and our nearest rivals more often; in a quick run only ourselves."""
+    """Everybody's drain once, ourselves and our nearest rivals more often; in a quick run only ourselves."""
     sizes = Sizes(lab)
     there = [
         (ground, peer)
-        for ground in grounds(lab)
+        for ground in servers(lab)
         for peer in (ground.peers if not lab.scale.quick else (ground.ours,))
         if is_there(lab, peer)
     ]
-    near = [(ground, peer) for ground, peer in there if peer in (ground.ours, ground.rival)]
-    probes: dict[str, Turn] = {f"{PROBE} on {ground.title}": partial(_probe, lab, ground) for ground in grounds(lab)}
-    lab.alternate(probes | _turns(lab, sizes, there), rounds=1)
-    if lab.side_rounds > 1:
-        lab.alternate(_turns(lab, sizes, near), rounds=lab.side_rounds - 1)
+    far_off = [(ground, peer) for ground, peer in there if peer not in (ground.ours, ground.rival)]
+    probes: dict[str, Turn] = {f"{PROBE} on {ground.title}": partial(_probe, lab, ground) for ground in servers(lab)}
+    seldom = {*probes, *_turns(lab, sizes, far_off)}
+    lab.alternate(probes | _turns(lab, sizes, there), rounds=lab.side_rounds, seldom=seldom)
 
 
 def _turns(lab: Lab, sizes: Sizes, contenders: list[tuple[Ground, Peer]]) -> dict[str, Turn]:
+    """Enqueues of ourselves and our nearest rivals only."""
     return {
         f"{ground.who(peer)}, {what}": partial(turn, lab, sizes, ground, peer)
         for ground, peer in contenders
         for what, turn in TURNS.items()
-        if what != BULK or peer.bulk is not None
+        if what == DRAIN or (peer in (ground.ours, ground.rival) and (what != BULK or peer.bulk is not None))
     }
 
 
 def _probe(lab: Lab, ground: Ground, _: Path) -> None:
-    """What is really added: the proxy needs some time itself."""
-    with ground.filled(lab, ground.ours, 0) as near, far(near, ADDED_S) as away:
+    """What is really added: the proxy needs some time itself. With a job there one answer tells all everywhere."""
+    with ground.filled(lab, ground.ours, 1) as near, far(near, ADDED_S) as away:
         for what, url in (("directly", near), ("through the proxy", away)):
             with ground.looking(url) as ask:
                 lab.record(what, f"{PROBE} on {ground.title}", MS, percentile([_ms(ask) for _ in range(ASKS)], 50))
@@ -71,10 +74,11 @@ def _drain(lab: Lab, sizes: Sizes, ground: Ground, peer: Peer, _: Path) -> None:
     slots = SLOTS if peer.most_slots is None else min(SLOTS, peer.most_slots)
 
     def drain(jobs: int) -> Ran:
-        return _through(lab, ground, peer, jobs, lambda url: peer.drain(url, jobs, slots))
+        ran = _through(lab, ground, peer, jobs, lambda url: peer.drain(url, jobs, slots))
+        _record(lab, f"drain, {slots} slots", ground.who(peer), ran)
+        return ran
 
-    jobs = (sizes.of_ours if peer is ground.ours else sizes.of)(ground.who(peer), drain)
-    _record(lab, f"drain, {slots} slots", ground.who(peer), drain(jobs))
+    sizes.run(ground.who(peer), drain, rate=rate(ground.store, peer.name, slots) / SLOWER)
 
 
 def _lone(lab: Lab, _sizes: Sizes, ground: Ground, peer: Peer, _: Path) -> None:

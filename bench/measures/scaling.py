@@ -7,9 +7,10 @@ from pathlib import Path
 
 from bench import shares
 from bench.calibrating import Sizes
-from bench.figures import RATE, Figure, Results, Verdict, ratios, told
+from bench.figures import RATE, Figure, Ran, Results, Verdict, ratios, told
 from bench.grounds import GROUNDS, Ground, grounds
 from bench.lab import Lab, Turn
+from bench.rates import rate
 
 NAME = "scaling"
 PROCESSES = (1, 2, 4)
@@ -34,22 +35,21 @@ def _what(processes: int) -> str:
 def _drain(lab: Lab, sizes: Sizes, ground: Ground, processes: int, _: Path) -> None:
     who, what = ground.who(ground.ours), _what(processes)
 
-    def drain(jobs: int) -> shares.Shared:
-        return shares.drain(lab, ground, jobs, processes=processes, slots=SLOTS)
+    def drain(jobs: int) -> Ran:
+        return shares.record(lab, what, who, shares.drain(lab, ground, jobs, processes=processes, slots=SLOTS))
 
-    jobs = sizes.of_ours(f"{who}, {what}", lambda jobs: drain(jobs).ran)
-    shares.record(lab, what, who, drain(jobs))
+    sizes.run(f"{who}, {what}", drain, rate=rate(ground.store, ground.ours.name, SLOTS))
 
 
 def verdicts(results: Results) -> list[Verdict]:
     """No targets."""
 
-    def rate(ground: Ground, processes: int) -> Figure | None:
+    def measured(ground: Ground, processes: int) -> Figure | None:
         return results.get(NAME, _what(processes), ground.who(ground.ours), RATE)
 
     return [
-        told(f"{ground.title}: {more} worker processes, against one", ratios(rate(ground, more), alone), "x")
+        told(f"{ground.title}: {more} worker processes, against one", ratios(measured(ground, more), alone), "x")
         for ground in GROUNDS
-        if (alone := rate(ground, 1)) is not None
+        if (alone := measured(ground, 1)) is not None
         for more in PROCESSES[1:]
     ]

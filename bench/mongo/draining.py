@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, MongoClient
 
 from bench.draining import Draining
 from jobmill.stores.mongo.places import Place
@@ -34,3 +34,12 @@ async def draining(url: str, left: Mapping[str, dict[str, Any]] | None, jobs: in
 
         await is_left()
         yield Draining(is_left if left else None, jobs)
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Callable[[], bool]]:
+    """The same question about jobs of ours, for somebody without an event loop."""
+    place = Place.read(url)
+    with MongoClient[dict[str, Any]](place.address) as client:
+        documents = client[place.database][place.collection]
+        yield lambda: any(documents.find_one(query, {"_id": 1}, hint=index) for index, query in OURS.items())

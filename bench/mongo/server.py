@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.servers.mongo import SET, MongoReplicaSet
 from tests.servers.places import PrivateDirectory
@@ -31,6 +31,7 @@ class Server:
             "dbpath": str(self._data.path),
         }
         self._node.parameters = {}
+        self._lasting: dict[str, str] = {}
         try:
             self._group.__enter__()
         except BaseException:
@@ -55,9 +56,20 @@ class Server:
 
     @contextlib.contextmanager
     def database(self, **options: str) -> Iterator[str]:
-        """The URL of an empty database, dropped afterwards; the options are added to it."""
-        with self._group.database(**options) as url:
+        """The URL of an empty database, dropped afterwards; the options are added to it.
+
+        It names the member alone: who knows of the set asks it for its members, and would go past a proxy.
+        """
+        with self._node.database(**options) as url:
             yield url
+
+    def lasting(self, name: str, make: Callable[[str], None], **options: str) -> str:
+        """The URL of the database of this name, which `make` fills when it is first asked for; as long as it runs."""
+        if name not in self._lasting:
+            url = self._node.url(f"lasting{len(self._lasting)}", **options)
+            make(url)
+            self._lasting[name] = url
+        return self._lasting[name]
 
     def checkpoint(self) -> None:
         """Write all that is dirty, so that no run pays for what came before it."""
@@ -66,3 +78,7 @@ class Server:
     def cpu_seconds(self) -> float:
         """Of all its threads, until now; those of closed connections have ended."""
         return time.clock_gettime((~self._node.pid << 3) | SCHEDULED)
+
+    def journal_bytes(self) -> int:
+        """Written to the journal so far. Of what is replicated that is the oplog: the rest waits for a checkpoint."""
+        return int(self._node.ask("serverStatus")["wiredTiger"]["log"]["log bytes written"])

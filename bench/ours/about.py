@@ -31,7 +31,7 @@ ON_REDIS = About(
 ON_MONGO = About(
     name="jobmill on MongoDB",
     package="jobmill",
-    settings="one worker process, async no-op handlers, uvloop (as `jobmill worker`) unless it says asyncio, "
+    settings="one worker process, async no-op handlers, uvloop (as `jobmill worker`), "
     "indexes=lean or indexes=monque, other defaults: every job is kept for 7 days after it succeeded",
     guarantee=GUARANTEE,
 )

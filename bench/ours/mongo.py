@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pymongo import MongoClient
-
 from bench.figures import Ran
 from bench.loop import run
+from bench.mongo.copies import multiply
 from bench.mongo.draining import OURS, draining
+from bench.ours import about, pickup
 from bench.ours import drain as draining_port
 from bench.ours import enqueue as enqueueing
-from bench.ours import pickup
+from bench.ours import hold as holding
 from bench.ours.noop import noops
 from bench.pickups import Pickups
 from jobmill.client import connect
-from jobmill.stores.mongo.indexes import models
-from jobmill.stores.mongo.places import Place
 from jobmill.worker.worker import Worker
 
+#: Of either set of indexes, which the URL names.
+ABOUT = about.ON_MONGO
 DAY = timedelta(days=1)
+
+
+def missing() -> str | None:
+    """It is always there."""
+    return None
 
 
 def fill(url: str, jobs: int) -> None:
@@ -39,35 +43,13 @@ async def _fill(url: str, jobs: int) -> None:
 
 
 def fill_deep(url: str, waiting: int, delayed: int) -> None:
-    """So many jobs, of which some are due only tomorrow, and the indexes: a million in seconds.
-
-    The server makes them itself, as copies of one that was enqueued; a zero-padded number makes an id.
-    """
+    """So many jobs, of which some are due only tomorrow, and the indexes: copies of one that was enqueued."""
     fill(url, 1)
-    place = Place.read(url)
-    with MongoClient[dict[str, Any]](place.address) as client:
-        database = client[place.database]
-        one = database[place.collection].find_one_and_delete({})
-        assert one is not None
-        database[place.collection].drop()
-        number = {"$substrCP": [{"$toString": {"$add": ["$n", 10**12]}}, 1, 12]}
-        id = {"$toObjectId": {"$concat": [str(one["_id"])[:12], number]}}
-        due = {"$cond": [{"$lt": ["$n", delayed]}, one["nextRunAt"] + DAY, one["nextRunAt"]]}
-        copy = {name: {"$literal": value} for name, value in one.items()} | {"_id": id, "nextRunAt": due}
-        numbers = {"$map": {"input": {"$range": [0, 1_000]}, "in": {"$add": ["$n", "$$this"]}}}
-        total = waiting + delayed
-        database.aggregate(
-            [
-                {"$documents": [{"n": first} for first in range(0, total, 1_000)]},
-                {"$project": {"n": numbers}},
-                {"$unwind": "$n"},
-                {"$match": {"n": {"$lt": total}}},
-                {"$replaceWith": copy},
-                {"$out": place.collection},
-            ]
-        )
-        # Not by `migrate`: many indexes of a million jobs take longer than a call of the store may.
-        database[place.collection].create_indexes(models(place.indexes))
+
+    def due(one: dict[str, Any]) -> dict[str, Any]:
+        return {"nextRunAt": {"$cond": [{"$lt": ["$n", delayed]}, one["nextRunAt"] + DAY, one["nextRunAt"]]}}
+
+    multiply(url, waiting + delayed, due)
 
 
 def top_up(url: str, waiting: int) -> None:
@@ -84,11 +66,6 @@ async def _top_up(url: str, waiting: int) -> None:
 def drain(url: str, jobs: int, slots: int) -> Ran:
     """One worker runs all jobs."""
     return run(_drain(url, OURS, jobs, slots))
-
-
-def drain_on_asyncio(url: str, jobs: int, slots: int) -> Ran:
-    """The same, on asyncio's own loop."""
-    return asyncio.run(_drain(url, OURS, jobs, slots))
 
 
 def drain_some(url: str, jobs: int, slots: int) -> Ran:
@@ -123,11 +100,21 @@ def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     return run(enqueueing.in_bulk(url, size, jobs, seconds))
 
 
-def pickup_work(url: str, jobs: int, seconds: float) -> list[int]:
+def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
     """The worker's side: says that it is ready, and when it started each job."""
-    return run(pickup.working(url, jobs, seconds))
+    return run(pickup.working(url, jobs, seconds, slots))
 
 
 def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
     """The client's side: when each enqueue was called, and when it returned."""
     return run(pickup.enqueueing(url, jobs, seed))
+
+
+def hold(url: str) -> None:
+    """One job for `work`."""
+    run(holding.enqueueing(url))
+
+
+def work(url: str, slots: int, path: str) -> None:
+    """A worker until it is killed."""
+    run(holding.working(url, slots, path))

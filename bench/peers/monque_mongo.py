@@ -1,28 +1,35 @@
-"""A find-and-modify loop that does Monque's own queries on Monque's own indexes; Monque itself cannot be installed."""
+"""Monque's own queries on Monque's own indexes, in a loop and by its scheduler; Monque itself cannot be installed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from pymongo import AsyncMongoClient
 
 from bench import callers as drivers
+from bench.child import ready
 from bench.figures import Ran
+from bench.holding import forever, held
 from bench.loop import run
 from bench.mongo.draining import MONQUE, draining
 from bench.peers.about import About
-from tests.interop.monque.monque import Monque
+from bench.pickups import Pickups, Starts, one_after_the_other
+from tests.interop.monque.monque import Document, Monque
+from tests.interop.monque.peer import Peer as Scheduler
 
 ABOUT = About(
     name="find and modify",
     package=None,
     settings="Monque's queries and indexes (its second generation), sent by pymongo's async client from as many tasks "
     "as there are slots, on uvloop, in one process; each claims one job by find-and-modify, runs it and completes it "
-    "by an update, without Monque's timers",
-    guarantee="kept: a process that starts claims them when their lock is older than 30 minutes",
+    "by an update, without Monque's timers; pickup, idle memory and recovery: Monque's scheduler with its defaults, "
+    "which looks each second, and 100 ms after the last of several changes in a row",
+    guarantee="repeated: a process that starts takes up what has been locked for 30 minutes",
+    tried="told by its source; nobody waited for it",
+    docs="https://github.com/ueberBrot/monque",
 )
 
 COLLECTION = "monque_jobs"
@@ -53,12 +60,12 @@ async def _fill(url: str, jobs: int) -> None:
             await monque.enqueue_many([monque.document(NAME) for _ in range(min(AT_ONCE, jobs - first))])
 
 
-def drain(url: str, jobs: int, tasks: int) -> Ran:
-    """So many tasks run all jobs."""
-    return run(_drain(url, jobs, tasks))
+def drain(url: str, jobs: int, slots: int) -> Ran:
+    """As many tasks run all jobs."""
+    return run(_drain(url, jobs, slots))
 
 
-async def _drain(url: str, jobs: int, tasks: int) -> Ran:
+async def _drain(url: str, jobs: int, slots: int) -> Ran:
     async with draining(url, MONQUE, jobs) as clock, _monque(url) as monque:
 
         async def work() -> None:
@@ -66,7 +73,7 @@ async def _drain(url: str, jobs: int, tasks: int) -> Ran:
                 clock.run()
                 await monque.complete(job)
 
-        await asyncio.gather(*(work() for _ in range(tasks)))
+        await asyncio.gather(*(work() for _ in range(slots)))
         return await clock.settled()
 
 
@@ -90,3 +97,76 @@ async def _bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
         return await drivers.bulk(
             lambda: monque.enqueue_many([monque.document(NAME) for _ in range(size)]), size, jobs, seconds
         )
+
+
+class _Process(Scheduler):
+    """A process of Monque with all defaults, whose handler is ours."""
+
+    def __init__(self, monque: Monque, handler: Callable[[Document], Awaitable[None]]) -> None:
+        super().__init__(monque)
+        self._handler = handler
+
+    async def _run(self, job: Document) -> None:
+        await self._handler(job)
+        await self.monque.complete(job)
+
+
+@asynccontextmanager
+async def _working(
+    url: str, name: str, slots: int, handler: Callable[[Document], Awaitable[None]]
+) -> AsyncIterator[None]:
+    async with _monque(url) as monque:
+        process = _Process(monque, handler)
+        await process.initialize()
+        await process.start(slots, [name])
+        ready()
+        yield
+        await process.stop()
+
+
+def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+    """The worker's side: says that it is ready, and when it started each job."""
+    return run(_pickup_work(url, jobs, seconds, slots))
+
+
+async def _pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+    starts = Starts(jobs)
+
+    async def pick(job: Document) -> None:
+        starts.start(job["data"]["number"])
+
+    async with _working(url, "pick", slots, pick):
+        await starts.wait(seconds)
+    return starts.at
+
+
+def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+    """The client's side: when each enqueue was called, and when it returned."""
+    return run(_pickup_enqueue(url, jobs, seed))
+
+
+async def _pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
+    async with _monque(url) as monque:
+        return await one_after_the_other(
+            lambda number: monque.enqueue(monque.document("pick", {"number": number})), jobs, seed
+        )
+
+
+def hold(url: str) -> None:
+    """One job for `work`."""
+    run(_hold(url))
+
+
+async def _hold(url: str) -> None:
+    async with _monque(url) as monque:
+        await monque.enqueue(monque.document("hold"))
+
+
+def work(url: str, slots: int, path: str) -> None:
+    """A process until it is killed."""
+    run(_work(url, slots, path))
+
+
+async def _work(url: str, slots: int, path: str) -> None:
+    async with _working(url, "hold", slots, lambda _: held(path)):
+        await forever()

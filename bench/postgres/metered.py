@@ -10,10 +10,11 @@ from bench.metering import CLIENT, SERVER, followed
 WAL = "WAL B/job"
 
 
-def record_metered(lab: Lab, what: str, who: str, child: Child[Ran]) -> None:
-    """Record rate and cost of both sides."""
+def record_metered(lab: Lab, what: str, who: str, child: Child[Ran]) -> Ran:
+    """Record rate and cost of both sides, and tell what it came to."""
     ran, before, after = followed(child, lab.servers.postgres.spent)
     lab.record(what, who, RATE, ran.jobs / ran.seconds)
     lab.record(what, who, CLIENT, ran.cpu_seconds / ran.jobs * 1e6)
     lab.record(what, who, SERVER, (after.cpu_seconds - before.cpu_seconds) / ran.jobs * 1e6)
     lab.record(what, who, WAL, (after.wal_bytes - before.wal_bytes) / ran.jobs)
+    return ran

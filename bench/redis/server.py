@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from typing import Any
 from msgspec import Struct
 from redis import Redis
 
+from bench.child import Broken
 from tests.servers.redis import RedisServer
 
 #: What the report says about how the server is set up.
 TOLD = ("save", "appendonly", "io-threads", "maxmemory", "maxmemory-policy")
 AT_ONCE = 1_000
+#: What is otherwise while an append-only file is written.
+APPENDED = ("appendonly", "appendfsync", "auto-aof-rewrite-percentage")
+LOOK_S, PATIENCE_S = 0.005, 30.0
 
 
 class Weight(Struct, frozen=True):
@@ -65,6 +70,27 @@ class Server:
         """Of all its threads, until now, to the nanosecond; INFO knows those of 10 ms only on some systems."""
         tasks = Path(f"/proc/{self._server.pid}/task").glob("*/schedstat")
         return sum(int(one.read_text("utf-8").split()[0]) for one in tasks) / 1e9
+
+    @contextmanager
+    def appending(self) -> Iterator[Callable[..., int]]:
+        """As long as the block lasts there is an append-only file, never rewritten; how long it is by now."""
+        before = self._connection.config_get(*APPENDED)
+        self._connection.config_set("appendfsync", "everysec", "auto-aof-rewrite-percentage", 0, "appendonly", "yes")
+        try:
+            yield lambda *_: self._appended()
+        finally:
+            self._connection.config_set(*(word for item in before.items() for word in item))
+
+    def _appended(self) -> int:
+        """When the file is begun, and nothing waits in memory to be written to it."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            said = self._connection.info("persistence")
+            if not (said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"] or said["aof_buffer_length"]):
+                return int(said["aof_current_size"])
+            if time.monotonic() > until:
+                raise Broken(f"the append-only file is not written within {PATIENCE_S:.0f} s: {said}")
+            time.sleep(LOOK_S)
 
     def weight(self) -> Weight:
         """Of what is in there now."""

@@ -2,7 +2,7 @@
 import { MongoBackend, MongoChangeStreamNotificationChannel } from "@agendajs/mongo-backend";
 import { Agenda } from "agenda";
 import { MongoClient } from "mongodb";
-import { draining, main, oneByOne, sleep, starting, wallNs } from "./child.mjs";
+import { draining, holding, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
 
 const COLLECTION = "agendaJobs";
 const AT_ONCE = 1_000;
@@ -73,5 +73,14 @@ await main({
         told.returned.push(wallNs());
       }
       return told;
+    }),
+
+  hold: ({ url }) => withAgenda(url, {}, (agenda) => agenda.now("hold", {}).then(() => null)),
+
+  work: ({ url, slots, path }) =>
+    withAgenda(url, { maxConcurrency: slots }, async (agenda) => {
+      agenda.define("hold", holding(path), { concurrency: slots });
+      await agenda.start();
+      await untilKilled();
     }),
 });

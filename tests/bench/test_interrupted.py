@@ -1,0 +1,41 @@
+"""A run of the benchmark that is interrupted: what it has measured until then is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+#: Of a turn that begins when the one before it has been measured.
+SECOND = b"50 callers"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "bench", "--quick", "--store", "sqlite", "--measure", "enqueue"]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"src{os.pathsep}."},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stderr is not None
+        assert any(SECOND in line for line in running.stderr)
+        running.send_signal(number)
+        shown, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said.decode()
+    assert b"one by one" in shown
+    (data,) = tmp_path.glob("*.json")
+    report = msgspec.json.decode(data.read_bytes())
+    assert report["incomplete"] == "it was interrupted"
+    assert [one["what"] for one in report["figures"] if one["unit"] == "jobs/s"] == ["one by one"]
+    assert "Incomplete: it was interrupted" in data.with_suffix(".md").read_text("utf-8")
