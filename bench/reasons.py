@@ -9,7 +9,7 @@ NOT_YET = "not yet looked into"
 #: By the name of a measure, or of one of its figures (`redis drain: drain at 1 slot, …`), one sentence.
 REASONS: dict[str, str] = {
     "drain: CPU per job, drain at 50 slots (an aim)": "by less than runs differ from each other (22 to 34 us)",
-    "depth": "two rounds; five of an earlier run, of the same code on the same machine, gave 1.11 and 1.02",
+    "depth": "noise of two rounds: five, once before and once after that run, gave at most 1.11",
     "postgres drain: drain at 100 slots, against graphile, local queue of 500 (an aim)": (
         "it takes 500 jobs at a time into its memory and runs them from there, however few its slots are; a worker of "
         "ours claims no job beyond its free slots, so that a crash holds up no job that had not begun"

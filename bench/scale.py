@@ -115,17 +115,17 @@ QUICK = Scale(
 
 #: How long each measure takes on two cores, in seconds: of the time of a run each gets its part.
 SECONDS: dict[str, float] = {
-    "drain": 75,
+    "drain": 100,
     "enqueue": 25,
     "pickup": 40,
-    "depth": 80,
+    "depth": 120,
     "beside": 25,
-    "postgres drain": 265,
+    "postgres drain": 225,
     "postgres enqueue": 50,
     "postgres pickup": 50,
     "postgres depth": 80,
     "postgres snapshot": 30,
-    "redis drain": 300,
+    "redis drain": 275,
     "redis enqueue": 50,
     "redis pickup": 50,
     "redis bytes": 20,
