@@ -8,17 +8,31 @@ from msgspec import structs
 
 from bench.figures import Ran
 from bench.loop import run
-from bench.ours import about, pickup
+from bench.ours import about
 from bench.ours import drain as draining_port
-from bench.ours import enqueue as enqueueing
-from bench.ours import hold as holding
+from bench.ours.alike import bulk, enqueue, hold, pickup_enqueue, pickup_work, work
 from bench.ours.noop import noops
-from bench.pickups import Pickups
 from bench.redis.draining import draining
 from jobmill.client import connect
 from jobmill.handlers import Draft
 from jobmill.options import NOTHING_SAID
 from jobmill.worker.worker import Worker
+
+__all__ = [
+    "ABOUT",
+    "bulk",
+    "drain",
+    "drain_on_asyncio",
+    "enqueue",
+    "exchange",
+    "fill",
+    "fill_with",
+    "hold",
+    "missing",
+    "pickup_enqueue",
+    "pickup_work",
+    "work",
+]
 
 ABOUT = structs.replace(about.ON_REDIS, name="jobmill")
 
@@ -75,33 +89,3 @@ async def _drain(url: str, jobs: int, slots: int) -> Ran:
 def exchange(url: str, batch: int, jobs: int, seconds: float) -> Ran:
     """The port's hot verb without a worker."""
     return run(draining_port.exchanging(url, batch, jobs, seconds))
-
-
-def enqueue(url: str, callers: int, jobs: int, seconds: float) -> Ran:
-    """Each caller enqueues one job, awaits the answer, and enqueues the next."""
-    return run(enqueueing.singly(url, callers, jobs, seconds))
-
-
-def bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
-    """One caller hands so many jobs in with each call."""
-    return run(enqueueing.in_bulk(url, size, jobs, seconds))
-
-
-def pickup_work(url: str, jobs: int, seconds: float, slots: int) -> list[int]:
-    """The worker's side: says that it is ready, and when it started each job."""
-    return run(pickup.working(url, jobs, seconds, slots))
-
-
-def pickup_enqueue(url: str, jobs: int, seed: int) -> Pickups:
-    """The client's side: when each enqueue was called, and when it returned."""
-    return run(pickup.enqueueing(url, jobs, seed))
-
-
-def hold(url: str) -> None:
-    """One job for `work`."""
-    run(holding.enqueueing(url))
-
-
-def work(url: str, slots: int, path: str) -> None:
-    """A worker until it is killed."""
-    run(holding.working(url, slots, path))

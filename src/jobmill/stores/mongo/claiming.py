@@ -197,7 +197,7 @@ class Turn(Search):
 
     async def _got(self, found: Found, *, has_matched: bool = False) -> list[Document]:
         """Those of these jobs that have our token. Where all were taken just as they had been found, nobody needs to
-        read them again: measured, a sixth of what a job costs here, and a tenth of what it costs the server.
+        read them again: with the looks that take turns, measured, a quarter of what a job costs here.
         """
         if not len(found):
             return []
