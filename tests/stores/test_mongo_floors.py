@@ -1,35 +1,75 @@
-"""Floors on MongoDB: a busy worker begins at the oldest job that waits, and finds what is put behind all the same."""
+"""Floors on MongoDB: a busy worker begins at the first job that waits, and finds what is put behind all the same."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
+import statistics
 from collections.abc import AsyncIterator
 
 import pytest
+from bson import ObjectId
 
 from jobmill.core.changes import Claim, Claimed, NewJob, after
 from jobmill.stores.mongo import MongoStore, floors
+from jobmill.stores.mongo.floors import Floor, Floors, Front
+from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.model import ModelContract
-from jobmill.testing.contract.support import release, settle, succeed
+from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
 from tests.helpers import until
 from tests.making import InTurn, emptied_mongo
+from tests.stores.mongo_reviewing import HOME, Document, foreign, home
 
 pytestmark = pytest.mark.stores("mongo")
 
+NAMES = ("send", "bake", "wash")
+#: In which nothing happens.
+NEVER_S = 600.0
 
-@pytest.fixture
-async def harness(mongo_in_turn: InTurn, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MongoHarness]:
-    """The store under test, opened and empty, with floors from the first claim on."""
-    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
+
+@contextlib.asynccontextmanager
+async def opened(mongo_in_turn: InTurn) -> AsyncIterator[MongoHarness]:
     harness = MongoHarness(await emptied_mongo(mongo_in_turn))
     await harness.store.open()
     yield harness
     await harness.store.close()
 
 
+@pytest.fixture
+async def harness(mongo_in_turn: InTurn, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MongoHarness]:
+    """The store under test, opened and empty, with floors from the first claim on."""
+    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
+    async with opened(mongo_in_turn) as harness:
+        yield harness
+
+
 @pytest.mark.slow
 class TestFloors(ModelContract):
     """Where a look at everything costs little, nobody notices them."""
+
+
+@pytest.mark.slow
+class TestFloorsAlone(ModelContract):
+    """Where everything is looked at only once, whatever one store does itself is still claimed in order."""
+
+    @pytest.fixture
+    async def harness(self, mongo_in_turn: InTurn, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MongoHarness]:
+        alone(monkeypatch)
+        async with opened(mongo_in_turn) as harness:
+            yield harness
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floors from the first claim on, and nothing but these; with few fronts, and ids that count at once."""
+    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
+    monkeypatch.setattr(floors, "DEAR_S", -1.0)
+    monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
+    monkeypatch.setattr(floors, "NEW_EVERY_S", 0.0)
+    monkeypatch.setattr(floors, "MOST_FRONTS", 2)
+    monkeypatch.setattr(floors, "MOST_MISSED", 3)
+    monkeypatch.setattr(floors, "LOOKS_OF_ONE_TIME", 1)
 
 
 class Busy:
@@ -120,3 +160,204 @@ async def test_a_lease_that_has_ended_is_found_although_others_had_before(busy: 
     assert await busy.ids() == []
     await busy.harness.advance(15)
     assert await busy.ids() == [second.job.id]
+
+
+# ----------------------------------------------------------------------------------------------- what others write
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_others_enqueue_is_claimed_in_order_by_floors_alone(
+    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of one name or several, of priorities above, between and below those that wait, or of none; many of one time."""
+    alone(monkeypatch)
+    chance = random.Random(seed)
+    names = NAMES[: chance.randint(1, 3)]
+    store, waiting, numbers = mongo(harness), list[tuple[float, int, ObjectId]](), itertools.count(1)
+    assert await claim_ids(store, 1, queues=HOME, names=NAMES) == []
+    for _ in range(100):
+        now_ms = harness.clock()
+        for _ in range(chance.choice((0, 1, 1, 4, 12))):
+            priority = chance.choice((0, 0, 0, -1, -1, 5, -7, 2, 1, None))
+            id = ObjectId(f"{next(numbers):024x}")
+            document = foreign(now_ms, _id=id, name=chance.choice(names), priority=priority)
+            if priority is None:
+                del document["priority"]
+            await store._here.jobs.insert_one(document)
+            waiting.append((float("inf") if priority is None else -priority, now_ms, id))
+        waiting.sort()
+        n = chance.choice((1, 2, 3, 5))
+        ids = await claim_ids(store, n, queues=HOME, names=NAMES, lease_ms=int(NEVER_S * 1000))
+        assert ids == [str(id) for *_, id in waiting[:n]]
+        del waiting[:n]
+        await harness.advance(chance.choice((0.0, 0.001, 0.2, 2.0)))
+
+
+def mongo(harness: MongoHarness) -> MongoStore:
+    assert isinstance(harness.store, MongoStore)
+    return harness.store
+
+
+async def test_an_urgent_job_of_another_process_does_not_wait_for_those_that_wait_long(
+    busy: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
+    later = [home(f"later-{n:03}", priority=9) for n in range(400)]
+    await busy.other.enqueue(later)
+    assert await claim_ids(busy.store, 1, queues=HOME) == ["later-000"]
+    await busy.other.enqueue([home("urgent", priority=3)])
+
+    async def urgent() -> bool:
+        return "urgent" in await claim_ids(busy.store, 1, queues=HOME)
+
+    assert await until(urgent, 5)
+
+
+async def test_a_priority_of_a_type_that_is_none_is_found_by_a_look_at_everything(
+    busy: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "ALL_EVERY_S", 0.1)
+    await busy.store._here.jobs.insert_many(
+        [foreign(busy.harness.clock(), priority=odd) for odd in ("high", True, float("nan"), 0)]
+    )
+    found: list[str] = []
+
+    async def all_of_them() -> bool:
+        found.extend(await claim_ids(busy.store, 1, queues=HOME))
+        return len(found) == 4
+
+    assert await until(all_of_them, 5)
+
+
+async def test_what_was_in_hand_and_not_taken_after_all_is_found_again_at_once(
+    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch)
+    store = mongo(harness)
+    assert await claim_ids(store, 1, queues=HOME) == []
+    await store.enqueue([home(f"job-{n}") for n in range(4)])
+    documents = await store._here.jobs.find().sort("_id", 1).to_list()
+    await harness.advance(10)
+    with store._taking(documents[:2]):
+        assert await claim_ids(store, 1, queues=HOME) == ["job-2"]
+    assert await claim_ids(store, 4, queues=HOME) == ["job-0", "job-1", "job-3"]
+
+
+# --------------------------------------------------------------------------------------------------- what they are for
+
+
+async def skipped(store: MongoStore) -> int:
+    """Over how many entries that are gone the server has walked."""
+    told = await store._here.database.command("serverStatus", wiredTiger=1)
+    return int(told["wiredTiger"]["cursor"]["Total number of entries skipped by cursor next calls"])
+
+
+@pytest.mark.slow
+async def test_a_busy_worker_does_not_walk_over_what_it_has_claimed(
+    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two priorities, and all of one time. Without floors each claim walks over all that were claimed before."""
+    monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
+    store, jobs = mongo(harness), 10_000
+    # Of a name that no other test has left entries of.
+    await store.enqueue([home(f"job-{n:05}", name="drain", priority=n % 2) for n in range(jobs)])
+    await harness.advance(10)
+
+    async def walked(claims: int) -> float:
+        """By one claim, as a rule: the server may have other things to do."""
+        by_claim = []
+        for _ in range(claims):
+            before = await skipped(store)
+            assert len(await claim_ids(store, 50, queues=HOME, names=["drain"])) == 50
+            by_claim.append(await skipped(store) - before)
+        return statistics.median(by_claim)
+
+    with_floors = await walked(150)
+    monkeypatch.setattr(floors, "FROM_CLAIMS", jobs * 2)
+    assert await walked(10) > 5 * with_floors
+
+
+# ------------------------------------------------------------------------------------------------------- on their own
+
+
+def waits(due_ms: int, priority: object = 0, id: int = 1) -> Document:
+    return {"_id": ObjectId(f"{id:024x}"), "priority": priority, "nextRunAt": date(due_ms)}
+
+
+NOW_MS = 1_000_000
+RECENT_MS = NOW_MS - floors.MARGIN_MS
+
+
+def fronts(floor: Floor) -> dict[float | None, int | None]:
+    return {priority: front.due_ms for priority, front in floor.fronts.items()}
+
+
+def test_where_nothing_waits_only_what_came_in_of_late_is_looked_for() -> None:
+    floor = Floor()
+    floor.found_all([waits(RECENT_MS + 7)], [], NOW_MS)
+    assert (floor.is_dry, floor.ranges(NOW_MS), floor.below(NOW_MS)) == (True, [], [])
+    assert floor.news(NOW_MS) == {"nextRunAt": {"$gte": date(RECENT_MS), "$lte": date(NOW_MS)}}
+    # What was found may not be had, and what was in hand may be let go.
+    floor.found_all([waits(7_000)], [waits(6_000)], NOW_MS)
+    assert floor.new_from_ms == 6_000
+
+
+def test_a_look_that_was_cut_says_of_which_priority_there_is_more() -> None:
+    floor = Floor()
+    floor.found_first([waits(7_000, 5), waits(8_000, 0), waits(9_000, 0)], [waits(7_500, 0)], NOW_MS)
+    assert (fronts(floor), floor.new_from_ms) == ({0: 7_500}, 7_000)
+    assert floor.below(NOW_MS)[0]["priority"] == {"$lt": 0}
+    assert floor.news(NOW_MS)["priority"] == {"$gt": 0, "$nin": [0]}
+
+
+def test_a_priority_of_which_all_was_seen_has_no_front_any_more() -> None:
+    floor = Floor(fronts={one: Front(5_000) for one in (3, 2, 1, 0, None)})
+    floor.passed([waits(6_000, 2), waits(7_000, 0)], [waits(4_000, 1)], NOW_MS, waits(8_000, 0))
+    assert fronts(floor) == {2: 6_000, 1: 4_000, 0: 7_000, None: 5_000}
+    floor.passed([waits(6_000, None)], [], NOW_MS, waits(7_000, None))
+    assert fronts(floor) == {None: 6_000}
+    assert not floor.is_seen(waits(7_000, None))
+    assert floor.is_seen(None)
+    assert Floor(fronts={0: Front()}).is_seen(waits(7_000, -1))
+
+
+def test_a_name_of_which_nothing_is_found_for_long_is_looked_at_for_itself() -> None:
+    floor = Floor(fronts={0: Front(5_000)})
+    for _ in range(floors.MOST_MISSED):
+        floor.passed([], [], NOW_MS, waits(6_000))
+        assert floor.fronts
+    floor.passed([], [], NOW_MS, waits(6_000))
+    assert not floor.fronts
+
+
+@pytest.mark.parametrize("odd", [True, "high", float("nan"), [1], {"a": 1}])
+def test_what_is_no_priority_has_no_front(odd: object) -> None:
+    floor = Floor()
+    floor.found_first([waits(7_000, 0), waits(8_000, odd)], [waits(9_000, odd)], NOW_MS)
+    assert not floor.is_known(0.0)
+    floor.found_all([], [], NOW_MS)
+    floor.found_many_new([waits(8_000, odd)], [], NOW_MS)
+    assert floor.is_dry
+
+
+def test_of_thousands_of_one_time_ids_count_and_of_others_they_do_not() -> None:
+    floor = Floor()
+    for n in range(floors.LOOKS_OF_ONE_TIME + 1):
+        assert len(floor.ranges(NOW_MS)) == (n > 0)
+        floor.found_first([waits(5_000, id=n + 1)], [], NOW_MS)
+    first, rest = floor.ranges(NOW_MS)
+    assert first == {"priority": 0, "nextRunAt": date(5_000), "_id": {"$gte": waits(0, id=n + 1)["_id"]}}
+    assert rest == {"priority": 0, "nextRunAt": {"$gt": date(5_000), "$lte": date(NOW_MS)}}
+    floor.found_first([waits(6_000)], [], NOW_MS)
+    assert len(floor.ranges(NOW_MS)) == 1
+
+
+def test_floors_are_for_those_who_have_claimed_much_of_late() -> None:
+    all_of_them = Floors()
+    all_of_them.claimed(floors.FROM_CLAIMS - 1, 0.0)
+    assert all_of_them.of("default", ["work"], 1.0) == {}
+    assert all_of_them.of_leases("default", ["work"], 1.0) is None
+    all_of_them.claimed(1, 2.0)
+    floor = all_of_them.of("default", ["work"], 3.0)["work"]
+    assert all_of_them.of("default", ["work", "other"], floors.LAST_S + 1.0)["work"] is floor
+    assert all_of_them.of("default", ["work"], 2 * floors.LAST_S + 2.0) == {}

@@ -11,9 +11,9 @@ from pymongo import IndexModel
 from jobmill.core.changes import NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.finding import ORDER
 from jobmill.stores.mongo.indexes import models
 from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.waiting import ORDER
 from jobmill.testing.contract.support import claim, new, put
 
 pytestmark = pytest.mark.stores("mongo")

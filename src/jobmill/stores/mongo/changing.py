@@ -54,7 +54,6 @@ class Changes(Looks):
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
         """See the port."""
         now_ms = self.now()
-        self._put_behind()
         allowed = CHANGES_FROM[type(change)]
         refused: dict[str, str] = {}
         with told_apart(self._place):
@@ -73,6 +72,7 @@ class Changes(Looks):
             refused |= {one.job.id: _not_from(one.job) for one in jobs if one.job.state not in allowed}
             jobs = [one for one in jobs if one.job.state in allowed]
             done, not_done = await self._change(jobs, change, now_ms)
+            self._put_behind()
             refused |= not_done
             await self._tell_changed([one for one in jobs if one.job.id in done], change, now_ms)
         return Changed(changed=[one.job.id for one in jobs if one.job.id in done], refused=refused, more=more)

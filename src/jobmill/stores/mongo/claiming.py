@@ -7,6 +7,7 @@ is a find-and-modify: one round trip instead of two.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -120,7 +121,7 @@ class Turn(Search):
                 taken = self._hand_out(found, await self._got(found, has_matched=written.has_matched))
                 written = None
                 # What the server refused, and what came behind it, is to be had again.
-                store._in_hand.difference_update(_ids([*found.lost, *found.waiting]))
+                store._let_go(found.all)
             else:
                 taken = await self._take_all(found, locked)
             if len(found):
@@ -141,7 +142,7 @@ class Turn(Search):
         if locked is not None:
             await store._count_claims(self._queue, locked, len(found), self._now_ms, opens=not self._has_counted)
             self._has_counted |= len(found) > 0
-        with store._taking(found):
+        with store._taking(found.all):
             taken = self._hand_out(found, await self._take(found, locked) if len(found) else [])
         if locked is not None:
             await store._count_claims(self._queue, locked, taken - len(found), self._now_ms, opens=False)
@@ -204,7 +205,7 @@ class Turn(Search):
         if has_matched and found.are_fresh:
             update = self._leased(is_lost=False)["$set"]
             return [_claimed(document, update) for document in found.waiting]
-        ids = _ids([*found.lost, *found.waiting])
+        ids = _ids(found.all)
         jobs, query = self._store._here.jobs, {"_id": {"$in": ids}, **self._mine()}
         return await jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
 
@@ -229,7 +230,7 @@ class Turn(Search):
     def _hand_out(self, found: Found, got: Sequence[Document]) -> int:
         """Give those to the caller; how many they are."""
         lost = set(_ids(found.lost))
-        self._store._floors.claimed(len(got))
+        self._store._floors.claimed(len(got), time.monotonic())
         for document in got:
             self._hand_out_one(document, document["_id"] in lost)
         return len(got)

@@ -121,6 +121,7 @@ class Enqueues(Queues):
             await self._tell(enqueued(new_jobs, done, now_ms), known)
         if any(new.due.resolve(now_ms) < now_ms for new in new_jobs):
             self._put_behind()
+        self._came_in(new_jobs)
         self._wake_here([new for new, receipt in zip(new_jobs, done, strict=True) if receipt.how != "exists"])
         return done
 
@@ -147,7 +148,10 @@ class Enqueues(Queues):
         return stood
 
     def _put_behind(self) -> None:
-        """A job may wait that was due before others that were claimed already."""
+        """A job waits that was due before others that were claimed already."""
+
+    def _came_in(self, new_jobs: Sequence[NewJob]) -> None:
+        """These wait, or will."""
 
     def _wake_here(self, new_jobs: Sequence[NewJob]) -> None:
         """Sleepers of this process need no stream to be told."""

@@ -13,9 +13,10 @@ from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Settled, Set
 from jobmill.core.facts import Event
 from jobmill.stores.mongo.claiming import Turn
 from jobmill.stores.mongo.feeds import UNKNOWN, Known
-from jobmill.stores.mongo.finding import NOTHING, Found, Searched
+from jobmill.stores.mongo.finding import NOTHING, Found
 from jobmill.stores.mongo.link import is_away, told_apart
 from jobmill.stores.mongo.settling import Also
+from jobmill.stores.mongo.waiting import Searched
 
 log = logging.getLogger("jobmill")
 
@@ -53,7 +54,7 @@ class Exchanges(Searched):
         got = _Got()
         with told_apart(self._place):
             first, known = await self._look(settlements, claim, now_ms)
-            with self._taking(first.found):
+            with self._taking(first.found.all):
                 settled = await self._settle(settlements, now_ms, first.also)
                 try:
                     if claim is not None:

@@ -91,8 +91,6 @@ class Settles(Enqueues):
             # A second settlement of one lease in one call is lost, and must not be taken for the first.
             if one is not None and first.setdefault(settlement.lease.id, n) == n:
                 meant.append((n, settlement, one))
-        if any(one.state == "waiting" and one.due is None for one in settlements):
-            self._put_behind()
         # Whoever shows a wrong token first must not hide the one that holds: those go in a bulk of their own.
         rest = [
             (n, settlement, one)
@@ -102,6 +100,8 @@ class Settles(Enqueues):
         for some, more in [(meant, also), *(([one], Also()) for one in rest)]:
             for n, answer in (await self._settle_each(some, now_ms, more)).items():
                 answers[n] = answer
+        if any(one.state == "waiting" and one.due is None for one in settlements):
+            self._put_behind()
         return answers
 
     async def _located(self, leases: Sequence[Lease]) -> list[Held | None]:
