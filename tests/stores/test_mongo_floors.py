@@ -165,12 +165,17 @@ async def test_a_lease_that_has_ended_is_found_although_others_had_before(busy: 
 # ----------------------------------------------------------------------------------------------- what others write
 
 
+@pytest.mark.parametrize("dear_s", [-1.0, NEVER_S], ids=["dear", "cheap"])
 @pytest.mark.parametrize("seed", range(8))
-async def test_what_others_enqueue_is_claimed_in_order_by_floors_alone(
-    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, seed: int
+async def test_what_others_enqueue_is_claimed_in_order(
+    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, seed: int, dear_s: float
 ) -> None:
-    """Of one name or several, of priorities above, between and below those that wait, or of none; many of one time."""
+    """Of one name or several, of priorities above, between and below those that wait, or of none; many of one time.
+
+    By floors alone, and where everything is looked at whenever nothing waits.
+    """
     alone(monkeypatch)
+    monkeypatch.setattr(floors, "DEAR_S", dear_s)
     chance = random.Random(seed)
     names = NAMES[: chance.randint(1, 3)]
     store, waiting, numbers = mongo(harness), list[tuple[float, int, ObjectId]](), itertools.count(1)
@@ -211,6 +216,16 @@ async def test_an_urgent_job_of_another_process_does_not_wait_for_those_that_wai
         return "urgent" in await claim_ids(busy.store, 1, queues=HOME)
 
     assert await until(urgent, 5)
+
+
+async def test_an_urgent_job_of_this_process_is_found_at_once(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
+    monkeypatch.setattr(floors, "NEW_EVERY_S", NEVER_S)
+    await busy.store.enqueue([home(f"later-{n}", priority=9) for n in range(10)])
+    assert await claim_ids(busy.store, 1, queues=HOME) == ["later-0"]
+    assert await claim_ids(busy.store, 1, queues=HOME) == ["later-1"]
+    await busy.store.enqueue([home("urgent", priority=3)])
+    assert await claim_ids(busy.store, 1, queues=HOME) == ["urgent"]
 
 
 async def test_a_priority_of_a_type_that_is_none_is_found_by_a_look_at_everything(
