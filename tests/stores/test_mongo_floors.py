@@ -268,10 +268,14 @@ async def skipped(store: MongoStore) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("names", [["drain"], ["busy", "drain", "idle"]], ids=["alone", "among others"])
 async def test_a_busy_worker_does_not_walk_over_what_it_has_claimed(
-    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch
+    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """Of two priorities, and all of one time. Without floors each claim walks over all that were claimed before."""
+    """Of two priorities, and all of one time. Without floors each claim walks over all that were claimed before.
+
+    Of the other names nothing waits: their ranges of the index end where those entries begin.
+    """
     monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
     store, jobs = mongo(harness), 10_000
     # Of a name that no other test has left entries of.
@@ -283,7 +287,7 @@ async def test_a_busy_worker_does_not_walk_over_what_it_has_claimed(
         by_claim = []
         for _ in range(claims):
             before = await skipped(store)
-            assert len(await claim_ids(store, 50, queues=HOME, names=["drain"])) == 50
+            assert len(await claim_ids(store, 50, queues=HOME, names=names)) == 50
             by_claim.append(await skipped(store) - before)
         return statistics.median(by_claim)
 
@@ -319,10 +323,17 @@ def test_where_nothing_waits_only_what_came_in_of_late_is_looked_for() -> None:
 
 def test_a_look_that_was_cut_says_of_which_priority_there_is_more() -> None:
     floor = Floor()
-    floor.found_first([waits(7_000, 5), waits(8_000, 0), waits(9_000, 0)], [waits(7_500, 0)], NOW_MS)
+    found = [waits(7_000, 5), waits(8_000, 0), waits(9_000, 0)]
+    floor.found_first(found, [waits(7_500, 0)], NOW_MS, found[-1])
     assert (fronts(floor), floor.new_from_ms) == ({0: 7_500}, 7_000)
     assert floor.below(NOW_MS)[0]["priority"] == {"$lt": 0}
     assert floor.news(NOW_MS)["priority"] == {"$gt": 0, "$nin": [0]}
+
+
+def test_a_look_that_others_cut_says_that_nothing_was_before() -> None:
+    floor = Floor()
+    floor.found_first([], [], NOW_MS, waits(8_000, -2))
+    assert (fronts(floor), floor.new_from_ms) == ({-2: 8_000}, RECENT_MS)
 
 
 def test_a_priority_of_which_all_was_seen_has_no_front_any_more() -> None:
@@ -348,7 +359,7 @@ def test_a_name_of_which_nothing_is_found_for_long_is_looked_at_for_itself() -> 
 @pytest.mark.parametrize("odd", [True, "high", float("nan"), [1], {"a": 1}])
 def test_what_is_no_priority_has_no_front(odd: object) -> None:
     floor = Floor()
-    floor.found_first([waits(7_000, 0), waits(8_000, odd)], [waits(9_000, odd)], NOW_MS)
+    floor.found_first([waits(7_000, 0), waits(8_000, odd)], [waits(9_000, odd)], NOW_MS, waits(8_000, odd))
     assert not floor.is_known(0.0)
     floor.found_all([], [], NOW_MS)
     floor.found_many_new([waits(8_000, odd)], [], NOW_MS)
@@ -359,11 +370,12 @@ def test_of_thousands_of_one_time_ids_count_and_of_others_they_do_not() -> None:
     floor = Floor()
     for n in range(floors.LOOKS_OF_ONE_TIME + 1):
         assert len(floor.ranges(NOW_MS)) == (n > 0)
-        floor.found_first([waits(5_000, id=n + 1)], [], NOW_MS)
+        found = waits(5_000, id=n + 1)
+        floor.found_first([found], [], NOW_MS, found)
     first, rest = floor.ranges(NOW_MS)
     assert first == {"priority": 0, "nextRunAt": date(5_000), "_id": {"$gte": waits(0, id=n + 1)["_id"]}}
     assert rest == {"priority": 0, "nextRunAt": {"$gt": date(5_000), "$lte": date(NOW_MS)}}
-    floor.found_first([waits(6_000)], [], NOW_MS)
+    floor.found_first([waits(6_000)], [], NOW_MS, waits(6_000))
     assert len(floor.ranges(NOW_MS)) == 1
 
 

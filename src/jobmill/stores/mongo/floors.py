@@ -152,13 +152,13 @@ class Floor(Looked):
         self.is_dry = True
         self._besides(found, in_hand, now_ms)
 
-    def found_first(self, found: Sequence[Document], in_hand: Sequence[Document], now_ms: int) -> None:
-        """A look at all of its jobs found these, and was cut there."""
-        known, last = self.fronts, found[-1].get("priority")
+    def found_first(self, found: Sequence[Document], in_hand: Sequence[Document], now_ms: int, last: Document) -> None:
+        """A look at all jobs of this and other names found these, and was cut there."""
+        known, priority = self.fronts, last.get("priority")
         self.forget()
-        if _is_priority(last):
-            self.fronts = {last: known.get(last, Front())}
-            self._raise(last, found, in_hand, now_ms)
+        if _is_priority(priority):
+            self.fronts = {priority: known.get(priority, Front())}
+            self._raise(priority, [*found, last], in_hand, now_ms)
         self._besides(found, in_hand, now_ms)
 
     def found_new(self, found: Iterable[Document], in_hand: Iterable[Document], now_ms: int, at: float) -> None:

@@ -117,9 +117,10 @@ class Waiting:
         found: list[Document] = []
         if not all(floor.is_dry for floor in floors.values()) or any(floor.is_dear for floor in floors.values()):
             known = {name: floor for name, floor in floors.items() if floor.is_known(at)}
-            for name, floor in floors.items():
-                if name not in known:
-                    found += await self._at_all({name: floor}, limit, ask)
+            # Those that were dry for themselves: beside others nobody would see that they still are.
+            for is_dry in (True, False):
+                some = {name: it for name, it in floors.items() if name not in known and it.is_dry == is_dry}
+                found += await self._at_all(some, limit, ask) if some else []
             found += await self._at_floors(known, limit, ask)
             if len(found) >= limit:
                 return found
@@ -144,10 +145,8 @@ class Waiting:
             floor.looked_at_all(began, ended)
             if len(found) < limit:
                 floor.found_all(_of(name, found), self._held_of(name), self._now_ms)
-            elif len(floors) == 1:
-                floor.found_first(found, self._held_of(name), self._now_ms)
             else:
-                floor.forget()
+                floor.found_first(_of(name, found), self._held_of(name), self._now_ms, found[-1])
         return found
 
     async def _at_floors(self, floors: dict[str, Floor], limit: int, ask: Ask) -> list[Document]:
@@ -233,7 +232,10 @@ class Waiting:
         self._held |= self._store._in_hand
         others = [*self._store._in_hand, *self._store._refused]
         fit = {**WRITABLE, "_id": {**WRITABLE["_id"], "$nin": others}} if others else WRITABLE
-        waits = [{**self._waits(names), **one} for names, one in ranges]
+        alike: dict[str, tuple[list[str], Document]] = {}
+        for names, one in ranges:
+            alike.setdefault(repr(one), ([], one))[0].extend(names)
+        waits = [{**self._waits(names), **one} for names, one in alike.values()]
         # With what they have in common inside: outside, measured, the server needs half as long again.
         return {**waits[0], **fit} if len(waits) == 1 else {**fit, "$or": waits}
 
