@@ -53,6 +53,7 @@ _NO_ID = ObjectId(bytes(12))
 
 #: As a document has it; None: it has none, and comes last.
 Priority: TypeAlias = float | None
+Firsts: TypeAlias = dict[Priority, tuple[int, ObjectId]]
 
 
 class Looked(Struct):
@@ -158,7 +159,7 @@ class Floor(Looked):
         self.forget()
         if _is_priority(priority):
             self.fronts = {priority: known.get(priority, Front())}
-            self._raise(priority, [*found, last], in_hand, now_ms)
+            self._raise(priority, now_ms, _firsts([*found, last]), _firsts(in_hand))
         self._besides(found, in_hand, now_ms)
 
     def found_new(self, found: Iterable[Document], in_hand: Iterable[Document], now_ms: int, at: float) -> None:
@@ -172,7 +173,7 @@ class Floor(Looked):
         if _is_priority(last) and len(self.fronts) < MOST_FRONTS:
             self.is_dry = False
             self.fronts[last] = Front()
-            self._raise(last, found, in_hand, now_ms)
+            self._raise(last, now_ms, _firsts(found), _firsts(in_hand))
 
     def is_seen(self, last: Document | None) -> bool:
         """Whether a look that was cut there, or was not, saw all that has a front."""
@@ -183,16 +184,16 @@ class Floor(Looked):
         there, held = _firsts(found), _firsts(in_hand)
         for priority in list(self.fronts):
             if priority in there or (priority in held and _is_before(priority, last)):
-                self._raise(priority, found, in_hand, now_ms)
+                self._raise(priority, now_ms, there, held)
             elif _is_before(priority, last):
                 del self.fronts[priority]
         self.missed = 0 if there else self.missed + 1
         if self.missed > MOST_MISSED:
             self.forget()
 
-    def _raise(self, priority: Priority, found: Iterable[Document], in_hand: Iterable[Document], now_ms: int) -> None:
+    def _raise(self, priority: Priority, now_ms: int, there: Firsts, held: Firsts) -> None:
         recent = (now_ms - MARGIN_MS, _NO_ID)
-        due_ms, id = min(recent, *(_firsts(some).get(priority, recent) for some in (found, in_hand)))
+        due_ms, id = min(recent, there.get(priority, recent), held.get(priority, recent))
         known = self.fronts[priority]
         looks = known.looks + 1 if known.due_ms == due_ms else 0
         self.fronts[priority] = Front(due_ms, None if id == _NO_ID else id, looks)
@@ -266,9 +267,9 @@ class Floors:
             self._claims, self._until = 0, at + LAST_S
 
 
-def _firsts(some: Iterable[Document]) -> dict[Priority, tuple[int, ObjectId]]:
+def _firsts(some: Iterable[Document]) -> Firsts:
     """Where the first of each priority stands."""
-    firsts: dict[Priority, tuple[int, ObjectId]] = {}
+    firsts: Firsts = {}
     for document in some:
         priority, due_ms, id = document.get("priority"), ms_of(document.get("nextRunAt")), document["_id"]
         if due_ms is not None and _is_priority(priority):
