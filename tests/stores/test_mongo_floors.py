@@ -20,7 +20,8 @@ from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
 from tests.helpers import until
 from tests.making import InTurn, emptied_mongo
-from tests.stores.mongo_reviewing import HOME, Document, foreign, home
+from tests.servers.mongo import MongoReplicaSet
+from tests.stores.mongo_reviewing import HOME, Document, Scene, foreign, home
 
 pytestmark = pytest.mark.stores("mongo")
 
@@ -270,17 +271,20 @@ async def skipped(store: MongoStore) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["drain"], ["busy", "drain", "idle"]], ids=["alone", "among others"])
 async def test_a_busy_worker_does_not_walk_over_what_it_has_claimed(
-    harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, names: list[str]
+    own_mongo: MongoReplicaSet, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """Of two priorities, and all of one time. Without floors each claim walks over all that were claimed before.
+    """Of two priorities, and all of one time, on a server where no other test has left anything.
 
-    Of the other names nothing waits: their ranges of the index end where those entries begin.
+    Without floors each claim walks over all that were claimed before. Of the other names nothing waits: their ranges of
+    the index end where those entries begin.
     """
+    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
     monkeypatch.setattr(floors, "ALL_EVERY_S", NEVER_S)
-    store, jobs = mongo(harness), 10_000
-    # Of a name that no other test has left entries of.
+    scene, jobs = Scene(own_mongo.url("jobs")), 10_000
+    await scene.open()
+    store = scene.store
     await store.enqueue([home(f"job-{n:05}", name="drain", priority=n % 2) for n in range(jobs)])
-    await harness.advance(10)
+    scene.clock.advance(10)
 
     async def walked(claims: int) -> float:
         """By one claim, as a rule: the server may have other things to do."""
@@ -294,6 +298,7 @@ async def test_a_busy_worker_does_not_walk_over_what_it_has_claimed(
     with_floors = await walked(150)
     monkeypatch.setattr(floors, "FROM_CLAIMS", jobs * 2)
     assert await walked(10) > 5 * with_floors
+    await store.close()
 
 
 # ------------------------------------------------------------------------------------------------------- on their own
@@ -366,17 +371,26 @@ def test_what_is_no_priority_has_no_front(odd: object) -> None:
     assert floor.is_dry
 
 
-def test_of_thousands_of_one_time_ids_count_and_of_others_they_do_not() -> None:
-    floor = Floor()
+def test_of_thousands_of_one_time_a_look_begins_at_an_id() -> None:
+    floor, last = Floor(), waits(5_000, id=1)
+    later = {"priority": 0, "nextRunAt": {"$gte": date(5_000), "$lte": date(NOW_MS)}}
     for n in range(floors.LOOKS_OF_ONE_TIME + 1):
-        assert len(floor.ranges(NOW_MS)) == (n > 0)
-        found = waits(5_000, id=n + 1)
-        floor.found_first([found], [], NOW_MS, found)
-    first, rest = floor.ranges(NOW_MS)
-    assert first == {"priority": 0, "nextRunAt": date(5_000), "_id": {"$gte": waits(0, id=n + 1)["_id"]}}
-    assert rest == {"priority": 0, "nextRunAt": {"$gt": date(5_000), "$lte": date(NOW_MS)}}
-    floor.found_first([waits(6_000)], [], NOW_MS, waits(6_000))
-    assert len(floor.ranges(NOW_MS)) == 1
+        last = waits(5_000, id=n + 1)
+        floor.found_first([last], [], NOW_MS, last)
+        assert (floor.ranges(NOW_MS) == [later]) == (n < floors.LOOKS_OF_ONE_TIME)
+    assert floor.ranges(NOW_MS) == [{"priority": 0, "nextRunAt": date(5_000), "_id": {"$gte": last["_id"]}}]
+    assert not floor.widened(waits(5_000, id=99))
+    assert floor.ranges(NOW_MS) != [later]
+    assert floor.widened(waits(5_001))
+    assert floor.ranges(NOW_MS) == [later]
+
+
+@pytest.mark.parametrize("last", [None, waits(5_000, -1), waits(4_000)])
+def test_a_look_that_went_past_that_time_is_made_again(last: Document | None) -> None:
+    id = waits(0)["_id"]
+    floor = Floor(fronts={0: Front(5_000, id, floors.LOOKS_OF_ONE_TIME), 3: Front(5_000, id, 0)})
+    assert floor.widened(last)
+    assert not floor.widened(last)
 
 
 def test_floors_are_for_those_who_have_claimed_much_of_late() -> None:

@@ -42,8 +42,7 @@ NEW_EVERY_S = 0.1
 MOST_MISSED = 20
 #: Of how many priorities of a name more may be known to wait: each is a range of the index that a look has to merge.
 MOST_FRONTS = 8
-#: After so many looks within one millisecond (thousands of jobs that were enqueued together) their ids count as well:
-#: two ranges of the index, measured a third dearer than one.
+#: After so many looks within one millisecond (thousands of jobs that were enqueued together) a look begins at an id.
 LOOKS_OF_ONE_TIME = 20
 
 #: Of so many names, or sets of them, something is remembered.
@@ -97,15 +96,20 @@ class Front(Struct):
     id: ObjectId | None = None
     looks: int = 0
 
-    def ranges(self, now_ms: int) -> list[Document]:
+    @property
+    def is_narrow(self) -> bool:
+        """Whether only what is due at that very time is looked at, by its ids."""
+        return self.id is not None and self.looks >= LOOKS_OF_ONE_TIME
+
+    def range(self, now_ms: int) -> Document:
         """What is due from here on."""
         due = {"$lte": date(now_ms)}
         if self.due_ms is None:
-            return [{"nextRunAt": due}]
+            return {"nextRunAt": due}
         start = date(self.due_ms)
-        if self.id is None or self.looks < LOOKS_OF_ONE_TIME:
-            return [{"nextRunAt": {"$gte": start, **due}}]
-        return [{"nextRunAt": start, "_id": {"$gte": self.id}}, {"nextRunAt": {"$gt": start, **due}}]
+        return (
+            {"nextRunAt": start, "_id": {"$gte": self.id}} if self.is_narrow else {"nextRunAt": {"$gte": start, **due}}
+        )
 
 
 class Floor(Looked):
@@ -126,7 +130,7 @@ class Floor(Looked):
 
     def ranges(self, now_ms: int) -> list[Document]:
         """Where more waits."""
-        return [{"priority": one, **some} for one, front in list(self.fronts.items()) for some in front.ranges(now_ms)]
+        return [{"priority": priority, **front.range(now_ms)} for priority, front in list(self.fronts.items())]
 
     def below(self, now_ms: int) -> list[Document]:
         """Where jobs may wait that come behind those."""
@@ -174,6 +178,15 @@ class Floor(Looked):
             self.is_dry = False
             self.fronts[last] = Front()
             self._raise(last, now_ms, _firsts(found), _firsts(in_hand))
+
+    def widened(self, last: Document | None) -> bool:
+        """Whether a look that was cut there, or was not, went past all of one time that it was narrowed to: then what
+        is due later counts as well.
+        """
+        past = [one for one, front in list(self.fronts.items()) if front.is_narrow and _is_past(one, front, last)]
+        for priority in past:
+            self.fronts[priority] = Front(self.fronts[priority].due_ms)
+        return bool(past)
 
     def is_seen(self, last: Document | None) -> bool:
         """Whether a look that was cut there, or was not, saw all that has a front."""
@@ -293,3 +306,10 @@ def _is_before(priority: Priority, last: Document | None) -> bool:
         return True
     until = last.get("priority")
     return priority is not None and (until is None or (_is_number(until) and priority > until))
+
+
+def _is_past(priority: Priority, front: Front, last: Document | None) -> bool:
+    """Whether the last one comes behind all that is due when a front is."""
+    if last is None or _is_before(priority, last):
+        return True
+    return last.get("priority") == priority and ms_of(last.get("nextRunAt")) != front.due_ms

@@ -156,16 +156,27 @@ class Waiting:
         busy = {name: floor for name, floor in floors.items() if floor.fronts}
         if not busy:
             return found
-        more = await ask(self._due([([name], one) for name, it in busy.items() for one in it.ranges(now_ms)]), limit)
-        is_cut = len(more) == limit
-        self._is_cut |= is_cut
+        more, last = await self._at_fronts(busy, limit, ask)
+        self._is_cut |= last is not None
         found += more
         # Of these all was seen that has a front: then what comes behind may be before that of others.
-        ended = {name: floor for name, floor in busy.items() if floor.is_seen(more[-1] if is_cut else None)}
+        ended = {name: floor for name, floor in busy.items() if floor.is_seen(last)}
         for name, floor in busy.items():
-            if name not in ended:
-                floor.passed(_of(name, more), self._held_of(name), now_ms, more[-1])
+            if last is not None and name not in ended:
+                floor.passed(_of(name, more), self._held_of(name), now_ms, last)
         return found + await self._behind(ended, found, limit, ask)
+
+    async def _at_fronts(
+        self, floors: dict[str, Floor], limit: int, ask: Ask
+    ) -> tuple[list[Document], Document | None]:
+        """The first of those of which more waits, and the last of these where there may be others behind it."""
+        while True:
+            ranges = [([name], one) for name, floor in floors.items() for one in floor.ranges(self._now_ms)]
+            found = await ask(self._due(ranges), limit)
+            last = found[-1] if len(found) == limit else None
+            widened = [floor.widened(last) for floor in floors.values()]
+            if not any(widened):
+                return found, last
 
     async def _behind(
         self, floors: dict[str, Floor], before: Sequence[Document], limit: int, ask: Ask
@@ -231,13 +242,16 @@ class Waiting:
         # Left out by the server: what is in hand may be large, and would be read in vain.
         self._held |= self._store._in_hand
         others = [*self._store._in_hand, *self._store._refused]
-        fit = {**WRITABLE, "_id": {**WRITABLE["_id"], "$nin": others}} if others else WRITABLE
+        id = {**WRITABLE["_id"], "$nin": others} if others else WRITABLE["_id"]
+        fit = {**WRITABLE, "_id": id}
         alike: dict[str, tuple[list[str], Document]] = {}
         for names, one in ranges:
             alike.setdefault(repr(one), ([], one))[0].extend(names)
         waits = [{**self._waits(names), **one} for names, one in alike.values()]
         # With what they have in common inside: outside, measured, the server needs half as long again.
-        return {**waits[0], **fit} if len(waits) == 1 else {**fit, "$or": waits}
+        if len(waits) > 1:
+            return {**fit, "$or": waits}
+        return {**waits[0], **fit, "_id": {**waits[0].get("_id", {}), **id}}
 
     def _held_of(self, name: str) -> list[Document]:
         return _of(name, self._held.values())
