@@ -26,8 +26,8 @@ REASONS: dict[str, str] = {
     ),
     "mongo drain": (
         "at 50 slots a call settles and claims 25 jobs: two updates each, with their indexes and the log of the "
-        "replica set, are about two thirds of the server's work; and the same code ran at two speeds here, 1.9 "
-        "apart, of which the faster one meets the target"
+        "replica set, are about two thirds of the server's work; until 2026-11-16 a claim also walked over the "
+        "entries that claimed jobs leave in the index"
     ),
 }
 
