@@ -42,7 +42,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import subprocess
 import textwrap
 from pathlib import Path
@@ -53,6 +52,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill import Invalid, harmonyk
+from tests.servers.node import find_node
 
 FILE = Path(__file__).with_name("dedupe_vectors.jsonl")
 VECTORS: list[tuple[str, str | None, str, str]] = [tuple(json.loads(line)) for line in FILE.read_text().splitlines()]
@@ -84,10 +84,9 @@ def test_the_vectors_hold_what_is_hard() -> None:
     assert len(wrong) > len(VECTORS) / 2
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_node_still_prints_the_vectors() -> None:
     script = textwrap.dedent((__doc__ or "").partition("with this script:")[2])
-    printed = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True, timeout=60)
+    printed = subprocess.run([find_node(), "-"], input=script, capture_output=True, text=True, check=True, timeout=60)
     assert printed.stdout == FILE.read_text()
 
 

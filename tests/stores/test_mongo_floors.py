@@ -217,6 +217,7 @@ async def test_an_urgent_job_of_another_process_does_not_wait_for_those_that_wai
         return "urgent" in await claim_ids(busy.store, 1, queues=HOME)
 
     assert await until(urgent, 5)
+    assert await claim_ids(busy.store, 1, queues=HOME) != []
 
 
 async def test_an_urgent_job_of_this_process_is_found_at_once(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,3 +403,17 @@ def test_floors_are_for_those_who_have_claimed_much_of_late() -> None:
     floor = all_of_them.of("default", ["work"], 3.0)["work"]
     assert all_of_them.of("default", ["work", "other"], floors.LAST_S + 1.0)["work"] is floor
     assert all_of_them.of("default", ["work"], 2 * floors.LAST_S + 2.0) == {}
+
+
+def test_floors_of_too_many_names_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
+    monkeypatch.setattr(floors, "MOST_NAMES", 3)
+    all_of_them = Floors()
+    first, lease = all_of_them.of("default", ["work"], 0.0), all_of_them.of_leases("default", ["work"], 0.0)
+    for name in ("a", "b", "c"):
+        assert all_of_them.of("default", ["work"], 0.0) == first
+        assert all_of_them.of_leases("default", ["work"], 0.0) is lease
+        all_of_them.of("default", [name], 0.0)
+        all_of_them.of_leases("default", [name], 0.0)
+    assert all_of_them.of("default", ["work"], 0.0)["work"] is not first["work"]
+    assert all_of_them.of_leases("default", ["work"], 0.0) is not lease

@@ -218,7 +218,7 @@ class Floor(Looked):
         return _is_priority(priority) and priority in self.fronts
 
     def _besides(self, found: Iterable[Document], in_hand: Iterable[Document], now_ms: int) -> None:
-        """All that waited until now is known to be in front of these."""
+        """Besides what has a front nothing waits but these, and what is yet to come in."""
         some = [one for one in (*found, *in_hand) if not self._has_front(one.get("priority"))]
         dues = [due_ms for one in some if (due_ms := ms_of(one.get("nextRunAt"))) is not None]
         self.new_from_ms = min((now_ms - MARGIN_MS, *dues))
