@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from jobmill.core.changes import Claim, Exchanged, Lease, Report, Settlement
+from jobmill.core.values import Claim, Exchanged, Lease, Report, Settlement
 from jobmill.stores.memory import MemoryStore
 
 
@@ -26,7 +26,7 @@ async def until(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 
 
 
 class FaultyStore(MemoryStore):
-    """A real store that raises on demand: `faults["exchange"] = StoreAway(...)`, or a function of the arguments."""
+    """A real store that raises on demand: `faults["exchange"] = StoreUnavailable(...)`, or a function."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from jobmill.context import Context
-from jobmill.core.changes import Claimed, Lease
 from jobmill.core.job import Job, Progress
+from jobmill.core.values import Claimed, Lease
+from jobmill.handlers.context import Context
 
 NOW = 1_700_000_000_000
 TOKEN = "t0ken"

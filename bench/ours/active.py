@@ -12,9 +12,9 @@ from msgspec import Struct, field
 from bench.loop import run
 from bench.ours.noop import noops
 from bench.redis.slowlog import Slowlog, slowlog
-from jobmill.core.changes import Broken, Claim, Claimed, Report
 from jobmill.core.job import Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Broken, Claim, Claimed, Report
 from jobmill.store import Store
 
 AT_ONCE = 200

@@ -8,8 +8,8 @@ import secrets
 from bench.figures import Ran
 from bench.ours.noop import Noops, noops
 from bench.stopwatch import Stopwatch, metering
-from jobmill.core.changes import Broken, Claim, Exchanged, Settlement
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Broken, Claim, Exchanged, Settlement
 from jobmill.store import Store
 from jobmill.worker.worker import Worker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from bench.ours.noop import noops
-from jobmill.handlers import Draft
-from jobmill.options import NOTHING_SAID
+from jobmill.handlers.handler import Draft
+from jobmill.handlers.options import NOTHING_SAID
 
 
 def fill(url: str, jobs: int, busy: bool = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.child import ready
 from bench.holding import forever, tell
-from jobmill.client import connect
+from jobmill.client.client import connect
 from jobmill.worker.worker import Worker
 
 

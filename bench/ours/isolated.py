@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.client import connect
+from jobmill.client.client import connect
 
 client = connect()
 

@@ -14,7 +14,7 @@ from bench.ours import about
 from bench.ours import drain as draining_port
 from bench.ours.alike import bulk, enqueue, hold, pickup_enqueue, pickup_work, work
 from bench.ours.noop import noops
-from jobmill.client import connect
+from jobmill.client.client import connect
 from jobmill.worker.worker import Worker
 
 __all__ = [

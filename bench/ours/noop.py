@@ -7,8 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
-from jobmill.client import Client, connect
-from jobmill.handlers import Handler
+from jobmill.client.client import Client, connect
+from jobmill.handlers.handler import Handler
 
 #: How many jobs one call hands in while a file is filled.
 AT_ONCE = 10_000

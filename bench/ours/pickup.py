@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from bench.child import ready
 from bench.pickups import Pickups, Starts, one_after_the_other
-from jobmill.client import Client, connect
-from jobmill.handlers import Handler
+from jobmill.client.client import Client, connect
+from jobmill.handlers.handler import Handler
 from jobmill.worker.worker import Worker
 
 SLOTS = 50

@@ -14,7 +14,7 @@ from bench.ours.alike import bulk, enqueue, hold, pickup_enqueue, pickup_work, w
 from bench.ours.noop import noops
 from bench.postgres.draining import draining
 from bench.postgres.server import Session
-from jobmill.client import connect
+from jobmill.client.client import connect
 from jobmill.worker.worker import Worker
 
 __all__ = [

@@ -13,9 +13,9 @@ from bench.ours import drain as draining_port
 from bench.ours.alike import bulk, enqueue, hold, pickup_enqueue, pickup_work, work
 from bench.ours.noop import noops
 from bench.redis.draining import draining
-from jobmill.client import connect
-from jobmill.handlers import Draft
-from jobmill.options import NOTHING_SAID
+from jobmill.client.client import connect
+from jobmill.handlers.handler import Draft
+from jobmill.handlers.options import NOTHING_SAID
 from jobmill.worker.worker import Worker
 
 __all__ = [

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bench.child import BEGUN, READY, halt
 from bench.loop import run
-from jobmill.client import Client, connect
+from jobmill.client.client import Client, connect
 from jobmill.worker.worker import Worker
 
 ASYNC, SYNC, ISOLATED = "async", "sync", "isolated"

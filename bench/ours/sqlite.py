@@ -11,7 +11,7 @@ from bench.ours import about
 from bench.ours.alike import bulk, enqueue, hold, pickup_enqueue, pickup_work, work
 from bench.ours.noop import noops
 from bench.sqlite.files import looking
-from jobmill.client import connect
+from jobmill.client.client import connect
 from jobmill.worker.worker import Worker
 
 __all__ = [

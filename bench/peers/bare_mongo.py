@@ -14,9 +14,9 @@ from bench.figures import Ran
 from bench.loop import on_uvloop
 from bench.peers.about import About
 from bench.stopwatch import metering
-from jobmill.client import connect
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged
+from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged
 from jobmill.stores.mongo.link import Connected
 from jobmill.stores.mongo.places import Place
 from jobmill.stores.mongo.values import date

@@ -23,32 +23,33 @@ from typing import TYPE_CHECKING, Any
 from jobmill._version import __version__
 
 if TYPE_CHECKING:
-    from jobmill.client import Client, Enqueued, connect
-    from jobmill.context import Context
-    from jobmill.core.changes import Changed, Count, LogLine, Page, QueueSettings, Stats
-    from jobmill.core.facts import Event
+    from jobmill.client.client import Client, Enqueued, connect
+    from jobmill.core.changes import Changed
+    from jobmill.core.events import Event
     from jobmill.core.job import Job, Keep, Progress, State
     from jobmill.core.retry import Backoff, exponential, fixed
     from jobmill.core.usage import Usage
+    from jobmill.core.values import Count, LogLine, Page, QueueSettings, Stats
     from jobmill.errors import (
         Fail,
-        Gone,
         HandlerNotFound,
-        Invalid,
+        InvalidValue,
         JobCancelled,
         JobFailed,
         JobmillError,
+        JobNotFound,
         MissingExtra,
         PayloadTooLarge,
         ResultTimeout,
         SchemaTooNew,
         SchemaTooOld,
         Snooze,
-        StoreAway,
         StoreBusy,
         StoreError,
+        StoreUnavailable,
         UnsafeStore,
     )
+    from jobmill.handlers.context import Context
     from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
@@ -61,12 +62,12 @@ __all__ = [
     "Enqueued",
     "Event",
     "Fail",
-    "Gone",
     "HandlerNotFound",
-    "Invalid",
+    "InvalidValue",
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobNotFound",
     "JobmillError",
     "Keep",
     "LogLine",
@@ -81,9 +82,9 @@ __all__ = [
     "Snooze",
     "State",
     "Stats",
-    "StoreAway",
     "StoreBusy",
     "StoreError",
+    "StoreUnavailable",
     "Tick",
     "UnsafeStore",
     "Usage",
@@ -95,18 +96,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "jobmill.client": ("Client", "Enqueued", "connect"),
-    "jobmill.context": ("Context",),
-    "jobmill.core.changes": ("Changed", "Count", "LogLine", "Page", "QueueSettings", "Stats"),
-    "jobmill.core.facts": ("Event",),
+    "jobmill.client.client": ("Client", "Enqueued", "connect"),
+    "jobmill.handlers.context": ("Context",),
+    "jobmill.core.changes": ("Changed",),
+    "jobmill.core.values": ("Count", "LogLine", "Page", "QueueSettings", "Stats"),
+    "jobmill.core.events": ("Event",),
     "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
     "jobmill.core.usage": ("Usage",),
     "jobmill.errors": (
         "Fail",
-        "Gone",
+        "JobNotFound",
         "HandlerNotFound",
-        "Invalid",
+        "InvalidValue",
         "JobCancelled",
         "JobFailed",
         "JobmillError",
@@ -116,7 +118,7 @@ _HOMES = {
         "SchemaTooNew",
         "SchemaTooOld",
         "Snooze",
-        "StoreAway",
+        "StoreUnavailable",
         "StoreBusy",
         "StoreError",
         "UnsafeStore",

@@ -1,16 +1,16 @@
 """Every error that Jobmill raises, and the two that a handler may raise to steer its job.
 
     JobmillError
-    ├── Invalid (ValueError)        a value was refused before any write: field, expected, given
+    ├── InvalidValue (ValueError)        a value was refused before any write: field, expected, given
     │   └── PayloadTooLarge
     ├── HandlerNotFound             no handler of that name is registered here
     ├── MissingExtra                a store's driver or a web server is not installed
-    ├── Gone                        the job is not in the store (any more)
+    ├── JobNotFound                        the job is not in the store (any more)
     ├── JobFailed                   somebody awaited the result of a job that failed
     │   └── JobCancelled
     ├── ResultTimeout (TimeoutError)
     └── StoreError                  the store did not do what it was asked
-        ├── StoreAway               it cannot be reached now: trying again later may work
+        ├── StoreUnavailable               it cannot be reached now: trying again later may work
         │   └── StoreBusy           another connection holds its write lock
         ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
         ├── SchemaTooNew            written by a newer Jobmill; nothing was touched
@@ -30,7 +30,7 @@ class JobmillError(Exception):
     """The root of all errors that Jobmill raises."""
 
 
-class Invalid(JobmillError, ValueError):
+class InvalidValue(JobmillError, ValueError):
     """A value was refused before anything was written."""
 
     def __init__(self, field: str, expected: str, given: object, advice: str = "") -> None:
@@ -41,7 +41,7 @@ class Invalid(JobmillError, ValueError):
         super().__init__(f"{field}: expected {expected}, got {shown(given)}" + (f"; {advice}" if advice else ""))
 
 
-class PayloadTooLarge(Invalid):
+class PayloadTooLarge(InvalidValue):
     """Payload and options together are over the limit of 10 MB."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -63,7 +63,7 @@ class MissingExtra(JobmillError):
     """A package that this needs (a store's driver, a web server) is not installed."""
 
 
-class Gone(JobmillError):
+class JobNotFound(JobmillError):
     """The job is not in the store: never enqueued, or already removed."""
 
 
@@ -83,11 +83,11 @@ class StoreError(JobmillError):
     """The store did not do what it was asked."""
 
 
-class StoreAway(StoreError):
+class StoreUnavailable(StoreError):
     """The store cannot be reached now; the same call may work later."""
 
 
-class StoreBusy(StoreAway):
+class StoreBusy(StoreUnavailable):
     """Another connection holds the store's write lock."""
 
 

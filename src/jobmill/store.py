@@ -7,7 +7,7 @@ The rules under which all verbs stand:
 - **Recovery is a claim.** A running job whose lease has ended may be claimed again; that claim counts `crashes` up.
 - **Applied, not decided.** A store writes what it is told. It may not import `core.lifecycle` or `core.retry`.
 - **Time** is whole milliseconds in UTC, by the store's own clock.
-- **Races are values**, exceptions mean broken: `errors.StoreAway` when trying again later may work.
+- **Races are values**, exceptions mean broken: `errors.StoreUnavailable` when trying again later may work.
 - **Nothing is optional.** There are no verbs that a store may leave out.
 """
 
@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from jobmill.core.changes import (
-    Change,
-    Changed,
+from jobmill.core.changes import Change, Changed
+from jobmill.core.events import Event
+from jobmill.core.job import Job
+from jobmill.core.usage import Usage
+from jobmill.core.values import (
     Claim,
     Count,
     Exchanged,
@@ -35,9 +37,6 @@ from jobmill.core.changes import (
     Settlement,
     Stats,
 )
-from jobmill.core.facts import Event
-from jobmill.core.job import Job
-from jobmill.core.usage import Usage
 
 
 class Store(Protocol):
@@ -95,7 +94,7 @@ class Store(Protocol):
         """Sleep until something may be claimable, `until_ms` at the latest. A hint: may come early, may be missed."""
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """Cancel, requeue, reschedule, reprioritise, remove or seize without a lease, at most `limit` jobs a call.
+        """Cancel, requeue, reschedule, reprioritize, remove or seize without a lease, at most `limit` jobs a call.
 
         An id that is not there, or whose state does not allow the change (`CHANGES_FROM`), is refused with the reason,
         for that job alone; so is a requeue that would make a second live owner of a unique key. A filter only takes
@@ -148,8 +147,8 @@ class EnqueuesWithin(Protocol):
 
 
 @runtime_checkable
-class KeepsUsage(Protocol):
+class RecordsUsage(Protocol):
     """A store with a table for usage; or anything else that wants it in batches."""
 
-    async def keep_usage(self, records: Sequence[Usage]) -> None:
-        """Add these records, all or none. What raises StoreAway is handed in again, anything else is given up."""
+    async def record_usage(self, records: Sequence[Usage]) -> None:
+        """Add these records, all or none. After StoreUnavailable they are given again; after other errors they are dropped."""

@@ -15,9 +15,9 @@ from bench.measures import limit
 from bench.metering import followed
 from bench.ours.noop import Noops, noops
 from bench.peers import bare_postgres, bare_redis
-from jobmill.client import connect
-from jobmill.core.changes import Claim, Claimed, Settlement
+from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Claim, Claimed, Settlement
 from jobmill.stores.postgres.exchanging import Batch
 from jobmill.stores.redis.handing import Handed
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 import pytest
 
-from jobmill.cli import acts
+from jobmill.cli import manage
 from tests.cli.conftest import Shell
 
 
@@ -60,7 +60,7 @@ def test_requeue_spread(three: Shell) -> None:
 
 def test_reschedule_and_reprioritise(three: Shell) -> None:
     assert three("jobs", "reschedule", "a", "--due-at", "2030-01-01T00:00Z").stdout == "a rescheduled\n"
-    assert three("jobs", "reprioritise", "--all", "--priority", "9").stdout == "3 jobs reprioritised\n"
+    assert three("jobs", "reprioritize", "--all", "--priority", "9").stdout == "3 jobs reprioritised\n"
     job = three.json("jobs", "show", "a")
     assert (job["due_at"], job["priority"]) == ("2030-01-01T00:00:00Z", 9)
 
@@ -72,8 +72,8 @@ def test_reschedule_and_reprioritise(three: Shell) -> None:
         (["cancel", "a", "--all"], "only one of them"),
         (["remove", "a", "--name", "good"], "only one of them"),
         (["reschedule", "a"], "say --delay or --due-at"),
-        (["reprioritise", "a"], "Missing option '--priority'"),
-        (["reprioritise", "a", "--priority", "-1"], "priority: expected"),
+        (["reprioritize", "a"], "Missing option '--priority'"),
+        (["reprioritize", "a", "--priority", "-1"], "priority: expected"),
         (["requeue", "--all", "--spread", "-1s"], "spread: expected"),
         (["cancel", "--state", "done"], "'done' is not one of"),
     ],
@@ -106,6 +106,6 @@ def test_ctrl_c_ends_the_question(three: Shell, monkeypatch: pytest.MonkeyPatch)
         raise click.Abort
 
     monkeypatch.setattr(click, "confirm", interrupted)
-    monkeypatch.setattr(acts, "_is_asked", lambda: True)
+    monkeypatch.setattr(manage, "_is_asked", lambda: True)
     three("jobs", "cancel", "--all", code=130)
     assert set(states(three).values()) == {"waiting"}

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from jobmill import Client
-from jobmill.core.changes import Claim
+from jobmill.core.values import Claim
 from tests.cli.conftest import Shell
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import jobmill
-from jobmill.errors import StoreAway, StoreBusy
+from jobmill.errors import StoreBusy, StoreUnavailable
 from jobmill.stores.sqlite import SqliteStore
 from tests.cli.conftest import Shell
 
 COMMANDS = (
     *("worker", "enqueue", "jobs", "jobs list", "jobs show", "jobs cancel", "jobs requeue", "jobs remove"),
-    *("jobs reschedule", "jobs reprioritise", "queues", "queues counts", "queues pause", "queues resume"),
+    *("jobs reschedule", "jobs reprioritize", "queues", "queues counts", "queues pause", "queues resume"),
     *("queues limits", "queues feed", "events", "migrate", "demo"),
 )
 
@@ -110,8 +110,8 @@ def test_a_file_that_is_no_database(shell: Shell) -> None:
     assert str(shell.file) in shell.refused("jobs", "list", code=1)
 
 
-@pytest.mark.parametrize("error", [StoreAway("gone\nfishing"), StoreBusy("busy")])
-def test_a_store_that_is_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: StoreAway) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable("gone\nfishing"), StoreBusy("busy")])
+def test_a_store_that_is_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: StoreUnavailable) -> None:
     async def away(*_: object) -> None:
         raise error
 

@@ -14,8 +14,8 @@ import pytest
 from msgspec import Meta, Raw, Struct
 
 import jobmill
-from jobmill import Client, Context, Invalid
-from jobmill.handlers import Arguments, to_plain
+from jobmill import Client, Context, InvalidValue
+from jobmill.handlers.handler import Arguments, to_plain
 
 
 @pytest.fixture
@@ -185,9 +185,9 @@ async def test_a_payload_that_does_not_fit_is_refused_at_enqueue(
 ) -> None:
     handler: Any = jobs.handler(name="typed")(fn)
     expected = f"payload: expected arguments that fit the handler's annotations, got '.*'; .*{message}"
-    with pytest.raises(Invalid, match=expected):
+    with pytest.raises(InvalidValue, match=expected):
         await handler.enqueue(value=value)
-    with pytest.raises(Invalid, match=expected):
+    with pytest.raises(InvalidValue, match=expected):
         await jobs.enqueue("typed", {"value": value})
     assert await jobs.count() == []
 
@@ -200,9 +200,11 @@ def takes_opaque(value: Opaque) -> None: ...
 
 
 def test_a_type_that_nobody_can_make_of_json_is_refused_with_its_name() -> None:
-    with pytest.raises(Invalid, match="there is no way to make a Opaque of JSON"):
+    with pytest.raises(InvalidValue, match="there is no way to make a Opaque of JSON"):
         arrived(takes_opaque, b'{"value":1}')
-    with pytest.raises(Invalid, match=r"payload.value: expected a JSON value, got <.*Opaque.*>; Opaque is not JSON"):
+    with pytest.raises(
+        InvalidValue, match=r"payload.value: expected a JSON value, got <.*Opaque.*>; Opaque is not JSON"
+    ):
         crossed(takes_opaque, value=Opaque())
 
 
@@ -230,21 +232,21 @@ def test_only_what_was_given_is_stored_and_defaults_are_filled_in_when_it_runs()
     ],
 )
 def test_arguments_that_do_not_fit_the_signature(args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
-    with pytest.raises(Invalid, match=message) as caught:
+    with pytest.raises(InvalidValue, match=message) as caught:
         Arguments(both).encode(args, kwargs)
     assert caught.value.field == "payload"
 
 
 def test_an_argument_from_elsewhere_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(Invalid, match="Object contains unknown field `d`"):
+    with pytest.raises(InvalidValue, match="Object contains unknown field `d`"):
         arrived(both, b'{"a":1,"d":2}')
 
 
 @pytest.mark.parametrize("payload", [b"{", b"", b'{"a":1} x', b'"\xff"', b"[" * 5_000, b"nonsense"])
 def test_a_payload_that_is_not_json_is_refused(payload: bytes) -> None:
-    with pytest.raises(Invalid, match="payload: expected arguments that fit"):
+    with pytest.raises(InvalidValue, match="payload: expected arguments that fit"):
         arrived(both, payload)
-    with pytest.raises(Invalid, match="payload: expected arguments that fit"):
+    with pytest.raises(InvalidValue, match="payload: expected arguments that fit"):
         arrived(whole, payload)
 
 
@@ -261,7 +263,7 @@ def test_more_arguments_where_the_function_takes_any() -> None:
 
 
 def test_more_arguments_are_validated_too() -> None:
-    with pytest.raises(Invalid, match="Expected `int`, got `str`"):
+    with pytest.raises(InvalidValue, match="Expected `int`, got `str`"):
         crossed(extra, 1, b="x")
 
 
@@ -281,7 +283,7 @@ def with_context(ctx: Context, a: int) -> None: ...
 
 def test_a_context_is_no_part_of_the_payload() -> None:
     assert crossed(with_context, 1) == {"a": 1}
-    with pytest.raises(Invalid, match=r"arguments as in \(a: 'int'\)"):
+    with pytest.raises(InvalidValue, match=r"arguments as in \(a: 'int'\)"):
         crossed(with_context, 1, ctx=1)
 
 
@@ -361,7 +363,7 @@ def test_a_payload_that_is_no_object_arrives_whole(
     ],
 )
 def test_a_whole_payload_has_to_fit_as_well(fn: Callable[..., Any], payload: bytes, message: str) -> None:
-    with pytest.raises(Invalid, match=message):
+    with pytest.raises(InvalidValue, match=message):
         arrived(fn, payload)
 
 
@@ -369,10 +371,10 @@ async def test_a_whole_payload_can_be_enqueued_by_name_under_its_handlers_option
     jobs.handler(name="sum", queue="maths", max_attempts=7)(whole_of_ints)
     job = await (await jobs.enqueue("sum", [1, 2], priority=3)).job()
     assert (job.payload, job.queue, job.priority, job.options.max_attempts) == ([1, 2], "maths", 3, 7)
-    with pytest.raises(Invalid, match="Expected `int`, got `str`"):
+    with pytest.raises(InvalidValue, match="Expected `int`, got `str`"):
         await jobs.enqueue("sum", ["x"])
     jobs.handler(name="both")(both)
-    with pytest.raises(Invalid, match="Expected `object`, got `int`"):
+    with pytest.raises(InvalidValue, match="Expected `object`, got `int`"):
         await jobs.enqueue("both", 5)
 
 
@@ -387,9 +389,9 @@ def test_what_msgspec_can_print_is_printed_and_the_rest_is_refused_as_ever() -> 
     }
     assert to_plain({Colour.RED: 1, ID: 2}, "payload") == {"red": 1, str(ID): 2}
     for bad in ({1, 2}, b"bytes", float("nan"), bytearray(b"x"), {1: 2}, range(3)):
-        with pytest.raises(Invalid, match="payload"):
+        with pytest.raises(InvalidValue, match="payload"):
             to_plain({"bad": bad}, "payload")
-        with pytest.raises(Invalid, match="payload"):
+        with pytest.raises(InvalidValue, match="payload"):
             to_plain({"when": now, "bad": bad}, "payload")
 
 
@@ -400,18 +402,18 @@ class Holder:
 
 @pytest.mark.parametrize("bad", [float("nan"), b"bytes", "\ud83d", {1: 2}, 2**64, Opaque()])
 def test_what_is_not_json_is_refused_inside_of_known_types_too(bad: Any) -> None:
-    with pytest.raises(Invalid, match="payload"):
+    with pytest.raises(InvalidValue, match="payload"):
         to_plain({"held": [Holder(bad)]}, "payload")
 
 
 def test_a_cycle_through_known_types_is_refused() -> None:
     inside: list[Any] = []
     inside.append(Holder(inside))
-    with pytest.raises(Invalid, match="payload"):
+    with pytest.raises(InvalidValue, match="payload"):
         to_plain(inside, "payload")
     mixed: list[Any] = [Holder(1)]
     mixed.append(mixed)
-    with pytest.raises(Invalid, match="payload"):
+    with pytest.raises(InvalidValue, match="payload"):
         to_plain(mixed, "payload")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 import jobmill
-from jobmill.batching import Batcher
-from jobmill.core.changes import NewJob, Receipt
 from jobmill.core.job import Job
-from jobmill.errors import StoreAway
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import StoreUnavailable
+from jobmill.runtime.batcher import Batcher
 from jobmill.stores.memory import MemoryStore
 
 
@@ -86,10 +86,10 @@ async def test_one_bad_call_does_not_harm_the_others() -> None:
 
 async def test_a_store_that_is_away_is_not_asked_for_each_of_them() -> None:
     call = Doubling()
-    call.error = StoreAway("no route")
+    call.error = StoreUnavailable("no route")
     batched = Batcher(call)
     answers = await asyncio.gather(*(batched([n]) for n in range(5)), return_exceptions=True)
-    assert all(isinstance(answer, StoreAway) for answer in answers)
+    assert all(isinstance(answer, StoreUnavailable) for answer in answers)
     assert len(call.calls) == 1
     call.error = None
     assert await batched([1]) == [2], "and it goes on"
@@ -119,7 +119,7 @@ async def test_a_call_that_is_cancelled_leaves_nobody_waiting() -> None:
     await asyncio.sleep(0)
     call.go.set()
     answers = await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 5)
-    assert all(isinstance(answer, StoreAway) for answer in answers)
+    assert all(isinstance(answer, StoreUnavailable) for answer in answers)
     call.error = None
     assert await batched([3]) == [6]
 
@@ -211,5 +211,5 @@ async def test_a_job_that_the_store_chokes_on_harms_its_own_caller_only(
 async def test_a_refused_job_is_never_on_its_way(jobs: jobmill.Client, store: CountingStore) -> None:
     calls = [jobs.enqueue("work"), jobs.enqueue("work", delay=-1), jobs.enqueue("work", {"x": {1}})]
     answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert [isinstance(answer, jobmill.Invalid) for answer in answers] == [False, True, True]
+    assert [isinstance(answer, jobmill.InvalidValue) for answer in answers] == [False, True, True]
     assert store.enqueued == [1]

@@ -47,7 +47,7 @@ def test_the_environment_names_the_store_unless_a_url_does(tmp_path: Path, monke
 def test_a_store_of_ones_own() -> None:
     store = MemoryStore()
     assert jobmill.connect(store=store).store is store
-    with pytest.raises(jobmill.Invalid, match="url: expected either a url or a store, not both, got 'memory://'"):
+    with pytest.raises(jobmill.InvalidValue, match="url: expected either a url or a store, not both, got 'memory://'"):
         jobmill.connect("memory://", store=store)
 
 
@@ -94,7 +94,7 @@ def test_sqlite_paths(url: str, path: str, tmp_path: Path) -> None:
     ],
 )
 def test_urls_that_name_nothing(url: str, message: str) -> None:
-    with pytest.raises(jobmill.Invalid) as caught:
+    with pytest.raises(jobmill.InvalidValue) as caught:
         jobmill.connect(url)
     assert str(caught.value).startswith(message)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Invalid
+from jobmill import InvalidValue
 from jobmill.core.job import Progress
 from tests.values import context
 
@@ -38,7 +38,7 @@ def test_what_no_store_could_hold_is_told_as_text_that_it_can() -> None:
 @pytest.mark.parametrize("value", [-1, 101, float("nan"), "50", None])
 def test_progress_outside_of_0_to_100_is_refused(value: Any) -> None:
     told: list[Progress | str] = []
-    with pytest.raises(Invalid, match="progress: expected a number from 0 to 100, got "):
+    with pytest.raises(InvalidValue, match="progress: expected a number from 0 to 100, got "):
         context(told).progress(value)
     assert told == []
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Invalid
-from jobmill.core.uniqueness import dedupe_key, key_hash
-from jobmill.handlers import Handler
+from jobmill import Client, InvalidValue
+from jobmill.core.unique_keys import dedupe_key, key_hash
+from jobmill.handlers.handler import Handler
 from jobmill.store import Store
 
 
@@ -121,7 +121,7 @@ async def test_an_id_of_ones_own_goes_before(scan: Handler[..., Any]) -> None:
 
 def test_a_handler_cannot_say_it(jobs: Client) -> None:
     given: Any = {"dedupe": True}
-    with pytest.raises(Invalid, match="^dedupe: expected one of the options"):
+    with pytest.raises(InvalidValue, match="^dedupe: expected one of the options"):
         jobs.handler(**given)(test_a_handler_cannot_say_it)
 
 

@@ -14,7 +14,7 @@ from jobmill import Client, Enqueued, Keep
 from jobmill.core.durations import to_datetime
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import exponential, fixed
-from jobmill.handlers import Handler
+from jobmill.handlers.handler import Handler
 from jobmill.store import Store
 from jobmill.testing import ManualClock
 
@@ -88,7 +88,7 @@ async def test_every_form_of_a_backoff_is_stored(send: Handler[..., Any], given:
 
 
 async def test_none_is_as_good_as_not_said(send: Handler[..., Any]) -> None:
-    nothing: Any = dict.fromkeys(jobmill.options.EnqueueOptions.__annotations__)
+    nothing: Any = dict.fromkeys(jobmill.handlers.options.EnqueueOptions.__annotations__)
     job = await (await send.options(**nothing).enqueue()).job()
     assert (job.queue, job.priority, job.options.max_attempts, job.unique_key) == ("mail", 5, 7, None)
 
@@ -119,7 +119,7 @@ async def test_by_name_a_known_handler_has_its_options_and_annotations_applied(
     job = await (await jobs.enqueue("send", {"to": "bob"}, priority=1)).job()
     assert (job.queue, job.priority, job.options.max_attempts, job.payload) == ("mail", 1, 7, {"to": "bob"})
     assert (await (await jobs.enqueue("send")).job()).payload == {}
-    with pytest.raises(jobmill.Invalid, match="Expected `str`, got `int`"):
+    with pytest.raises(jobmill.InvalidValue, match="Expected `str`, got `int`"):
         await jobs.enqueue("send", {"to": 5})
 
 
@@ -261,7 +261,7 @@ async def test_a_store_without_transactions_says_so(jobs: Client, send: Handler[
     ]
     for door in doors:
         with pytest.raises(
-            jobmill.Invalid, match="within: expected nothing: the memory store has no transactions, got"
+            jobmill.InvalidValue, match="within: expected nothing: the memory store has no transactions, got"
         ):
             await door
     assert await jobs.count() == []

@@ -11,11 +11,11 @@ import pytest
 
 import jobmill
 from jobmill import Client, Context, Event
-from jobmill.core.facts import FACTS
-from jobmill.events import MOMENTS, Hooks
-from jobmill.handlers import Handler
+from jobmill.core.events import EVENT_TYPES
+from jobmill.handlers.handler import Handler
+from jobmill.handlers.hooks import MOMENTS, Hooks
+from jobmill.runtime.tasks import end
 from jobmill.testing import ManualClock
-from jobmill.worker.tasks import end
 
 
 @pytest.fixture
@@ -232,9 +232,9 @@ def test_a_hook_stays_what_it_was_and_hooks_to_nothing_are_refused() -> None:
 
     def hook(*_: Any) -> None: ...
 
-    for what in (*MOMENTS, *FACTS, "*"):
+    for what in (*MOMENTS, *EVENT_TYPES, "*"):
         assert jobs.hooks.add(what, hook) is hook
     with pytest.raises(
-        jobmill.Invalid, match="hook: expected one of start, stop, idle, error, enqueued, .*, got 'done'"
+        jobmill.InvalidValue, match="hook: expected one of start, stop, idle, error, enqueued, .*, got 'done'"
     ):
         jobs.on("done")(hook)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
 
 
 def test_the_errors_that_are_also_pythons_own() -> None:
-    assert issubclass(errors.Invalid, ValueError)
+    assert issubclass(errors.InvalidValue, ValueError)
     assert issubclass(errors.ResultTimeout, TimeoutError)
     for steering in (errors.Fail, errors.Snooze):
         assert not issubclass(steering, errors.JobmillError)

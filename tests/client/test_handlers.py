@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 import jobmill
-from jobmill import Client, Context, Invalid
+from jobmill import Client, Context, InvalidValue
 from jobmill.core.retry import fixed
-from jobmill.handlers import ContextHandler, Handler
+from jobmill.handlers.handler import ContextHandler, Handler
 from tests.values import context
 
 if TYPE_CHECKING:
@@ -142,7 +142,9 @@ def test_a_second_handler_of_a_name_is_refused(jobs: Client) -> None:
     @jobs.handler()
     def send() -> None: ...
 
-    with pytest.raises(Invalid, match=r"name: expected a name that no other handler has \(.*send has it\), got 'send'"):
+    with pytest.raises(
+        InvalidValue, match=r"name: expected a name that no other handler has \(.*send has it\), got 'send'"
+    ):
         jobs.handler(name="send")(lambda: None)
     assert jobs.handlers == {"send": send}
 
@@ -247,6 +249,6 @@ BAD_FUNCTIONS: list[tuple[Any, str]] = [
 def test_a_function_that_cannot_be_a_handler_is_refused_where_it_is_defined(
     jobs: Client, fn: Any, message: str
 ) -> None:
-    with pytest.raises(Invalid, match=f"handler: expected {message}"):
+    with pytest.raises(InvalidValue, match=f"handler: expected {message}"):
         jobs.handler(name="bad")(fn)
     assert jobs.handlers == {}

@@ -10,9 +10,9 @@ import pytest
 
 import jobmill
 from jobmill import Changed, Client, Context, Count
-from jobmill.acting import CHANGED_AT_ONCE
+from jobmill.client.manage import CHANGED_AT_ONCE
 from jobmill.core.durations import to_datetime
-from jobmill.handlers import Handler
+from jobmill.handlers.handler import Handler
 from jobmill.testing import ManualClock
 
 
@@ -43,7 +43,7 @@ async def states(jobs: Client) -> dict[str, int]:
 
 async def test_a_job_that_is_not_there_is_gone(jobs: Client) -> None:
     with pytest.raises(
-        jobmill.Gone, match=f"there is no job 'nope' in the {jobs.store.name} store: never enqueued, or"
+        jobmill.JobNotFound, match=f"there is no job 'nope' in the {jobs.store.name} store: never enqueued, or"
     ):
         await jobs.get("nope")
 
@@ -164,7 +164,7 @@ async def test_logs_of_a_job(jobs: Client, clock: ManualClock) -> None:
 ACTS: list[tuple[str, dict[str, Any]]] = [
     ("cancel", {}),
     ("reschedule", {"delay": "1h"}),
-    ("reprioritise", {"priority": 9}),
+    ("reprioritize", {"priority": 9}),
     ("remove", {}),
 ]
 
@@ -194,13 +194,17 @@ async def test_an_act_without_saying_on_what_is_refused(
     (id,) = await many(jobs, send, 1)
     before = await jobs.get(id)
     for nothing in ({}, {"queue": None}, {"tenant": None, "states": None}):
-        with pytest.raises(jobmill.Invalid, match="which: expected ids, at least one filter, or all=True, got None"):
+        with pytest.raises(
+            jobmill.InvalidValue, match="which: expected ids, at least one filter, or all=True, got None"
+        ):
             await do(**nothing, **options)
     for several in ({"all": True}, {"queue": "mail"}):
-        with pytest.raises(jobmill.Invalid, match="which: expected ids, or filters, or all=True, not several of them"):
+        with pytest.raises(
+            jobmill.InvalidValue, match="which: expected ids, or filters, or all=True, not several of them"
+        ):
             await do([id], **several, **options)
     for wrong in (5, [5], [id, None]):
-        with pytest.raises(jobmill.Invalid, match="which: expected an id, or several, got"):
+        with pytest.raises(jobmill.InvalidValue, match="which: expected an id, or several, got"):
             await do(wrong, **options)
     assert await jobs.get(id) == before
 
@@ -224,7 +228,7 @@ async def test_what_cannot_be_changed_is_refused_for_that_job_alone(jobs: Client
     assert set(answer.refused) == {"nope", done}
     assert "cancelled" in answer.refused[done]
     assert set((await jobs.reschedule([done], delay=5)).refused) == {done}
-    assert set((await jobs.reprioritise([done], priority=5)).refused) == {done}
+    assert set((await jobs.reprioritize([done], priority=5)).refused) == {done}
 
 
 async def test_more_jobs_than_one_call_takes(jobs: Client, send: Handler[..., Any]) -> None:
@@ -243,7 +247,7 @@ async def test_reschedule_and_reprioritise(jobs: Client, send: Handler[..., Any]
     assert (await jobs.get(id)).due_at == datetime(2030, 1, 1, tzinfo=UTC)
     await jobs.reschedule(id, delay=0)
     assert (await jobs.get(id)).due_ms == clock()
-    await jobs.reprioritise(id, priority=7)
+    await jobs.reprioritize(id, priority=7)
     assert (await jobs.get(id)).priority == 7
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jobmill import Client
-from jobmill.core.changes import QueueSettings, RateLimit
-from jobmill.handlers import Handler
+from jobmill.core.values import QueueSettings, RateLimit
+from jobmill.handlers.handler import Handler
 from jobmill.testing import ManualClock
 
 

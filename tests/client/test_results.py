@@ -9,7 +9,7 @@ import pytest
 
 import jobmill
 from jobmill import Client, Context
-from jobmill.handlers import Handler
+from jobmill.handlers.handler import Handler
 from jobmill.testing import ManualClock
 from jobmill.worker.tick import Tick
 
@@ -82,13 +82,13 @@ async def test_a_job_that_was_removed(jobs: Client, work: Handler[..., Any]) -> 
     await jobs.remove(removed.id)
     await jobs.tick()
     for enqueued in (kept_for_nobody, removed):
-        with pytest.raises(jobmill.Gone, match="never enqueued, or already removed"):
+        with pytest.raises(jobmill.JobNotFound, match="never enqueued, or already removed"):
             await enqueued.result()
-        with pytest.raises(jobmill.Gone):
+        with pytest.raises(jobmill.JobNotFound):
             await enqueued.job()
-    with pytest.raises(jobmill.Gone):
+    with pytest.raises(jobmill.JobNotFound):
         await result
-    with pytest.raises(jobmill.Gone):
+    with pytest.raises(jobmill.JobNotFound):
         await jobs.result("nope")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import jobmill
 from jobmill import Client, Event, JobmillError
-from jobmill.handlers import Handler
+from jobmill.handlers.handler import Handler
 from jobmill.store import Store
 
 
@@ -68,9 +68,9 @@ def test_what_is_iterated_over_is_iterated(jobs: Client, add: Handler[..., Any])
 
 
 def test_errors_come_out_as_they_are(jobs: Client, add: Handler[..., Any]) -> None:
-    with pytest.raises(jobmill.Gone):
+    with pytest.raises(jobmill.JobNotFound):
         jobs.sync.get("nope")
-    with pytest.raises(jobmill.Invalid):
+    with pytest.raises(jobmill.InvalidValue):
         jobs.sync.enqueue("add", {"a": "x"})
     with pytest.raises(jobmill.ResultTimeout):
         jobs.sync(jobs.sync(add.enqueue(1)).result(timeout=0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Invalid
+from jobmill import Client, InvalidValue
 from jobmill.core.payload import MAX_BYTES, MAX_DEPTH
 from jobmill.stores.memory import MemoryStore
 from jobmill.testing import ManualClock
@@ -125,7 +125,7 @@ ONE_JOB: list[tuple[dict[str, Any], str, str, str]] = [
 ]
 
 
-def refusal(error: Invalid, field: str, expected: str, given: str) -> None:
+def refusal(error: InvalidValue, field: str, expected: str, given: str) -> None:
     """Check the words of a refusal."""
     assert error.field == field
     assert expected in error.expected
@@ -144,7 +144,7 @@ async def test_options_of_a_job(jobs: Client, options: Any, field: str, expected
         lambda: jobs.enqueue("unknown", [1], **options),
     ]
     for door in doors:
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(InvalidValue) as caught:
             await door()
         refusal(caught.value, field, expected, given)
     assert await jobs.count() == []
@@ -171,7 +171,7 @@ OF_HANDLERS_TOO = {"queue", "priority", "max_attempts", "max_crashes", "timeout"
     [row for row in OPTIONS if row[0].keys() <= OF_HANDLERS_TOO] + HANDLER,
 )
 def test_options_of_a_handler(jobs: Client, options: Any, field: str, expected: str, given: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         jobs.handler(**{"name": "other"} | options)(lambda: None)
     refusal(caught.value, field, expected, given)
     assert list(jobs.handlers) == ["send"]
@@ -193,7 +193,7 @@ async def test_keeping_very_many_is_warned_of_once_and_done(jobs: Client, option
 
 async def test_names_of_jobs_for_handlers_that_are_not_known_here(jobs: Client) -> None:
     for name in ("", "a b", "n" * 256, "\ud83d", None):
-        with pytest.raises(Invalid, match="name: expected a text"):
+        with pytest.raises(InvalidValue, match="name: expected a text"):
             await jobs.enqueue(name, {})  # type: ignore[arg-type]
     assert await jobs.count() == []
 
@@ -206,7 +206,9 @@ async def test_an_end_before_the_first_run(jobs: Client) -> None:
         {"every": "1h", "until": CLOCK_AT + timedelta(hours=2), "delay": "3h"},
         {"every": "1h", "until": CLOCK_AT, "due_at": CLOCK_AT + timedelta(seconds=1)},
     ):
-        with pytest.raises(Invalid, match="until: expected an end that is not before the first run, got '2023-11-1"):
+        with pytest.raises(
+            InvalidValue, match="until: expected an end that is not before the first run, got '2023-11-1"
+        ):
             await jobs.enqueue("send", key="k", **options)  # type: ignore[arg-type]
     assert await jobs.count() == []
     await jobs.enqueue("send", key="k", every="1h", until=CLOCK_AT)
@@ -257,7 +259,7 @@ async def test_a_payload_that_is_not_json(jobs: Client, value: Any, place: str, 
         lambda: jobs.enqueue_many([send.job(), send.job({"x": value})]),
     ]
     for door in doors:
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(InvalidValue) as caught:
             await door()
         error = caught.value
         assert error.field.startswith("payload")
@@ -275,7 +277,7 @@ async def test_what_is_just_deep_and_wide_enough(jobs: Client) -> None:
 
 @pytest.mark.parametrize("payload", [{1: 2}, {"nope": 1}, {b"x": 1}])
 async def test_a_payload_whose_keys_are_no_arguments(jobs: Client, payload: Any) -> None:
-    with pytest.raises(Invalid, match="payload: expected arguments as in"):
+    with pytest.raises(InvalidValue, match="payload: expected arguments as in"):
         await jobs.enqueue("send", payload)
     assert await jobs.count() == []
 
@@ -351,10 +353,10 @@ async def test_filters(jobs: Client, filters: Any, field: str, expected: str, gi
         lambda: jobs.remove(**filters),
         lambda: jobs.requeue(**filters, spread=5),
         lambda: jobs.reschedule(**filters, delay=5),
-        lambda: jobs.reprioritise(**filters, priority=5),
+        lambda: jobs.reprioritize(**filters, priority=5),
     ]
     for door in doors:
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(InvalidValue) as caught:
             await door()
         refusal(caught.value, field, expected, given)
     job = await enqueued.job()
@@ -368,7 +370,7 @@ CALLS: list[tuple[str, Callable[[Client], Awaitable[Any]], str, str, str]] = [
     ("tick limit", lambda jobs: jobs.tick(0), "limit", "a whole number from 1 to 10000", "0"),
     ("timeout", lambda jobs: jobs.result("x", timeout=-1), "timeout", "a duration of at least 0s", "-1"),
     ("spread", lambda jobs: jobs.requeue("x", spread=-1), "spread", "a duration of at least 0s", "-1"),
-    ("priority", lambda jobs: jobs.reprioritise("x", priority=-1), "priority", "a whole number from 0", "-1"),
+    ("priority", lambda jobs: jobs.reprioritize("x", priority=-1), "priority", "a whole number from 0", "-1"),
     ("delay", lambda jobs: jobs.reschedule("x", delay=-1), "delay", "a duration of at least 0s", "-1"),
     ("due_at", lambda jobs: jobs.reschedule("x", due_at=NAIVE), "due_at", "an aware datetime", "datetime"),
     ("no time", lambda jobs: jobs.reschedule("x"), "due_at", "delay or due_at", "None"),
@@ -386,22 +388,22 @@ CALLS: list[tuple[str, Callable[[Client], Awaitable[Any]], str, str, str]] = [
 async def test_other_calls(
     jobs: Client, call: Callable[[Client], Awaitable[Any]], field: str, expected: str, given: str
 ) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         await call(jobs)
     refusal(caught.value, field, expected, given)
     assert await jobs.store.settings() == {}
 
 
 def test_a_queue_has_a_name(jobs: Client) -> None:
-    with pytest.raises(Invalid, match="queue: expected a name without"):
+    with pytest.raises(InvalidValue, match="queue: expected a name without"):
         jobs.queue("a:b")
 
 
 async def test_events_of_ones_own(jobs: Client) -> None:
     job = await (await jobs.enqueue("send")).job()
-    with pytest.raises(Invalid, match="type: expected a text of 1 to 255"):
+    with pytest.raises(InvalidValue, match="type: expected a text of 1 to 255"):
         await jobs.publish("a b", job)
-    with pytest.raises(Invalid, match="data.x: expected a finite number, got nan"):
+    with pytest.raises(InvalidValue, match="data.x: expected a finite number, got nan"):
         await jobs.publish("mailed", job, x=float("nan"))
 
 
@@ -410,7 +412,7 @@ def test_a_given_value_is_shown_on_one_short_line() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert str(Invalid("x", "y", "z" * 10_000)).endswith("zzz…")
-    assert len(str(Invalid("x", "y", "z" * 10_000))) < 150
-    assert str(Invalid("x", "y", Nasty())) == "x: expected y, got <Nasty>"
-    assert str(Invalid("x", "y", 1, "try z")) == "x: expected y, got 1; try z"
+    assert str(InvalidValue("x", "y", "z" * 10_000)).endswith("zzz…")
+    assert len(str(InvalidValue("x", "y", "z" * 10_000))) < 150
+    assert str(InvalidValue("x", "y", Nasty())) == "x: expected y, got <Nasty>"
+    assert str(InvalidValue("x", "y", 1, "try z")) == "x: expected y, got 1; try z"

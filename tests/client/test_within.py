@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import jobmill
-from jobmill import Client, Invalid, StoreBusy
+from jobmill import Client, InvalidValue, StoreBusy
 
 pytestmark = pytest.mark.stores("sqlite")
 
@@ -91,7 +91,7 @@ def test_a_connection_of_another_thread_is_refused_with_the_way_to_do_it(jobs: C
     async def send() -> None: ...
 
     jobs.sync.open()
-    with closing(sqlite3.connect(path)) as connection, pytest.raises(Invalid, match=r"jobs\.sync\.enqueue_many"):
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(InvalidValue, match=r"jobs\.sync\.enqueue_many"):
         # Runs in the thread of the loop.
         jobs.sync(send.options(within=connection).enqueue())
     assert threading.current_thread() is threading.main_thread()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobmill.core.changes import Claimed
 from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Errored, Outcome, Policy, Released, Snoozed, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
+from jobmill.core.values import Claimed
 from tests.values import NOW, claimed
 
 HOUR = 3_600_000

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobmill.core.cron import LAST_MS, Cron
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
@@ -120,7 +120,7 @@ REFUSED: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(("message", "text"), [(message, text) for message in REFUSED for text in REFUSED[message]])
 def test_refused_expressions(message: str, text: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         Cron.parse(text)
     assert message.format(text) in str(caught.value)
     assert caught.value.field == "cron"
@@ -132,7 +132,7 @@ BAD_ZONES = ["", "Nowhere", "America", "utc", "../UTC", "/etc/localtime", "local
 @pytest.mark.parametrize("zone", [*BAD_ZONES, 5, None, []])
 @pytest.mark.parametrize("text", ["0 9 * * *", "TZ=UTC 0 9 * * *"])
 def test_refused_zones(text: str, zone: str) -> None:
-    with pytest.raises(Invalid, match=ZONE.replace("cron:", "zone:")) as caught:
+    with pytest.raises(InvalidValue, match=ZONE.replace("cron:", "zone:")) as caught:
         Cron.parse(text, zone)
     assert caught.value.field == "zone"
 
@@ -142,7 +142,7 @@ def test_refused_zones(text: str, zone: str) -> None:
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         cron = Cron.parse(text)
-    except Invalid:
+    except InvalidValue:
         return
     assert cron.next(0) is not None
 
@@ -319,7 +319,7 @@ def runs_ever(expression: Expression) -> bool:
 @settings(max_examples=250, deadline=None)
 def test_random_expressions_against_brute_force(expression: Expression, start: datetime, count: int) -> None:
     if not runs_ever(expression):
-        with pytest.raises(Invalid, match="a day that its months have"):
+        with pytest.raises(InvalidValue, match="a day that its months have"):
             Cron.parse(expression.text())
         return
     after = start.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill.core.durations import MAX_MS, instant_ms, shown_ms, to_datetime, to_ms
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 DAY = 86_400_000
 LAST_INSTANT = 253_402_300_799_999
@@ -98,7 +98,7 @@ def test_durations_are_read(value: int | float | str | timedelta, ms: int) -> No
 
 @pytest.mark.parametrize("value", NOT_DURATIONS)
 def test_what_is_no_duration_is_refused_with_examples(value: object) -> None:
-    with pytest.raises(Invalid, match=r"^delay: expected a duration such as 30") as caught:
+    with pytest.raises(InvalidValue, match=r"^delay: expected a duration such as 30") as caught:
         to_ms(value, "delay")  # type: ignore[arg-type]
     assert caught.value.field == "delay"
     assert caught.value.given is value
@@ -106,22 +106,22 @@ def test_what_is_no_duration_is_refused_with_examples(value: object) -> None:
 
 @pytest.mark.parametrize("value", TOO_LONG)
 def test_absurdly_long_durations_are_refused(value: int | float | str | timedelta) -> None:
-    with pytest.raises(Invalid, match="delay: expected a duration of at most 2883500d"):
+    with pytest.raises(InvalidValue, match="delay: expected a duration of at most 2883500d"):
         to_ms(value, "delay")
 
 
 @pytest.mark.parametrize("value", NEGATIVE)
 def test_negative_durations_are_refused(value: int | float | timedelta) -> None:
-    with pytest.raises(Invalid, match="delay: expected a duration of at least 0s"):
+    with pytest.raises(InvalidValue, match="delay: expected a duration of at least 0s"):
         to_ms(value, "delay")
 
 
 def test_the_least_duration_is_a_matter_of_the_caller() -> None:
     assert to_ms(0.0001, "timeout", least=1) == 1
-    with pytest.raises(Invalid, match=r"timeout: expected a duration above 0, got 0$"):
+    with pytest.raises(InvalidValue, match=r"timeout: expected a duration above 0, got 0$"):
         to_ms(0, "timeout", least=1)
     assert to_ms("5s", "lease", least=5_000) == 5_000
-    with pytest.raises(Invalid, match=r"lease: expected a duration of at least 5s, got '4s'$"):
+    with pytest.raises(InvalidValue, match=r"lease: expected a duration of at least 5s, got '4s'$"):
         to_ms("4s", "lease", least=5_000)
 
 
@@ -146,7 +146,7 @@ def test_microseconds_are_rounded_half_up(microseconds: int) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         ms = to_ms(text, "delay")
-    except Invalid:
+    except InvalidValue:
         return
     assert to_ms(shown_ms(ms), "delay") == ms
 
@@ -155,7 +155,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_any_float_is_read_or_refused(seconds: float) -> None:
     try:
         ms = to_ms(seconds, "delay")
-    except Invalid:
+    except InvalidValue:
         return
     assert abs(ms - seconds * 1_000) <= 1
     assert (ms > 0) == (seconds > 0)
@@ -193,7 +193,7 @@ class Zoneless(tzinfo):
 
 @pytest.mark.parametrize("value", [datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=Zoneless())])
 def test_a_naive_datetime_is_refused_with_advice(value: datetime) -> None:
-    with pytest.raises(Invalid, match=r"at: expected an aware datetime, got .*; add a zone"):
+    with pytest.raises(InvalidValue, match=r"at: expected an aware datetime, got .*; add a zone"):
         instant_ms(value, "at")
 
 
@@ -207,13 +207,13 @@ def test_a_naive_datetime_is_refused_with_advice(value: datetime) -> None:
     ],
 )
 def test_instants_out_of_range_are_refused(value: datetime) -> None:
-    with pytest.raises(Invalid, match="at: expected a datetime in the years 1970 to 9999"):
+    with pytest.raises(InvalidValue, match="at: expected a datetime in the years 1970 to 9999"):
         instant_ms(value, "at")
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "2024-01-01", date(2024, 1, 1), None, timedelta(1)])
 def test_what_is_no_datetime_is_refused(value: object) -> None:
-    with pytest.raises(Invalid, match="at: expected an aware datetime, got"):
+    with pytest.raises(InvalidValue, match="at: expected an aware datetime, got"):
         instant_ms(value, "at")  # type: ignore[arg-type]
 
 
@@ -232,5 +232,5 @@ def test_an_instant_is_rounded_down_by_less_than_a_millisecond(value: datetime) 
 
 @pytest.mark.parametrize("ms", [LAST_INSTANT + 1, 10**30, -(10**30)])
 def test_milliseconds_out_of_range_are_refused(ms: int) -> None:
-    with pytest.raises(Invalid, match="time: expected milliseconds since 1970"):
+    with pytest.raises(InvalidValue, match="time: expected milliseconds since 1970"):
         to_datetime(ms)

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claimed, Settlement
-from jobmill.core.facts import FACTS, Event
+from jobmill.core.events import EVENT_TYPES, Event, claim_events, job_event, progress_event, settlement_events
 from jobmill.core.job import Progress
 from jobmill.core.lifecycle import Errored, Outcome, Policy, Released, Snoozed, Succeeded, begin, fails_instead, settle
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
+from jobmill.core.values import Broken, Claimed, Settlement
 from tests.values import NOW, TOKEN, claimed
 
 RULES = Policy(max_attempts=2, backoff=fixed("5s"))
@@ -23,7 +22,7 @@ OOPS = Errored(error="oops", traceback="Traceback of oops")
 
 
 def told(one: Claimed, outcome: Outcome) -> list[tuple[str, dict[str, Any]]]:
-    events = facts.of_settlement(settle(one, outcome, RULES, NOW), NOW)
+    events = settlement_events(settle(one, outcome, RULES, NOW), NOW)
     for event in events:
         assert (event.job_id, event.name, event.queue, event.at_ms) == ("job-1", "send", "mail", NOW)
         assert event.attempt == one.job.attempt
@@ -34,7 +33,7 @@ def test_the_facts_of_the_issue() -> None:
     assert (
         *("enqueued", "claimed", "progress", "succeeded", "errored", "retrying", "failed"),
         *("lease_lost", "cancelled", "removed"),
-    ) == FACTS
+    ) == EVENT_TYPES
 
 
 ERRED = ("errored", {"error": "oops", "traceback": "Traceback of oops"})
@@ -64,43 +63,43 @@ def test_what_a_settlement_tells(one: Claimed, outcome: Outcome, expected: list[
 def test_too_many_crashes_tell_that_the_job_failed_but_no_error_of_an_attempt(recurrence: Recurrence | None) -> None:
     decided = begin(claimed(crashes=3, recurrence=recurrence), RULES, NOW)
     assert decided is not None
-    assert [event.type for event in facts.of_settlement(decided, NOW)] == ["failed"]
+    assert [event.type for event in settlement_events(decided, NOW)] == ["failed"]
 
 
 def test_a_broken_job_tells_why_it_failed() -> None:
     decided = begin(Broken(claimed().lease, "garbage"), RULES, NOW)
     assert decided is not None
-    events = facts.of_settlement(decided, NOW)
+    events = settlement_events(decided, NOW)
     assert [event.type for event in events] == ["errored", "failed"]
     assert events[-1].data == {"error": "the stored job cannot be read: garbage"}
 
 
 def test_a_refused_result_tells_an_error_and_a_failure() -> None:
     decided = fails_instead(settle(claimed(), Succeeded(b"1"), RULES, NOW), "too large", RULES)
-    assert [event.type for event in facts.of_settlement(decided, NOW)] == ["errored", "failed"]
+    assert [event.type for event in settlement_events(decided, NOW)] == ["errored", "failed"]
 
 
 def test_a_settlement_tells_nothing_of_the_token() -> None:
     decided: Settlement = settle(claimed(), OOPS, RULES, NOW)
-    assert TOKEN not in repr(facts.of_settlement(decided, NOW))
+    assert TOKEN not in repr(settlement_events(decided, NOW))
     assert TOKEN not in repr(decided)
     assert TOKEN not in repr(claimed())
 
 
 def test_a_claim_tells_who_has_the_job_and_that_another_lost_it() -> None:
     job = claimed(errors=1).job
-    (event,) = facts.of_claim(job, NOW, lease_lost=False)
+    (event,) = claim_events(job, NOW, lease_lost=False)
     assert (event.type, event.attempt, event.data) == ("claimed", 2, {"worker": "worker-1"})
-    assert [event.type for event in facts.of_claim(job, NOW, lease_lost=True)] == ["lease_lost", "claimed"]
+    assert [event.type for event in claim_events(job, NOW, lease_lost=True)] == ["lease_lost", "claimed"]
 
 
 def test_progress() -> None:
-    event = facts.of_progress(claimed().job, Progress(40, "half way"), NOW)
+    event = progress_event(claimed().job, Progress(40, "half way"), NOW)
     assert (event.type, event.data) == ("progress", {"value": 40, "message": "half way"})
 
 
 def test_an_event_as_json_ready_values() -> None:
-    event = facts.about(claimed().job, "enqueued", NOW)
+    event = job_event(claimed().job, "enqueued", NOW)
     plain = event.to_dict()
     assert plain == {
         "type": "enqueued",

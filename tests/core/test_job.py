@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import Raw
 
-from jobmill.core.changes import Claim, Seize
+from jobmill.core.changes import Seize
 from jobmill.core.job import FINAL, STATES, Job, JobOptions, Keep, Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
+from jobmill.core.values import Claim
 from tests.values import NOW, TOKEN, claimed, job
 
 THEN = NOW + 123

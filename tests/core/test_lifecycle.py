@@ -8,20 +8,7 @@ import pytest
 from msgspec import structs
 
 from jobmill.core import lifecycle
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Broken,
-    Cancel,
-    Change,
-    Claimed,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-    Settlement,
-    after,
-)
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, JobOptions, Keep, State
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
@@ -39,6 +26,7 @@ from jobmill.core.lifecycle import (
     settle,
 )
 from jobmill.core.retry import Backoff, exponential, fixed
+from jobmill.core.values import Broken, Claimed, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
 
@@ -48,7 +36,7 @@ VERBS: dict[type[Change], str] = {
     Cancel: "cancel",
     Requeue: "requeue",
     Reschedule: "reschedule",
-    Reprioritise: "reprioritise",
+    Reprioritize: "reprioritize",
     Seize: "seize",
 }
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from jobmill.core.changes import Claimed, Settlement, at
 from jobmill.core.job import STATES, TRACEBACKS_KEPT, Job
 from jobmill.core.lifecycle import Outcome, Policy, Released, Snoozed, Succeeded, begin, settle
 from jobmill.core.recurrence import Recurrence, next_slot
+from jobmill.core.values import Claimed, Settlement, at
 from tests.core.deciding import HOUR, HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import Claimed, after, at
 from jobmill.core.lifecycle import Outcome, Released, Snoozed, Succeeded, begin, settle
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Claimed, after, at
 from tests.core.deciding import HOUR, HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW
 

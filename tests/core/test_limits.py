@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jobmill.core import limits
 from jobmill.core.job import STATES, Keep
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 PAIR = "😀"  # two UTF-16 units
 
@@ -106,7 +106,7 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str]] = [
 
 @pytest.mark.parametrize(("check", "value", "message"), REFUSED)
 def test_refused_with_field_expected_and_given(check: Callable[[Any], Any], value: Any, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         check(value)
     assert str(caught.value).startswith(message)
     assert caught.value.given is value
@@ -115,7 +115,7 @@ def test_refused_with_field_expected_and_given(check: Callable[[Any], Any], valu
 
 def test_a_whole_number_without_an_upper_bound() -> None:
     assert limits.check_int(10**30, "slots", 1) == 10**30
-    with pytest.raises(Invalid, match="slots: expected a whole number of at least 1, got 0"):
+    with pytest.raises(InvalidValue, match="slots: expected a whole number of at least 1, got 0"):
         limits.check_int(0, "slots", 1)
 
 
@@ -123,7 +123,7 @@ def test_a_whole_number_without_an_upper_bound() -> None:
 def test_a_name_that_is_taken_can_be_held_by_every_store(text: str) -> None:
     try:
         limits.check_name(text)
-    except Invalid:
+    except InvalidValue:
         return
     assert len(text.encode("utf-16-le")) <= 2 * 255
     assert not any(char.isspace() or ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in text)
@@ -174,7 +174,7 @@ def test_how_long_a_final_job_stays(value: Any, expected: Keep, at_once: bool) -
     ],
 )
 def test_a_retention_that_means_nothing_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         limits.keep(value, "keep_failed")
     assert str(caught.value).startswith(message)
     assert caught.value.field == "keep_failed"

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill.core.payload import MAX_BYTES, MAX_DEPTH, check_json, check_size, decode, encode
-from jobmill.errors import Invalid, PayloadTooLarge
+from jobmill.errors import InvalidValue, PayloadTooLarge
 
 
 class Colour(enum.Enum):
@@ -147,27 +147,27 @@ def test_tuples_become_arrays() -> None:
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
 def test_everything_else_is_refused_with_its_place(value: Any, message: str) -> None:
     for refuse in (check_json, encode):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(InvalidValue) as caught:
             refuse(value)
         assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("value", [nested(MAX_DEPTH + 1), nested(50_000, dict), cyclic_list(), cyclic_dict()])
 def test_depth_and_cycles_say_so_in_a_short_message(value: Any) -> None:
-    with pytest.raises(Invalid, match=r"expected at most 100 levels of nesting and no cycle, got 101$") as caught:
+    with pytest.raises(InvalidValue, match=r"expected at most 100 levels of nesting and no cycle, got 101$") as caught:
         check_json(value)
     assert len(str(caught.value)) < 300
 
 
 def test_the_field_is_the_root_of_the_place() -> None:
-    with pytest.raises(Invalid, match=r"^result\.a: ") as caught:
+    with pytest.raises(InvalidValue, match=r"^result\.a: ") as caught:
         encode({"a": b""}, "result")
     assert caught.value.field == "result.a"
     assert caught.value.given == b""
 
 
 def test_a_long_key_does_not_make_a_long_message() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         check_json({"k" * 100_000: b"x" * 100_000})
     assert len(str(caught.value)) < 500
 
@@ -199,7 +199,7 @@ def test_raw_json_is_decoded() -> None:
 )
 def test_garbage_is_refused(raw: bytes) -> None:
     for form in (raw, msgspec.Raw(raw)):
-        with pytest.raises(Invalid, match=r"^payload: expected JSON, got b"):
+        with pytest.raises(InvalidValue, match=r"^payload: expected JSON, got b"):
             decode(form)
 
 
@@ -236,7 +236,7 @@ def test_a_bad_part_is_refused_however_deep(steps: list[int | str], bad: Any) ->
     value = bad
     for step in reversed(steps):
         value = {"ok": 1, step: value} if isinstance(step, str) else [*range(step), value]
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidValue):
         encode(value)
 
 
@@ -254,7 +254,7 @@ ANYTHING = st.recursive(
 def test_anything_is_encoded_faithfully_or_refused(value: Any) -> None:
     try:
         raw = encode(value)
-    except Invalid:
+    except InvalidValue:
         return
     assert encode(decode(raw)) == raw
     assert decode(raw) == with_lists(value)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobmill.core.cron import LAST_MS
 from jobmill.core.recurrence import Recurrence, first_slot, next_slot, next_slot_or_now, recurrence
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 HOUR = 3_600_000
 
@@ -74,7 +74,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("field", "given_", "message"), REFUSED)
 def test_refused(field: str, given_: dict[str, Any], message: str) -> None:
     rest = {} if field in ("cron", "every_ms", "zone") else {"every_ms": HOUR}
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         recurrence(**{"key": "k", **rest, **given_})
     assert caught.value.field == field
     assert message in str(caught.value)
@@ -103,9 +103,9 @@ STORED = [
 @pytest.mark.parametrize(("stored", "field"), STORED)
 def test_a_bad_one_from_a_store_is_refused_when_asked_for_a_slot(stored: dict[str, Any], field: str) -> None:
     bad = Recurrence(key="k", **stored)
-    with pytest.raises(Invalid) as first:
+    with pytest.raises(InvalidValue) as first:
         first_slot(bad, 0)
-    with pytest.raises(Invalid) as following:
+    with pytest.raises(InvalidValue) as following:
         next_slot(bad, 0, 0)
     assert first.value.field == following.value.field == field
 

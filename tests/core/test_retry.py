@@ -21,7 +21,7 @@ from jobmill.core.retry import (
     exponential,
     fixed,
 )
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 HOUR = 3_600_000
 
@@ -133,19 +133,19 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "message"), REFUSED)
 def test_backoff_refuses_and_names_the_field(value: Any, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         backoff(value)
     assert str(caught.value).startswith(message)
 
 
 def test_the_constructors_refuse_too() -> None:
-    with pytest.raises(Invalid, match=r"backoff\.delay: expected a duration above 0"):
+    with pytest.raises(InvalidValue, match=r"backoff\.delay: expected a duration above 0"):
         exponential(0)
-    with pytest.raises(Invalid, match=r"backoff\.cap: expected a duration above 0"):
+    with pytest.raises(InvalidValue, match=r"backoff\.cap: expected a duration above 0"):
         exponential("1s", cap=0)
-    with pytest.raises(Invalid, match=r"backoff\.cap: expected a duration above 0"):
+    with pytest.raises(InvalidValue, match=r"backoff\.cap: expected a duration above 0"):
         fixed("1s", cap=0)
-    with pytest.raises(Invalid, match=r"backoff\.jitter: expected a number from 0 to 1, got 2"):
+    with pytest.raises(InvalidValue, match=r"backoff\.jitter: expected a number from 0 to 1, got 2"):
         fixed("1s", jitter=2)
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmill.core.changes import EVERYTHING, Count, Filter, Stats
 from jobmill.core.job import STATES
-from jobmill.core.summary import by_queue_and_name, matches, percentile, stats
+from jobmill.core.stats import by_queue_and_name, matches, percentile, stats
+from jobmill.core.values import EVERYTHING, Count, Filter, Stats
 from tests.values import NOW, job
 
 

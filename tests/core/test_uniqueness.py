@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from jobmill.core.limits import check_unique_key
 from jobmill.core.payload import MAX_DEPTH
-from jobmill.core.uniqueness import dedupe_key, key_hash, stable_json, storable_key
-from jobmill.errors import Invalid
+from jobmill.core.unique_keys import dedupe_key, key_hash, stable_json, storable_key
+from jobmill.errors import InvalidValue
 
 NUMBERS: list[tuple[int | float, str]] = [
     (0, "0"),
@@ -187,7 +187,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
 def test_what_is_not_json_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         stable_json(value)
     assert str(caught.value).startswith(message)
 

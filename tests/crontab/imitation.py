@@ -14,7 +14,7 @@ from typing import Any
 from jobmill.core.cron import Cron
 from jobmill.core.durations import to_datetime
 from jobmill.crontab import Changes, CrontabJob, MemoryCrontab
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 
 class Imitation:
@@ -74,7 +74,7 @@ class Imitation:
         now = to_datetime(self._clock())
         try:
             next = self._slot_after(job.interval, job.sleep_until)
-        except Invalid:
+        except InvalidValue:
             # Go: the time before all times, which the clamp below makes now.
             next = datetime.min.replace(tzinfo=UTC)
         if job.repeat_until is not None and next > job.repeat_until:
@@ -84,7 +84,7 @@ class Imitation:
     def _slot_after(self, interval: str, after: datetime) -> datetime:
         """Node: in the zone of the machine; no zone of its own, and not all names."""
         if interval.startswith(("TZ=", "CRON_TZ=", "@every", "@midnight")):
-            raise Invalid("interval", "what cron-parser reads", interval)
+            raise InvalidValue("interval", "what cron-parser reads", interval)
         slot = Cron.parse(interval, os.environ.get("TZ", "UTC")).next(round(after.timestamp() * 1000))
         assert slot is not None
         return to_datetime(slot)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobmill import Invalid
+from jobmill import InvalidValue
 from jobmill.crontab import CrontabJob
 from tests.crontab.support import NOON, WAYS, Scene
 from tests.helpers import until
@@ -175,7 +175,7 @@ async def test_a_document_that_makes_no_sense_runs_once_and_is_completed(
         await scene.time.advance(60)
         assert scene.told.ids == ["a"]
         [(error, job)] = scene.told.errors
-        assert isinstance(error, Invalid)
+        assert isinstance(error, InvalidValue)
         assert error.field == field
         assert job == scene.told.jobs[0]
         # Kept, so that somebody can mend it.

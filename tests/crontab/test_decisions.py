@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobmill import Invalid
+from jobmill import InvalidValue
 from jobmill.core.durations import to_datetime
 from jobmill.crontab import Crontab, CrontabJob, LockLost, MemoryCrontab, MongoCrontab
 from tests.crontab.imitation import Imitation, SeedMongo
@@ -89,7 +89,7 @@ async def test_2_a_bad_interval_is_told_and_the_document_completed(kind: Any, in
     made.store.documents["a"].interval = interval
     await made.run(5)
     assert made.told.ids == ["a"]
-    assert [type(error) for error, _ in made.told.errors] == [Invalid]
+    assert [type(error) for error, _ in made.told.errors] == [InvalidValue]
     assert made.sleep_until() is None
 
 

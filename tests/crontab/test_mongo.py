@@ -16,7 +16,7 @@ from pymongo import AsyncMongoClient, ReadPreference, WriteConcern
 
 from jobmill.core.durations import EPOCH
 from jobmill.crontab import Changes, Crontab, CrontabJob, Ending, MongoCrontab
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness_mongo import MongoHarness, at, endings, get, put, stages
 from tests.helpers import until
 from tests.servers.mongo import MongoReplicaSet
@@ -207,27 +207,27 @@ async def test_a_partial_index_does_not_serve(mongo: MongoHarness) -> None:
 async def test_a_server_that_is_away_is_told_apart_from_a_refusal(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab", serverSelectionTimeoutMS="200", retryWrites="false"))
     own_mongo.primary().fail("findAndModify", errorCode=10107)
-    with pytest.raises(StoreAway, match="crontab.jobs cannot be used now"):
+    with pytest.raises(StoreUnavailable, match="crontab.jobs cannot be used now"):
         await mongo.store.lock_next(at(mongo, 60))
     own_mongo.primary().fail("findAndModify", errorCode=13)
     with pytest.raises(StoreError) as refused:
         await mongo.store.lock_next(at(mongo, 60))
-    assert not isinstance(refused.value, StoreAway)
+    assert not isinstance(refused.value, StoreUnavailable)
     await mongo.close()
 
 
 def test_what_cannot_be_a_crontab_is_refused(mongo_url: str) -> None:
     with pymongo.MongoClient[dict[str, Any]](mongo_url) as client:
         blocking: Any = client.get_default_database()["jobs"]
-        with pytest.raises(Invalid, match="collection: expected a collection of pymongo's AsyncMongoClient"):
+        with pytest.raises(InvalidValue, match="collection: expected a collection of pymongo's AsyncMongoClient"):
             MongoCrontab(blocking)
     collection = AsyncMongoClient[dict[str, Any]](mongo_url, connect=False).get_default_database()["jobs"]
-    with pytest.raises(Invalid, match="collection: expected a write concern that is acknowledged"):
+    with pytest.raises(InvalidValue, match="collection: expected a write concern that is acknowledged"):
         MongoCrontab(collection.with_options(write_concern=WriteConcern(w=0)))
     for path in ("", "a..b", ".a", "$a", "a\0", None):
-        with pytest.raises(Invalid, match="interval: expected the path of a field"):
+        with pytest.raises(InvalidValue, match="interval: expected the path of a field"):
             MongoCrontab(collection, interval=path)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="condition: expected a filter"):
+    with pytest.raises(InvalidValue, match="condition: expected a filter"):
         MongoCrontab(collection, condition="kind")  # type: ignore[arg-type]
 
 
@@ -270,5 +270,5 @@ async def test_a_crontab_outlives_a_server_that_is_killed(own_mongo: MongoReplic
 
         await until(is_over, 30)
     assert ran == set(range(400))
-    assert {type(error) for error in errors} == {StoreAway}
+    assert {type(error) for error in errors} == {StoreUnavailable}
     await mongo.close()

@@ -12,7 +12,7 @@ import pytest
 from bson.raw_bson import RawBSONDocument
 
 from jobmill.crontab import Changes, MongoCrontab
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from tests.crontab.harness_mongo import MongoHarness, at, endings, put
 from tests.servers.mongo import MongoReplicaSet
 
@@ -128,9 +128,9 @@ async def test_an_ending_that_was_not_answered_is_not_lost(own_mongo: MongoRepli
     # The server does it, and says that most members do not know of it yet.
     broken = {"writeConcernError": {"code": 91, "errmsg": "going down"}}
     own_mongo.primary().fail("update", "delete", times=None, **broken)
-    with pytest.raises(StoreAway, match="crontab.jobs cannot be used now"):
+    with pytest.raises(StoreUnavailable, match="crontab.jobs cannot be used now"):
         await mongo.store.finish_many(written)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await mongo.store.finish_many(written[2:])
     own_mongo.primary().fail_no_more()
     # As the crontab tries again: one by itself, then the others.
@@ -175,7 +175,7 @@ async def test_what_was_locked_and_could_not_be_read_is_read_in_the_next_turn(ow
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
     for passes in (True, False):
         await fail_second_find(mongo)
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await mongo.store.lock_many(at(mongo, 60), 4)
         own_mongo.primary().fail_no_more()
         if passes:
@@ -217,9 +217,9 @@ async def test_a_single_ending_that_was_not_answered_is_not_lost(own_mongo: Mong
     broken = {"writeConcernError": {"code": 91, "errmsg": "going down"}}
     own_mongo.primary().fail("update", "delete", times=None, **broken)
     changes = Changes(sleep_until=at(mongo, 9), locked_until=fence)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await mongo.store.update(0, changes)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await mongo.store.remove(1, locked_until=fence)
     own_mongo.primary().fail_no_more()
     assert await mongo.store.update(0, changes) is True
@@ -234,7 +234,7 @@ async def test_what_was_written_before_a_removal_failed_is_not_lost(own_mongo: M
     jobs = await mongo.store.lock_many(at(mongo, 60), 2)
     written = endings(jobs[:1], at(mongo, 9)) + endings(jobs[1:], remove=True)
     own_mongo.primary().fail("delete", errorCode=10107)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await mongo.store.finish_many(written)
     own_mongo.primary().fail_no_more()
     assert await mongo.store.finish_many(written) == [True, True]

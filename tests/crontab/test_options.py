@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobmill import Invalid
+from jobmill import InvalidValue
 from jobmill.crontab import BatchCrontabStore, Crontab, CrontabJob, MemoryCrontab
 from tests.crontab.support import Plain
 
@@ -44,21 +44,25 @@ async def nothing(job: CrontabJob) -> None:
 )
 def test_it_is_refused_by_name(field: str, options: dict[str, Any]) -> None:
     given: dict[str, Any] = {"store": MemoryCrontab(), "on_document": nothing, **options}
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidValue) as refused:
         Crontab(**given)
     assert refused.value.field == field
 
 
 def test_what_is_missing_is_refused_too() -> None:
-    with pytest.raises(Invalid, match="^store: expected an object with the async methods lock_next, update and remove"):
+    with pytest.raises(
+        InvalidValue, match="^store: expected an object with the async methods lock_next, update and remove"
+    ):
         Crontab(on_document=nothing)
-    with pytest.raises(Invalid, match="^on_document: expected the function that is called with each job, got None"):
+    with pytest.raises(
+        InvalidValue, match="^on_document: expected the function that is called with each job, got None"
+    ):
         Crontab(MemoryCrontab())
 
 
 async def test_a_wrong_timeout_of_stop_is_refused() -> None:
     crontab = Crontab(MemoryCrontab(), on_document=nothing)
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await crontab.stop(timeout=-1)
     assert refused.value.field == "timeout"
 
@@ -73,7 +77,7 @@ def test_only_a_store_with_the_methods_for_many_is_one_for_batches() -> None:
 )
 async def test_a_bad_interval_is_refused_where_we_write_it(interval: str) -> None:
     store = MemoryCrontab()
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await store.add("a", interval=interval)
     assert refused.value.field == "interval"
     assert store.documents == {}
@@ -82,8 +86,8 @@ async def test_a_bad_interval_is_refused_where_we_write_it(interval: str) -> Non
 async def test_other_wrong_fields_are_refused_too() -> None:
     store = MemoryCrontab()
     for field in ("sleep_until", "repeat_until"):
-        with pytest.raises(Invalid, match=f"^{field}: expected an aware datetime"):
+        with pytest.raises(InvalidValue, match=f"^{field}: expected an aware datetime"):
             await store.add("a", **{field: datetime(2023, 1, 1)})  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="^id: "):
+    with pytest.raises(InvalidValue, match="^id: "):
         await store.add([])
     assert store.documents == {}

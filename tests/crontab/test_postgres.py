@@ -11,7 +11,7 @@ import pytest
 
 from jobmill.core.durations import EPOCH, to_datetime
 from jobmill.crontab import Changes, Ending, PostgresCrontab
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness import Kept
 from tests.crontab.harness_postgres import PostgresHarness
 from tests.servers.places import port_of
@@ -91,7 +91,7 @@ async def test_ids_are_of_any_type_and_names_are_quoted(postgres: PostgresHarnes
     assert (jobs[0].interval, jobs[0].repeat_until, jobs[0].auto_remove) == (None, None, False)
     assert jobs[0].data == {"the id": jobs[0].id, "select": at(postgres, -9), "x": 5}
     fence = at(postgres, 60)
-    with pytest.raises(Invalid, match="auto_remove: expected nothing, for the table has no such column"):
+    with pytest.raises(InvalidValue, match="auto_remove: expected nothing, for the table has no such column"):
         await store.update(jobs[0].id, Changes(auto_remove=True))
     assert await store.update(jobs[0].id, Changes(sleep_until=fence, locked_until=fence)) is True
     written = [Ending(id=jobs[0].id, locked_until=fence), Ending(id=jobs[1].id, locked_until=fence, remove=True)]
@@ -157,7 +157,7 @@ async def test_columns_that_are_not_there_or_no_dates_are_told(postgres: Postgre
         ({"sleep_until": "due"}, "sleep_until: expected a column of \"crontab\", got 'due'; name the column"),
         ({"sleep_until": "name"}, "sleep_until: expected a column of type timestamp with time zone, got 'text'"),
     ):
-        with pytest.raises(Invalid, match=message):
+        with pytest.raises(InvalidValue, match=message):
             await postgres.made(**options).lock_next(at(postgres, 60))
     with pytest.raises(StoreError, match='"other".*does not exist'):
         await postgres.made("other").lock_next(at(postgres, 60))
@@ -168,10 +168,10 @@ async def test_a_server_that_is_away_is_told_and_found_again(own_postgres: Postg
         postgres = await PostgresHarness(url).open()
         assert await postgres.store.lock_next(at(postgres, 60)) is None
         own_postgres.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await postgres.store.lock_next(at(postgres, 60))
         fresh = postgres.made()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await fresh.lock_next(at(postgres, 60))
         own_postgres.start()
         assert await postgres.store.lock_next(at(postgres, 60)) is None
@@ -181,9 +181,9 @@ async def test_a_server_that_is_away_is_told_and_found_again(own_postgres: Postg
 
 
 def test_what_cannot_be_a_crontab_is_refused() -> None:
-    with pytest.raises(Invalid, match="place: expected postgresql://"):
+    with pytest.raises(InvalidValue, match="place: expected postgresql://"):
         PostgresCrontab(5, "jobs")  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="table: expected the name of a table"):
+    with pytest.raises(InvalidValue, match="table: expected the name of a table"):
         PostgresCrontab("postgresql://host/db", "a.b.c")
 
 
@@ -217,7 +217,7 @@ async def test_an_id_that_is_null_stops_nobody(postgres: PostgresHarness) -> Non
 
 async def test_an_array_as_id_is_refused(postgres: PostgresHarness) -> None:
     await postgres.connection.execute("CREATE TABLE lists (LIKE crontab); ALTER TABLE lists ADD ids int[]")
-    with pytest.raises(Invalid, match="id: expected a column that is no array, got 'integer\\[]'"):
+    with pytest.raises(InvalidValue, match="id: expected a column that is no array, got 'integer\\[]'"):
         await postgres.made("lists", id="ids").lock_next(at(postgres, 60))
 
 
@@ -259,7 +259,7 @@ async def test_an_ending_that_was_not_answered_is_not_lost(postgres: PostgresHar
         assert len(jobs) == 4
         for n, call in enumerate(calls, 1):
             proxy.drop_answer(lambda said: said.lstrip().startswith((b"UPDATE", b"DELETE")))
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await call()
             assert proxy.dropped_answers == n
             assert await call() in (True, [True, True])

@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from jobmill.core.durations import EPOCH, to_datetime
 from jobmill.crontab import Changes, CrontabJob, Ending, RedisCrontab
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness import Kept
 from tests.crontab.harness_redis import RedisHarness
 from tests.servers.places import port_of
@@ -58,7 +58,7 @@ async def test_add_writes_a_document_or_writes_it_anew(redis: RedisHarness) -> N
         {"id": "b", "sleep_until": datetime(2020, 1, 1)},
     ):
         fields: dict[str, Any] = bad
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidValue):
             await store.add(**fields)
 
 
@@ -125,7 +125,7 @@ async def test_a_server_that_is_away_is_told(own_redis: RedisServer) -> None:
     async with Redis.from_url(own_redis.url()) as client:
         for place in (client, own_redis.url()):
             store = RedisCrontab(place, "jobs")
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await store.lock_next(datetime.now(UTC))
             await store.close()
 
@@ -151,9 +151,9 @@ async def test_all_keys_are_on_one_node_of_a_cluster(redis_cluster_url: str) -> 
 
 def test_what_cannot_be_a_crontab_is_refused() -> None:
     for name in ("", "{jobs}", None):
-        with pytest.raises(Invalid, match="name: expected a name without braces"):
+        with pytest.raises(InvalidValue, match="name: expected a name without braces"):
             RedisCrontab("redis://host", name)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="place: expected redis://"):
+    with pytest.raises(InvalidValue, match="place: expected redis://"):
         RedisCrontab(5, "jobs")  # type: ignore[arg-type]
 
 
@@ -206,7 +206,7 @@ async def test_an_ending_that_was_not_answered_is_not_lost(redis: RedisHarness) 
         assert len(jobs) == 4
         for n, call in enumerate(calls, 1):
             proxy.drop_answer(lambda said: b"EVAL" in said.upper())
-            with pytest.raises(StoreAway):
+            with pytest.raises(StoreUnavailable):
                 await call()
             assert proxy.dropped_answers == n
             assert await call() in (True, [True, True])

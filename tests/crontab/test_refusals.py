@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobmill import StoreAway, StoreBusy, StoreError
+from jobmill import StoreBusy, StoreError, StoreUnavailable
 from jobmill.crontab import Changes, Crontab, CrontabJob, Ending, SqliteCrontab, crontab
 from tests.crontab.support import NOON, WAYS, Faulty, Scene
 from tests.helpers import until
@@ -23,7 +23,7 @@ async def test_after_failed_writes_there_is_room_again(kind: str, concurrency: i
     scene = Scene(kind, concurrency=concurrency)
     for id in range(20):
         await scene.memory.add(id)
-    scene.memory.faults["write"] = StoreAway("gone")
+    scene.memory.faults["write"] = StoreUnavailable("gone")
     async with scene.crontab:
         await scene.time.advance(2)
         scene.memory.faults.clear()
@@ -43,7 +43,7 @@ async def test_after_one_write_of_a_failed_batch_there_is_room_again() -> None:
         if len(ids) == 1 and not singles:
             singles.append(ids[0])
             return None
-        return StoreAway("gone")
+        return StoreUnavailable("gone")
 
     scene.memory.faults["write"] = fail
     lock = scene.memory.lock_documents
@@ -143,7 +143,7 @@ class OneHeld(Faulty):
     async def _wait(self, ids: list[Any]) -> None:
         if "held" in ids:
             await self.time.sleep(10)
-            raise StoreAway("no answer within 10 s")
+            raise StoreUnavailable("no answer within 10 s")
 
     async def update(self, id: Any, changes: Changes, /) -> bool:
         await self._wait([id])
@@ -180,7 +180,7 @@ async def test_a_document_that_somebody_holds_holds_the_others_up_for_one_call_o
     await made.stop(timeout=0)
 
 
-@pytest.mark.parametrize("error", [StoreAway("gone"), ConnectionError("gone")])
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), ConnectionError("gone")])
 async def test_while_the_store_is_away_one_call_at_a_time_is_enough(error: BaseException) -> None:
     scene = Scene(concurrency=50)
     for id in range(50):

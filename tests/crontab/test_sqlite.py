@@ -13,7 +13,7 @@ import pytest
 
 from jobmill.core.durations import EPOCH, to_datetime
 from jobmill.crontab import Changes, Ending, SqliteCrontab
-from jobmill.errors import Invalid, StoreAway, StoreBusy, StoreError
+from jobmill.errors import InvalidValue, StoreBusy, StoreError, StoreUnavailable
 from tests.crontab.harness import Kept
 from tests.crontab.harness_sqlite import SqliteHarness
 
@@ -140,7 +140,7 @@ async def test_names_are_quoted_and_columns_may_be_missing(sqlite: SqliteHarness
     assert (job.id, job.interval, job.repeat_until, job.auto_remove) == (1, None, None, False)
     assert job.data == {"the id": 1, "select": "2020-01-01", "x": 5}
     assert await store.update(1, Changes(sleep_until=None, locked_until=at(sqlite, 60))) is True
-    with pytest.raises(Invalid, match="auto_remove: expected nothing, for the table has no such column"):
+    with pytest.raises(InvalidValue, match="auto_remove: expected nothing, for the table has no such column"):
         await store.update(1, Changes(auto_remove=True))
     assert await store.remove(1) is True
     await store.close()
@@ -184,7 +184,9 @@ async def test_a_given_connection_is_used_as_it_is_and_stays_open(sqlite: Sqlite
 
 async def test_a_connection_of_one_thread_is_refused(sqlite: SqliteHarness) -> None:
     store = SqliteCrontab(sqlite.connection, "jobs", clock=sqlite.clock)
-    with pytest.raises(Invalid, match="place: expected a connection that any thread may use.*check_same_thread=False"):
+    with pytest.raises(
+        InvalidValue, match="place: expected a connection that any thread may use.*check_same_thread=False"
+    ):
         await store.lock_next(at(sqlite, 60))
     await store.close()
 
@@ -217,7 +219,7 @@ async def test_a_store_can_be_used_again_after_it_was_closed(sqlite: SqliteHarne
 
 async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     store = SqliteCrontab(tmp_path / "none.db", "jobs")
-    with pytest.raises(StoreAway, match="none.db"):
+    with pytest.raises(StoreUnavailable, match="none.db"):
         await store.lock_next(datetime.now(UTC))
     assert not (tmp_path / "none.db").exists()
     await store.close()
@@ -244,5 +246,5 @@ def test_what_cannot_be_a_crontab_is_refused(tmp_path: Path) -> None:
         ({"place": 5}, "place: expected the path of a file"),
     ):
         options: dict[str, Any] = {"place": path, "table": "jobs", **bad}
-        with pytest.raises(Invalid, match=message):
+        with pytest.raises(InvalidValue, match=message):
             SqliteCrontab(**options)

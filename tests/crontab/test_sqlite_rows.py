@@ -13,7 +13,7 @@ import pytest
 
 from jobmill.core.durations import to_datetime
 from jobmill.crontab import Ending, SqliteCrontab
-from jobmill.errors import Invalid, StoreError
+from jobmill.errors import InvalidValue, StoreError
 from tests.crontab.harness_sqlite import SqliteHarness
 from tests.helpers import until
 
@@ -50,7 +50,7 @@ async def test_columns_that_are_not_there_are_told(
     put(sqlite, "a")
     store = sqlite.made(**options)
     for _ in range(2):
-        with pytest.raises(Invalid, match=message):
+        with pytest.raises(InvalidValue, match=message):
             await store.lock_next(at(sqlite, 60))
     assert sqlite.connection.execute("SELECT sleep_until FROM jobs").fetchone() == ("2020-01-01",)
 

@@ -15,14 +15,14 @@ from msgspec import structs
 import jobmill
 from jobmill import errors
 from jobmill.cli import main
-from jobmill.core.changes import QueueSettings
+from jobmill.client.filters import FilterOptions
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.lifecycle import policy
-from jobmill.filters import FilterOptions
-from jobmill.options import CommonOptions, EnqueueOptions, HandlerOptions, enqueue_options
+from jobmill.core.values import QueueSettings
+from jobmill.handlers.options import CommonOptions, EnqueueOptions, HandlerOptions, enqueue_options
 from jobmill.stores import DEFAULT_URL, store_for
 from jobmill.stores.sqlite import SqliteStore
-from jobmill.worker.settings import WorkerOptions, worker_settings
+from jobmill.worker.options import WorkerOptions, worker_settings
 from tests.docs.pages import ROOT, Example, blocks, code_of, section, spans, table
 
 PAGE = ROOT / "docs/options.md"

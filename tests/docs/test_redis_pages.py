@@ -134,7 +134,7 @@ async def use(jobs: jobmill.Client) -> None:
         assert (await act(failing.id)).changed == [failing.id]
     later = await work.options(delay=3_600).enqueue()
     await jobs.reschedule(later.id, delay=7_200)
-    await jobs.reprioritise(later.id, priority=3)
+    await jobs.reprioritize(later.id, priority=3)
     await jobs.cancel(often.id)
     await jobs.stats()
     await jobs.purge()

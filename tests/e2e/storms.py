@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from jobmill import Client, StoreAway
+from jobmill import Client, StoreUnavailable
 from tests.e2e.conftest import Place
 from tests.helpers import until
 
@@ -57,7 +57,7 @@ class Storm:
         while True:
             try:
                 await self._jobs.enqueue("fenced", {"ms": ms}, id=id)
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 self.refused.append(str(error))
                 await asyncio.sleep(0.02)
             else:

@@ -13,8 +13,8 @@ import pymongo
 import pytest
 
 import jobmill
-from jobmill import StoreAway
-from jobmill.core.changes import Claim, Claimed, NewJob
+from jobmill import StoreUnavailable
+from jobmill.core.values import Claim, Claimed, NewJob
 from jobmill.stores.mongo import MongoStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
@@ -122,7 +122,7 @@ async def claims(store: MongoStore, token: str) -> list[int]:
     claim = Claim(queues=("default",), names={"work": 1}, n=1, lease_ms=100, token=token, worker="w")
     try:
         exchanged = await store.exchange([], claim)
-    except StoreAway:
+    except StoreUnavailable:
         return []
     return [one.job.claims for one in exchanged.claimed if isinstance(one, Claimed)]
 

@@ -62,7 +62,7 @@ async def test_what_is_stored_right(mongo_url: str, value: Any) -> None:
 )
 async def test_what_is_refused_clearly(mongo_url: str, value: Any, why: str) -> None:
     async with jobmill.connect(await migrated_mongo(mongo_url)) as jobs:
-        with pytest.raises((jobmill.Invalid, jobmill.PayloadTooLarge), match=why):
+        with pytest.raises((jobmill.InvalidValue, jobmill.PayloadTooLarge), match=why):
             await jobs.enqueue("echo", {"payload": value})
         await jobs.enqueue("echo", {"payload": 1})
         assert [one.count for one in await jobs.count()] == [1]
@@ -74,7 +74,7 @@ async def test_depths_are_stored_or_refused(mongo_url: str, depth: int) -> None:
     async with jobmill.connect(await migrated_mongo(mongo_url)) as jobs:
         try:
             enqueued = await jobs.enqueue("echo", {"payload": nested(depth)})
-        except jobmill.Invalid:
+        except jobmill.InvalidValue:
             assert await jobs.count() == []
         else:
             assert (await jobs.get(enqueued.id)).payload == {"payload": nested(depth)}

@@ -51,7 +51,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmill import Invalid, harmonyk
+from jobmill import InvalidValue, harmonyk
 from tests.servers.node import find_node
 
 FILE = Path(__file__).with_name("dedupe_vectors.jsonl")
@@ -131,7 +131,7 @@ def test_the_parts_of_a_key() -> None:
 
 @pytest.mark.parametrize("payload", [float("nan"), {"a": {1, 2}}, {"a": object()}, {1: 2}], ids=repr)
 def test_what_is_not_json_has_no_key(payload: Any) -> None:
-    with pytest.raises(Invalid, match="^payload"):
+    with pytest.raises(InvalidValue, match="^payload"):
         harmonyk.dedupe_key("scan", None, payload)
 
 

@@ -10,19 +10,9 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Event, Gone, Invalid, Job, StoreAway, StoreError, fixed, harmonyk
-from jobmill.core.changes import (
-    Cancel,
-    Change,
-    Changed,
-    Claim,
-    Exchanged,
-    Filter,
-    Refused,
-    Requeue,
-    Seize,
-    Settlement,
-)
+from jobmill import Client, Event, InvalidValue, Job, JobNotFound, StoreError, StoreUnavailable, fixed, harmonyk
+from jobmill.core.changes import Cancel, Change, Changed, Requeue, Seize
+from jobmill.core.values import Claim, Exchanged, Filter, Refused, Settlement
 from jobmill.harmonyk import Marked
 from jobmill.store import Store
 from jobmill.stores.memory import MemoryStore
@@ -91,7 +81,7 @@ async def test_a_success_is_kept_as_its_handler_says(jobs: Client, repository: h
 
     id = (await jobmill.connect(store=jobs.store).enqueue("scan")).id
     assert (await repository.mark_success(id)).changed
-    with pytest.raises(Gone):
+    with pytest.raises(JobNotFound):
         await jobs.get(id)
 
 
@@ -162,7 +152,7 @@ async def test_any_text_can_be_kept(jobs: Client, repository: harmonyk.Repositor
 async def test_an_error_is_a_text(jobs: Client, repository: harmonyk.Repository) -> None:
     id = await repository.enqueue("scan")
     wrong: Any = ValueError("boom")
-    with pytest.raises(Invalid, match=r"^error: expected a text, got ValueError\('boom'\)"):
+    with pytest.raises(InvalidValue, match=r"^error: expected a text, got ValueError\('boom'\)"):
         await repository.mark_failure(id, wrong)
     assert (await jobs.get(id)).claims == 0
 
@@ -193,12 +183,12 @@ async def test_a_final_job_is_left_as_it_is_and_that_is_said(
 
 
 async def test_an_id_that_is_not_there(repository: harmonyk.Repository) -> None:
-    with pytest.raises(Gone, match="there is no job 'never-was'"):
+    with pytest.raises(JobNotFound, match="there is no job 'never-was'"):
         await repository.mark_success("never-was")
-    with pytest.raises(Gone, match="there is no job 'never-was'"):
+    with pytest.raises(JobNotFound, match="there is no job 'never-was'"):
         await repository.mark_failure("never-was", "boom")
     wrong: Any = 7
-    with pytest.raises(Invalid, match="^id: expected the id of a job, got 7"):
+    with pytest.raises(InvalidValue, match="^id: expected the id of a job, got 7"):
         await repository.mark_success(wrong)
 
 
@@ -267,7 +257,7 @@ async def test_there_is_an_end_to_seizing() -> None:
         repository = harmonyk.Repository(jobs)
         id = await repository.enqueue("scan")
         store.rivals = [RIVAL] * 100
-        with pytest.raises(StoreAway, match=f"job '{id}' was taken away 10 times"):
+        with pytest.raises(StoreUnavailable, match=f"job '{id}' was taken away 10 times"):
             await repository.mark_success(id)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Invalid, fixed, harmonyk
+from jobmill import Client, InvalidValue, fixed, harmonyk
 from jobmill.core.durations import to_datetime
 from jobmill.store import Store
 from jobmill.testing import ManualClock
@@ -78,7 +78,7 @@ async def test_a_handler_that_is_known_has_its_options_and_its_signature(
 
     job = await jobs.get(await repository.enqueue("scan", payload={"folder": 7}))
     assert (job.queue, job.priority, job.options.max_attempts, job.options.preset) == ("scans", 3, 2, "harmonyk")
-    with pytest.raises(Invalid, match="^payload: expected arguments"):
+    with pytest.raises(InvalidValue, match="^payload: expected arguments"):
         await repository.enqueue("scan", payload={"file": 7})
 
 
@@ -98,7 +98,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 async def test_refusals_name_the_arguments(
     jobs: Client, repository: harmonyk.Repository, given: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await repository.enqueue(**given)
     assert str(refused.value).startswith(message)
     assert await jobs.count() == []

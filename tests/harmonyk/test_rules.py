@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from jobmill import Invalid, harmonyk
+from jobmill import InvalidValue, harmonyk
 from jobmill.core.job import STATES, JobOptions
 from jobmill.core.lifecycle import Errored, policy, settle
 from tests.values import NOW, claimed, job
@@ -31,7 +31,7 @@ def test_what_can_be_retried(attempts: int) -> None:
 
 @pytest.mark.parametrize("status", ["succeeded", "Failed", None])
 def test_a_status_that_is_none_is_refused(status: Any) -> None:
-    with pytest.raises(Invalid, match="^status: expected one of queued, running, success, failed, got "):
+    with pytest.raises(InvalidValue, match="^status: expected one of queued, running, success, failed, got "):
         harmonyk.can_retry(status, 0)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobmill.http import TickEndpoint
-from jobmill.http.answers import Message, Receive, Scope
+from jobmill.http.responses import Message, Receive, Scope
 
 TICK = "/api/jobs/tick"
 LOOPBACK = ("127.0.0.1", 50000)

@@ -8,7 +8,7 @@ import pytest
 
 import jobmill
 from jobmill import Client
-from jobmill.http import TickEndpoint, answers
+from jobmill.http import TickEndpoint, responses
 from tests.helpers import FaultyStore
 from tests.http.asking import NOTHING_DONE, TICK, ask, body, receiving
 
@@ -70,7 +70,7 @@ async def test_a_tick_that_fails_says_so_and_nothing_more(caplog: pytest.LogCapt
     async def good() -> None: ...
 
     await good.enqueue()
-    store.faults["exchange"] = jobmill.StoreAway("no route to db-7.internal, user shop")
+    store.faults["exchange"] = jobmill.StoreUnavailable("no route to db-7.internal, user shop")
     endpoint = TickEndpoint(jobs)
     heard = await ask(endpoint)
     assert heard.status == 500
@@ -167,14 +167,14 @@ async def test_a_body_that_is_too_large_is_read_no_further(jobs: Client) -> None
 
     await good.enqueue()
     endpoint = TickEndpoint(jobs)
-    part = b"x" * (answers.MAX_BODY // 2)
+    part = b"x" * (responses.MAX_BODY // 2)
     heard = await ask(endpoint, receive=receiving(*list(body(part, part, b"x", b"never"))[:3]))
     assert (heard.status, heard.error) == (413, "expected no body, or one of at most 65536 bytes, which is ignored")
     assert (await ask(endpoint, receive=receiving(*body(part, part)))).body["claimed"] == 1
 
 
 async def test_a_body_that_never_ends(nobody: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "BODY_DEADLINE_S", 0.01)
+    monkeypatch.setattr(responses, "BODY_DEADLINE_S", 0.01)
 
     async def receive() -> Any:
         await asyncio.Event().wait()
@@ -214,7 +214,7 @@ async def test_a_websocket_is_closed(nobody: Client) -> None:
 
 
 async def test_another_protocol_is_refused(nobody: Client) -> None:
-    with pytest.raises(jobmill.Invalid, match="scope.type: expected .*, got 'smtp'"):
+    with pytest.raises(jobmill.InvalidValue, match="scope.type: expected .*, got 'smtp'"):
         await TickEndpoint(nobody)({"type": "smtp"}, receiving(), None)  # type: ignore[arg-type]
 
 
@@ -229,6 +229,6 @@ async def test_another_protocol_is_refused(nobody: Client) -> None:
     ],
 )
 def test_what_cannot_be_served(nobody: Client, given: Any, heard: str) -> None:
-    with pytest.raises(jobmill.Invalid) as refused:
+    with pytest.raises(jobmill.InvalidValue) as refused:
         TickEndpoint(nobody, **given)
     assert str(refused.value) == heard

@@ -7,7 +7,7 @@ import pytest
 
 import jobmill
 from jobmill.http import TickEndpoint
-from jobmill.http.guard import is_loopback
+from jobmill.http.auth import is_loopback
 from tests.http.asking import Heard, ask, bearing
 
 pytestmark = pytest.mark.stores("memory")
@@ -110,7 +110,7 @@ async def test_tokens_are_compared_in_constant_time(guarded: TickEndpoint, monke
 def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
     jobs: jobmill.Client, token: Any, got: str
 ) -> None:
-    with pytest.raises(jobmill.Invalid) as refused:
+    with pytest.raises(jobmill.InvalidValue) as refused:
         TickEndpoint(jobs, token=token)
     assert str(refused.value) == f"token: expected 1 to 4096 visible ASCII characters without spaces, got {got}"
 

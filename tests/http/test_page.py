@@ -1,4 +1,4 @@
-"""docs/http.md: its tables name exactly the options, arguments, answers and counts of the code."""
+"""docs/http.md: its tables name exactly the options, arguments, responses and counts of the code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import click
 
 from jobmill import Tick
 from jobmill.cli import main
-from jobmill.http import TickEndpoint, answers
-from jobmill.options import Duration
+from jobmill.handlers.options import Duration
+from jobmill.http import TickEndpoint, responses
 from tests.docs.pages import ROOT, code_of, table
 
 PAGE = ROOT / "docs/http.md"
@@ -39,11 +39,11 @@ def test_arguments() -> None:
 
 def test_answers() -> None:
     told = {int(one) for row in table(PAGE, "Answers", "status") for one in re.findall(r"\d+", row["status"])}
-    known = {one.status for one in vars(answers).values() if isinstance(one, answers.Answer)}
-    assert told == known | {answers.ticked(Tick()).status}
+    known = {one.status for one in vars(responses).values() if isinstance(one, responses.Answer)}
+    assert told == known | {responses.ticked(Tick()).status}
 
 
 def test_counts() -> None:
     told = [code_of(row["count"]) for row in table(PAGE, "Answers", "count")]
     assert told == list(Tick.__struct_fields__)
-    assert list(answers.ticked(Tick()).body) == ["ok", *told]
+    assert list(responses.ticked(Tick()).body) == ["ok", *told]

@@ -101,7 +101,7 @@ async def test_a_failed_tick_does_not_hold_up_the_next(jobs: Client, gate: Gate,
         monkeypatch.setattr(jobs.store, "exchange", real)
         begun.set()
         await fail.wait()
-        raise jobmill.StoreAway("gone fishing")
+        raise jobmill.StoreUnavailable("gone fishing")
 
     monkeypatch.setattr(jobs.store, "exchange", exchange)
     first = asking(endpoint)

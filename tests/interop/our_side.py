@@ -8,26 +8,12 @@ from typing import Any, Literal
 import msgspec
 
 from jobmill.bullmq import Add, Deduplication, Queue
-from jobmill.core.changes import (
-    NOW,
-    Change,
-    Claim,
-    Claimed,
-    NewJob,
-    QueueChange,
-    RateLimit,
-    Remove,
-    Report,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    after,
-    at,
-)
+from jobmill.core.changes import Change, Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.job import JobOptions, Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Released, Snoozed, Succeeded, begin, policy, settle
 from jobmill.core.recurrence import first_slot, recurrence
 from jobmill.core.retry import backoff as to_backoff
+from jobmill.core.values import NOW, Claim, Claimed, NewJob, QueueChange, RateLimit, Report, after, at
 from jobmill.stores.redis import RedisStore
 from tests.interop.node_side import BACKOFF, LEASE_MS, TOKEN, WORKER, NodeSide
 
@@ -182,7 +168,7 @@ class OurSide:
 
     async def change_priority(self, id: str, priority: int, *, queue: str = "mail") -> Any:
         """A waiting job has another priority."""
-        await self._change(id, queue, Reprioritise(priority))
+        await self._change(id, queue, Reprioritize(priority))
 
     async def remove(self, id: str, *, queue: str = "mail") -> Any:
         """A job leaves."""

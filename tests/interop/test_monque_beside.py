@@ -166,7 +166,7 @@ async def test_what_each_does_by_hand_holds_for_the_other(scene: Scene) -> None:
         await scene.come_to(completed=2)
         assert await peer.ask("check") == {}
         assert await peer.ask("delete", job=ours)
-        with pytest.raises(jobmill.Gone):
+        with pytest.raises(jobmill.JobNotFound):
             await scene.jobs.get(ours)
 
 

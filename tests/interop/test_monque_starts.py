@@ -63,7 +63,7 @@ async def enqueue_all_sorts(jobs: Client) -> None:
     await jobs.cancel(cancelled)
     await jobs.requeue(cancelled)
     await jobs.cancel(cancelled)
-    await jobs.reprioritise(moved, priority=3)
+    await jobs.reprioritize(moved, priority=3)
     await jobs.reschedule(moved, delay="2h")
     await jobs.remove(removed)
     await jobs.queue("mail").pause()

@@ -129,7 +129,7 @@ async def test_its_pause_and_resume_buttons(scene: Scene, board: Board) -> None:
 async def test_its_remove_button(scene: Scene, board: Board) -> None:
     enqueued = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
     await board.press("clean", enqueued.id)
-    with pytest.raises(jobmill.Gone):
+    with pytest.raises(jobmill.JobNotFound):
         await enqueued.job()
     again = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
     assert again.created

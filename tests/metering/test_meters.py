@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, StoreAway, Usage
-from jobmill.errors import Invalid
-from jobmill.handlers import Handler
-from jobmill.metering import KeepsUsage, Meter
+from jobmill import Client, StoreUnavailable, Usage
+from jobmill.errors import InvalidValue
+from jobmill.handlers.handler import Handler
+from jobmill.handlers.usage import Meter, RecordsUsage
+from jobmill.runtime import handoff
 from jobmill.stores.memory import MemoryStore
-from jobmill.worker import bookkeeper, line, meters
+from jobmill.worker import usage, usage_queue
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 
@@ -50,13 +51,13 @@ class Batches:
         self.faults = list(faults)
         self.batches: list[list[Usage]] = []
 
-    async def keep_usage(self, records: Sequence[Usage]) -> None:
+    async def record_usage(self, records: Sequence[Usage]) -> None:
         if self.faults:
             raise self.faults.pop(0)
         self.batches.append(list(records))
 
 
-# ---------------------------------------------------------------------------------------------------- who meters
+# ---------------------------------------------------------------------------------------------------- who usage_queue
 
 
 async def test_all_kinds_of_functions_are_told_every_run_in_order(jobs: Client, noop: Handler[[], Any]) -> None:
@@ -95,9 +96,11 @@ async def test_all_kinds_of_functions_are_told_every_run_in_order(jobs: Client, 
 
 
 def test_what_is_no_meter_is_refused(jobs: Client) -> None:
-    with pytest.raises(Invalid, match="meter: expected a function of one Usage, or a store that keeps .*, got 'table'"):
+    with pytest.raises(
+        InvalidValue, match="meter: expected a function of one Usage, or a store that keeps .*, got 'table'"
+    ):
         jobs.meter("table")  # type: ignore[type-var]
-    with pytest.raises(Invalid, match="the memory store has no table for usage"):
+    with pytest.raises(InvalidValue, match="the memory store has no table for usage"):
         jobs.meter(jobs.store)
     assert jobs.meters == []
 
@@ -150,7 +153,7 @@ async def test_a_meter_that_raises_is_logged_once_and_touches_no_job(
 async def test_a_complaint_comes_again_after_a_while(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters, "COMPLAIN_S", 0.0)
+    monkeypatch.setattr(usage_queue, "COMPLAIN_S", 0.0)
 
     @jobs.meter
     async def bad(usage: Usage) -> None:
@@ -178,7 +181,7 @@ async def test_batches_that_cannot_be_kept_are_given_up_and_logged(
 async def test_batches_wait_for_a_table_that_is_away(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink = jobs.meter(Batches(StoreAway("gone"), StoreAway("gone")))
+    sink = jobs.meter(Batches(StoreUnavailable("gone"), StoreUnavailable("gone")))
     enqueued = await jobs.enqueue_many(noop.job() for _ in range(3))
     await jobs.tick()
     assert [usage.job_id for usage in sink.batches[0]] == [one.id for one in enqueued]
@@ -197,13 +200,13 @@ async def test_a_meter_that_hangs_delays_nothing_but_itself(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bookkeeper, "HAND_ON_S", 0.1)
-    monkeypatch.setattr(meters, "COLLECT_S", 0.0)
+    monkeypatch.setattr(usage, "HAND_ON_S", 0.1)
+    monkeypatch.setattr(usage_queue, "COLLECT_S", 0.0)
     let_go, quick = threading.Event(), list[Usage]()
     hung: list[Usage] = []
 
     class Table:
-        async def keep_usage(self, records: Sequence[Usage]) -> None:
+        async def record_usage(self, records: Sequence[Usage]) -> None:
             await hang(records[0])
 
     def block(usage: Usage) -> None:
@@ -236,8 +239,8 @@ async def test_a_meter_that_hangs_delays_nothing_but_itself(
 async def test_a_meter_that_swallows_its_end_is_left(
     jobs: Client, noop: Handler[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bookkeeper, "HAND_ON_S", 0.05)
-    monkeypatch.setattr(line, "GRACE_S", 0.05)
+    monkeypatch.setattr(usage, "HAND_ON_S", 0.05)
+    monkeypatch.setattr(handoff, "GRACE_S", 0.05)
     go, told = asyncio.Event(), list[Usage]()
 
     @jobs.meter
@@ -259,7 +262,7 @@ async def test_a_meter_that_swallows_its_end_is_left(
 async def test_a_full_line_drops_what_is_new_and_says_how_many(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters, "MOST_WAITING", 10)
+    monkeypatch.setattr(usage_queue, "MOST_WAITING", 10)
     go, told = asyncio.Event(), list[str]()
 
     @jobs.meter
@@ -318,12 +321,12 @@ async def test_batches_are_collected_and_the_end_of_a_worker_does_not_wait_for_c
     jobs: Client, noop: Handler[[], Any]
 ) -> None:
     sink = jobs.meter(Batches())
-    assert isinstance(sink, KeepsUsage)
+    assert isinstance(sink, RecordsUsage)
     started = time.monotonic()
     async with Worker(jobs):
         for one in await jobs.enqueue_many(noop.job() for _ in range(30)):
             await one.result(timeout=5)
-    assert time.monotonic() - started < meters.COLLECT_S
+    assert time.monotonic() - started < usage_queue.COLLECT_S
     assert [len(batch) for batch in sink.batches] == [30]
 
 
@@ -333,7 +336,7 @@ async def test_a_batch_goes_when_there_is_enough(jobs: Client, noop: Handler[[],
     started = time.monotonic()
     async with Worker(jobs, slots=100):
         await until(lambda: len(sink.batches) >= 2)
-        assert time.monotonic() - started < meters.COLLECT_S
+        assert time.monotonic() - started < usage_queue.COLLECT_S
         await until(lambda: len(sink.batches) == 3)
     assert [len(batch) for batch in sink.batches] == [500, 500, 200]
 
@@ -341,7 +344,7 @@ async def test_a_batch_goes_when_there_is_enough(jobs: Client, noop: Handler[[],
 async def test_a_batch_goes_when_it_has_waited_long_enough(
     jobs: Client, noop: Handler[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters, "COLLECT_S", 0.05)
+    monkeypatch.setattr(usage_queue, "COLLECT_S", 0.05)
     sink = jobs.meter(Batches())
     async with Worker(jobs):
         await noop.enqueue()
@@ -363,11 +366,11 @@ def test_what_is_in_line_is_handed_on_when_everything_is_cancelled_at_once(kind:
         told.append(usage)
 
     class Table:
-        async def keep_usage(self, records: Sequence[Usage]) -> None:
+        async def record_usage(self, records: Sequence[Usage]) -> None:
             told.extend(records)
 
-    meters: dict[str, Meter] = {"async": note, "plain": told.append, "table": Table()}
-    jobs.meter(meters[kind])
+    usage_queue: dict[str, Meter] = {"async": note, "plain": told.append, "table": Table()}
+    jobs.meter(usage_queue[kind])
 
     @jobs.handler
     async def quick() -> None: ...

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import pytest
 
 import jobmill
-from jobmill import Client, Context, StoreAway, Usage
-from jobmill.core.changes import Claim, Lease, Settlement
+from jobmill import Client, Context, StoreUnavailable, Usage
 from jobmill.core.usage import RunEnded
+from jobmill.core.values import Claim, Lease, Settlement
 from jobmill.store import Store
 from jobmill.testing import drain
 from jobmill.worker import worker as worker_module
@@ -28,7 +28,7 @@ def outcomes(used: list[Usage]) -> list[str]:
 
 
 async def away(leases: Sequence[Lease], for_ms: int) -> list[str]:
-    raise StoreAway("gone")
+    raise StoreUnavailable("gone")
 
 
 # ---------------------------------------------------------------------------------------------------- the words
@@ -361,7 +361,7 @@ async def test_a_run_that_the_store_never_answers_is_lost_when_the_worker_ends(
     async with Worker(jobs, shutdown_timeout=0) as worker:
         await work.enqueue()
         await until(lambda: worker.running)
-        store.faults["exchange"] = StoreAway("gone")
+        store.faults["exchange"] = StoreUnavailable("gone")
         go.set()
         await until(lambda: worker._exchangers[0].has_unsettled)
         assert used == []

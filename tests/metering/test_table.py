@@ -17,8 +17,8 @@ from msgspec import structs
 
 import jobmill
 from jobmill import Client, Context, Usage
-from jobmill.handlers import ContextHandler
-from jobmill.metering import KeepsUsage
+from jobmill.handlers.handler import ContextHandler
+from jobmill.handlers.usage import RecordsUsage
 from jobmill.store import Store
 from jobmill.stores.sqlite import SqliteStore, migrating
 from jobmill.worker.worker import Worker
@@ -88,11 +88,11 @@ async def test_any_value_is_kept_as_it_is(store: Store, kept: Kept) -> None:
         usage(duration_ms=86_400_000.25, outcome="lost", finished_ms=1_700_086_400_000),
     ]
     await store.open()
-    assert isinstance(store, KeepsUsage)
-    await store.keep_usage(records)
-    await store.keep_usage([])
+    assert isinstance(store, RecordsUsage)
+    await store.record_usage(records)
+    await store.record_usage([])
     many = [usage(job_id=str(n)) for n in range(1_234)]
-    await store.keep_usage(many)
+    await store.record_usage(many)
     await store.close()
     assert await kept() == records + many
 
@@ -158,10 +158,10 @@ async def test_a_table_that_is_not_there_harms_no_job(
 
 async def test_a_batch_is_kept_whole_or_not_at_all(store: Store, kept: Kept) -> None:
     await store.open()
-    assert isinstance(store, KeepsUsage)
+    assert isinstance(store, RecordsUsage)
     bad = structs.replace(usage(), worker=None)
     with pytest.raises(jobmill.StoreError, match="(?i)not.null"):
-        await store.keep_usage([*[usage()] * 250, bad])
+        await store.record_usage([*[usage()] * 250, bad])
     await store.close()
     assert await kept() == []
 

@@ -9,9 +9,9 @@ from typing import Any
 import bson
 from bson import ObjectId
 
-from jobmill.core.changes import NewJob, RateLimit
 from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Policy
+from jobmill.core.values import NewJob, RateLimit
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.values import date
 from jobmill.testing import ManualClock

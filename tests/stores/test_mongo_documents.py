@@ -11,24 +11,12 @@ import pytest
 from bson import ObjectId
 from msgspec import structs
 
-from jobmill.core.changes import (
-    Cancel,
-    Claimed,
-    NewJob,
-    Refused,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-    Settlement,
-    after,
-    at,
-)
+from jobmill.core.changes import Cancel, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import DAY_MS, JobOptions, Keep
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Released, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Claimed, NewJob, Refused, Settlement, after, at
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.finding import Search
 from jobmill.stores.mongo.values import CODEC, date
@@ -393,7 +381,7 @@ async def test_a_job_that_is_retried_by_hand(scene: Scene) -> None:
 async def test_a_job_that_is_rescheduled_or_reprioritised(scene: Scene) -> None:
     await scene.put()
     await scene.store.change([ID], Reschedule(after(5_000)))
-    await scene.store.change([ID], Reprioritise(7))
+    await scene.store.change([ID], Reprioritize(7))
     assert await scene.document() == pending(scene.t, nextRunAt=date(scene.t + 5_000), priority=-7)
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from bson import ObjectId
 
-from jobmill.core.changes import Claim, Claimed, NewJob, after
+from jobmill.core.values import Claim, Claimed, NewJob, after
 from jobmill.stores.mongo import MongoStore, floors
 from jobmill.stores.mongo.floors import Floor, Floors, Front
 from jobmill.stores.mongo.values import date

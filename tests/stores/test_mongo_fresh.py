@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jobmill.core.changes import Claimed, Settlement
 from jobmill.core.job import JobOptions
+from jobmill.core.values import Claimed, Settlement
 from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.support import (
     LEASE_MS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo import IndexModel
 
-from jobmill.core.changes import NewJob, after
+from jobmill.core.values import NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.indexes import models

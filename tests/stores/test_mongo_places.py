@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.places import Place
 
@@ -36,7 +36,7 @@ def test_passwords_are_shown_nowhere() -> None:
     store = MongoStore(url)
     assert "s3cret" not in repr(Place.read(url)) + store.place
     assert store.place == "mongodb://ada@db/jobs, collection monque_jobs"
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         Place.read("mongodb://ada:s3cret@db")
     assert "s3cret" not in str(caught.value)
 
@@ -60,6 +60,6 @@ def test_passwords_are_shown_nowhere() -> None:
     ],
 )
 def test_what_is_refused(url: str, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         MongoStore(url)
     assert str(caught.value).startswith(message)

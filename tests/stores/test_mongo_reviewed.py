@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from bson import ObjectId
 
-from jobmill.core.changes import QueueChange, at
+from jobmill.core.values import QueueChange, at
 from jobmill.stores.mongo import MongoStore, floors
 from jobmill.stores.mongo.values import CODEC, date
 from jobmill.testing.contract.support import (

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from bson import ObjectId
 
-from jobmill.core.changes import Cancel, Receipt, Refused, Report
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.core.changes import Cancel
+from jobmill.core.values import Receipt, Refused, Report
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.support import claim, claim_one, only_refused, settle, started, state_of, succeed, wish
@@ -93,7 +94,7 @@ async def test_a_result_larger_than_any_document_is_refused_alone(scene: Scene) 
 async def test_a_write_that_no_majority_has_is_not_known_to_be_done(own: Scene, own_mongo: MongoReplicaSet) -> None:
     await own.put("old")
     own_mongo.nodes[0].fail("insert", times=1, writeConcernError=NOT_REPLICATED)
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await own.store.enqueue([home("new"), home("old")])
     own_mongo.nodes[0].fail_no_more()
     receipts = await own.store.enqueue([home("new"), home("old")])
@@ -143,14 +144,14 @@ async def test_a_purge_of_nothing_looks_at_nothing(scene: Scene) -> None:
     ],
 )
 def test_a_password_that_breaks_its_url_is_shown_nowhere(url: str) -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         MongoStore(url)
     assert "s3cr" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_a_secret_among_the_options_is_shown_nowhere() -> None:
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidValue) as caught:
         MongoStore("mongodb://db/jobs?tlsCertificateKeyFilePassword=s3cret@x&nonsense=1")
     assert "s3cret" not in str(caught.value)
 

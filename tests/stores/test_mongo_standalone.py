@@ -9,7 +9,7 @@ from typing import Any
 import pymongo
 import pytest
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.places import Place
 from jobmill.testing.contract import ProcessContract, StoreContract
@@ -52,5 +52,5 @@ async def test_nothing_is_enqueued_within_a_transaction_that_there_is_not(harnes
     client = pymongo.AsyncMongoClient[dict[str, Any]](Place.read(harness.url).address)
     async with client, client.start_session() as session:
         assert isinstance(harness.store, MongoStore)
-        with pytest.raises(Invalid, match="in no replica set: it has no transactions"):
+        with pytest.raises(InvalidValue, match="in no replica set: it has no transactions"):
             await harness.store.enqueue_within(session, [new()])

@@ -9,9 +9,9 @@ import pymongo
 import pytest
 from pymongo.errors import OperationFailure
 
-from jobmill.core.changes import EVERYTHING, QueueChange, after
 from jobmill.core.recurrence import Recurrence
-from jobmill.errors import Invalid
+from jobmill.core.values import EVERYTHING, QueueChange, after
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.places import Place
 from jobmill.testing.contract.support import QUEUE, find_all, look, new, put_one
@@ -107,12 +107,12 @@ async def test_a_feed_tells_of_what_was_committed(store: MongoStore, client: Cli
 
 
 async def test_what_is_no_transaction_is_refused(store: MongoStore, client: Client) -> None:
-    with pytest.raises(Invalid, match="within: expected a client session of pymongo, in a transaction"):
+    with pytest.raises(InvalidValue, match="within: expected a client session of pymongo, in a transaction"):
         await store.enqueue_within(client, [new()])
     session = client.start_session()
-    with pytest.raises(Invalid, match="begin one"):
+    with pytest.raises(InvalidValue, match="begin one"):
         await store.enqueue_within(session, [new()])
     await session.end_session()
-    with pytest.raises(Invalid, match="this one has ended"):
+    with pytest.raises(InvalidValue, match="this one has ended"):
         await store.enqueue_within(session, [new()])
     assert await find_all(store, EVERYTHING) == []

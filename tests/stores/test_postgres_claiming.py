@@ -9,8 +9,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from jobmill.core.changes import Claim, Reprioritise, Settlement, at
+from jobmill.core.changes import Reprioritize
 from jobmill.core.job import KEEP_SUCCEEDED
+from jobmill.core.values import Claim, Settlement, at
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.hints import Asked, Hints
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
@@ -130,7 +131,7 @@ async def test_a_job_whose_priority_changes_is_found_at_once(direct: PostgresSto
     await put(direct, *[new() for _ in range(4)])
     later = await put_one(direct, new(priority=9))
     await claim_ids(direct, 2)
-    await direct.change([later], Reprioritise(0))
+    await direct.change([later], Reprioritize(0))
     assert later in await claim_ids(direct, 3)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import EVERYTHING, Cancel, Lease, QueueChange, Report, Reschedule, after
-from jobmill.core.facts import Event
+from jobmill.core.changes import Cancel, Reschedule
+from jobmill.core.events import Event
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
-from jobmill.errors import StoreAway, StoreError
+from jobmill.core.values import EVERYTHING, Lease, QueueChange, Report, after
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.postgres import PostgresStore, connections, offices, wake
 from jobmill.stores.postgres import store as verbs
 from jobmill.testing.contract.support import LEASE_MS, QUEUE, claim_ids, fail, new, put, put_one, started, wish
@@ -67,7 +68,7 @@ VERBS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
     "settings": lambda store: store.settings(),
     "publish": lambda store: store.publish([EVENT]),
     "events": lambda store: store.events(QUEUE),
-    "keep_usage": lambda store: store.keep_usage([USAGE]),
+    "record_usage": lambda store: store.record_usage([USAGE]),
 }
 
 
@@ -89,7 +90,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def is_away(call: Awaitable[Any], said: str = "PostgreSQL") -> None:
     """It ends by its deadline, and says that trying again later may work."""
     async with asyncio.timeout(DEADLINE_S + GRACE_S):
-        with pytest.raises(StoreAway, match=said):
+        with pytest.raises(StoreUnavailable, match=said):
             await call
 
 
@@ -226,7 +227,7 @@ async def test_one_server_that_takes_no_writes_is_enough_to_leave_it(direct: Pos
         await demoted.wait()
 
     await asyncio.gather(*(pool(direct).use(demote) for _ in range(4)))
-    with pytest.raises(StoreAway, match=r"takes no writes now \(a standby\?\)"):
+    with pytest.raises(StoreUnavailable, match=r"takes no writes now \(a standby\?\)"):
         await direct.enqueue([new()])
     # Not four times: the others lead there as well.
     await put_one(direct)
@@ -289,7 +290,7 @@ async def test_a_value_that_cannot_be_sent_is_no_reason_to_try_again(direct: Pos
     with pytest.raises(StoreError, match="PostgreSQL cannot hold this value") as raised:
         await direct.exchange([structs.replace(fail(claimed), error="half a character: \ud83d")], None)
     # A worker would try again for ever, with all that was finished meanwhile.
-    assert not isinstance(raised.value, StoreAway)
+    assert not isinstance(raised.value, StoreUnavailable)
     assert pool(direct)._all() == before
     assert (await direct.exchange([fail(claimed)], None)).settled == ["done"]
 
@@ -325,8 +326,8 @@ async def test_closing_cuts_off_what_is_in_flight(how: str, proxy: Proxy, migrat
         async with asyncio.timeout(GRACE_S):
             answers = await asyncio.gather(*calls, return_exceptions=True)
             # It may have been about to be noted as sleeping.
-            assert isinstance((await asyncio.gather(sleeper, return_exceptions=True))[0], StoreAway | None)
-    assert {(type(answer), str(answer)) for answer in answers} == {(StoreAway, "the store was closed")}
+            assert isinstance((await asyncio.gather(sleeper, return_exceptions=True))[0], StoreUnavailable | None)
+    assert {(type(answer), str(answer)) for answer in answers} == {(StoreUnavailable, "the store was closed")}
     proxy.go_on()
     # It can be used again.
     assert await store.get(["x"]) == [None]

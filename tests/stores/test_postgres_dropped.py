@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 
 import jobmill
-from jobmill.core.changes import EVERYTHING, Cancel, NewJob, QueueChange, Requeue
+from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.recurrence import Recurrence
-from jobmill.errors import StoreAway
+from jobmill.core.values import EVERYTHING, NewJob, QueueChange
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
@@ -41,7 +42,7 @@ async def test_a_repeated_enqueue_makes_one_job(what: str, proxied: PostgresStor
     await proxied.configure("told", QueueChange(feed=True))
     await put(proxied, new(queue="told", name="other"), new(name="other"))
     proxy.drop_answer(executes(b"COMMIT" if what == "told" else b".enqueue"))
-    with pytest.raises(StoreAway, match="connection was closed in the middle of operation"):
+    with pytest.raises(StoreUnavailable, match="connection was closed in the middle of operation"):
         await proxied.enqueue([NEW[what]()])
     assert proxy.dropped_answers == 1
     (receipt,) = await proxied.enqueue([NEW[what]()])
@@ -61,7 +62,7 @@ async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
     first = await started(proxied)
     second = await put_one(proxied)
     proxy.drop_answer(executes(b".exchange"))
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await proxied.exchange([succeed(first, "done")], wish(lease_ms=300))
     # A worker hands it in again; the first time counted.
     answer = await proxied.exchange([succeed(first, "done twice")], wish(lease_ms=300))
@@ -76,7 +77,7 @@ async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
 async def test_an_extension_that_was_not_heard_of_holds(proxied: PostgresStore, proxy: Proxy) -> None:
     claimed = await started(proxied, lease_ms=2_000)
     proxy.drop_answer(executes(b".extend"))
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await proxied.extend([claimed.lease], 60_000)
     assert await proxied.extend([claimed.lease], 60_000) == []
 
@@ -85,7 +86,7 @@ async def test_a_change_that_was_not_heard_of_is_refused_the_second_time(proxied
     id = await put_one(proxied)
     for change in (Cancel(), Requeue()):
         proxy.drop_answer(executes(b"COMMIT"))
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await proxied.change([id], change)
         assert list((await proxied.change([id], change)).refused) == [id]
 

@@ -11,7 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from jobmill.core.changes import Cancel, QueueChange
+from jobmill.core.changes import Cancel
+from jobmill.core.values import QueueChange
 from jobmill.testing import drain
 from jobmill.worker.worker import Worker
 from tests.helpers import until

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from jobmill.core.changes import Cancel, Change, Claimed, Remove, Requeue, Reschedule, Seize, after
+from jobmill.core.changes import Cancel, Change, Remove, Requeue, Reschedule, Seize
 from jobmill.core.durations import to_datetime
+from jobmill.core.values import Claimed, after
 from jobmill.testing.contract.model_parts import SETTLE
 from jobmill.testing.contract.support import readable, wish
 from tests.servers.postgres import PostgresServers, connected

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from jobmill import Invalid, SchemaTooOld, StoreError
+from jobmill import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.testing import drain
@@ -132,7 +132,7 @@ async def test_names_that_need_quotes(url: str, sql: asyncpg.Connection) -> None
 
 @pytest.mark.parametrize("name", ["", "a.b.c", "public.", ".jobs", "public.jobs;", "two words", "jobs\n", 'x."y'])
 async def test_what_is_no_name_is_refused(store: PostgresStore, name: str) -> None:
-    with pytest.raises(Invalid, match="jobs_table: expected the name of a table, such as public.jobs"):
+    with pytest.raises(InvalidValue, match="jobs_table: expected the name of a table, such as public.jobs"):
         await store.install_jobs_table(name)
 
 
@@ -147,7 +147,7 @@ async def test_what_is_no_name_is_refused(store: PostgresStore, name: str) -> No
     ],
 )
 async def test_tables_that_cannot_be_one(store: PostgresStore, name: str, said: str) -> None:
-    with pytest.raises(Invalid, match=f"jobs_table: expected .*{said}"):
+    with pytest.raises(InvalidValue, match=f"jobs_table: expected .*{said}"):
         await store.install_jobs_table(name)
 
 

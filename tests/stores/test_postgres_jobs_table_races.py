@@ -13,9 +13,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from jobmill.core.changes import Claimed, Requeue
+from jobmill.core.changes import Requeue
 from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Policy
+from jobmill.core.values import Claimed
 from jobmill.testing.contract.support import fail, readable, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until

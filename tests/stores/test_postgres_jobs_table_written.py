@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jobmill import Context, Snooze
-from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule, at
+from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.durations import to_datetime
+from jobmill.core.values import at
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
 from jobmill.worker.worker import Worker

@@ -1,4 +1,4 @@
-"""One PostgreSQL store in several event loops, threads and processes: each has connections of its own."""
+"""One PostgreSQL store in several event per_loop, threads and processes: each has connections of its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import jobmill
-from jobmill.core.changes import EVERYTHING
-from jobmill.errors import StoreAway
-from jobmill.stores import loops
+from jobmill.core.values import EVERYTHING
+from jobmill.errors import StoreUnavailable
+from jobmill.stores.common import per_loop
 from jobmill.stores.postgres import PostgresStore
 from tests.helpers import until
 from tests.servers.postgres import connected
@@ -64,7 +64,7 @@ async def run(url: str, program: str, *, complains: bool = False) -> str:
 
 
 async def test_two_loops_use_one_store_at_the_same_time(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "ELSEWHERE_SECONDS", 0.5)
+    monkeypatch.setattr(per_loop, "ELSEWHERE_SECONDS", 0.5)
     jobs = jobmill.connect(migrated_url)
     async with asyncio.timeout(20):
 
@@ -107,7 +107,7 @@ async def test_closing_reaches_the_loops_of_other_threads(migrated_url: str) -> 
     await nobody_is_connected(migrated_url)
     over.set()
     await asyncio.to_thread(thread.join)
-    assert [(type(one), str(one)) for one in ended] == [(StoreAway, "the store was closed")]
+    assert [(type(one), str(one)) for one in ended] == [(StoreUnavailable, "the store was closed")]
 
 
 async def test_a_client_outlives_loops_that_end_without_closing_it(migrated_url: str) -> None:

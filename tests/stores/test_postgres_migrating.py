@@ -12,8 +12,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from jobmill import Invalid, SchemaTooNew, SchemaTooOld, StoreError
-from jobmill.core.changes import QueueChange
+from jobmill import InvalidValue, SchemaTooNew, SchemaTooOld, StoreError
+from jobmill.core.values import QueueChange
 from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, state_of, succeed, wish
 from tests.helpers import until
@@ -237,7 +237,7 @@ async def test_schemas_of_any_name(url: str, schema: str) -> None:
 
 @pytest.mark.parametrize("schema", ["", "pg_jobs", "x" * 64, "a$b", "a'b", "a{schema}b", "a\\b", "a\nb"])
 def test_names_that_no_schema_may_have(schema: str) -> None:
-    with pytest.raises(Invalid, match="schema: expected a name"):
+    with pytest.raises(InvalidValue, match="schema: expected a name"):
         PostgresStore("postgresql://localhost/x", schema=schema or "\x00")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import jobmill
 from jobmill import Context
-from jobmill.core.changes import QueueChange, Report
+from jobmill.core.values import QueueChange, Report
 from jobmill.stores.postgres import PostgresStore, wake
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put, put_one, retry, settle, started, succeed, wish
 from jobmill.worker.worker import Worker
@@ -147,7 +147,7 @@ async def _waited(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> boo
 async def test_a_pooler_that_was_restarted_is_found_again(bouncer: PgBouncer, pooled: PostgresStore) -> None:
     await put(pooled, new(), new())
     bouncer.kill()
-    with pytest.raises(jobmill.StoreAway):
+    with pytest.raises(jobmill.StoreUnavailable):
         await claim_ids(pooled)
     bouncer.start()
     assert len(await claim_ids(pooled)) == 2

@@ -12,22 +12,12 @@ import pytest
 
 import jobmill
 from jobmill import Client, StoreError
-from jobmill.core.changes import (
-    EVERYTHING,
-    Cancel,
-    Filter,
-    QueueChange,
-    RateLimit,
-    Remove,
-    Report,
-    Requeue,
-    Reschedule,
-    after,
-)
-from jobmill.core.facts import Event
+from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
+from jobmill.core.events import Event
 from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
+from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
@@ -114,7 +104,7 @@ RUNS: dict[str, Verb] = {
     "requeue": lambda store: store.change(Filter(states=("cancelled",)), Requeue()),
     "reschedule": lambda store: store.change(Filter(states=("waiting",)), Reschedule(after(1))),
     "remove": lambda store: store.change(Filter(states=("waiting",)), Remove()),
-    "keep_usage": lambda store: store.keep_usage([USAGE]),
+    "record_usage": lambda store: store.record_usage([USAGE]),
 }
 SETS: dict[str, Verb] = {
     "pause": lambda store: store.configure("mail", QueueChange(paused=True)),

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 import jobmill
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import LEASE_MS, claim_ids, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
@@ -36,7 +36,7 @@ async def test_a_full_pool_costs_no_lease(migrated_url: str) -> None:
         for _ in range(3):
             async with asyncio.timeout(GRACE_S):
                 assert await store.extend([claimed.lease], LEASE_MS) == []
-        with pytest.raises(StoreAway, match=r"all 2 connections were in use for 0.1 s; see pool="):
+        with pytest.raises(StoreUnavailable, match=r"all 2 connections were in use for 0.1 s; see pool="):
             await store._offices.here().connections.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
     assert await asyncio.gather(*looks) == [[None]] * 5
     await store.close()
@@ -69,7 +69,7 @@ async def test_nothing_is_claimed_without_the_spare_connection(migrated_url: str
     async with role_with(migrated_url, 1) as url:
         store = PostgresStore(url)
         await store.open()
-        with pytest.raises(StoreAway, match='too many connections for role "few"'):
+        with pytest.raises(StoreUnavailable, match='too many connections for role "few"'):
             await store.exchange([], wish())
         # What is finished is settled all the same.
         answer = await store.exchange([succeed(running)], wish())

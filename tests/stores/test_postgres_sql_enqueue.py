@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from psycopg.types.json import Json, Jsonb
 
 import jobmill
-from jobmill import Client, Invalid
+from jobmill import Client, InvalidValue
 from jobmill.core import limits
-from jobmill.core.changes import EVERYTHING, QueueChange
 from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES
+from jobmill.core.values import EVERYTHING, QueueChange
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_ids, find_all, look, new, put_one
 from jobmill.worker.worker import Worker
@@ -314,7 +314,7 @@ CHECKS: dict[str, Any] = {
 def core_refuses(field: str, text: str) -> bool:
     try:
         CHECKS[field](text)
-    except Invalid:
+    except InvalidValue:
         return True
     return False
 

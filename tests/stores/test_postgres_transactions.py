@@ -18,23 +18,10 @@ from sqlalchemy.orm import Session
 
 import jobmill
 from jobmill import Client, harmonyk
-from jobmill.core.changes import (
-    EVERYTHING,
-    Cancel,
-    Filter,
-    NewJob,
-    QueueChange,
-    RateLimit,
-    Receipt,
-    Remove,
-    Report,
-    Requeue,
-    Reschedule,
-    after,
-    at,
-)
+from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.recurrence import recurrence
-from jobmill.errors import Invalid, StoreAway
+from jobmill.core.values import EVERYTHING, Filter, NewJob, QueueChange, RateLimit, Receipt, Report, after, at
+from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.postgres import PostgresStore, connections
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
@@ -141,7 +128,7 @@ async def test_a_connection_of_another_loop(jobs: Client, url: str, connection: 
     async with used.connect() as other:
         for within in (connection, other):
             for enqueue in (jobs.sync.enqueue, lambda *args, **given: jobs.sync(jobs.enqueue(*args, **given))):
-                with pytest.raises(Invalid, match="within: .*belongs to another event loop"):
+                with pytest.raises(InvalidValue, match="within: .*belongs to another event loop"):
                     await asyncio.to_thread(enqueue, "send", within=within)
             # It is none the worse for it.
             assert (await jobs.enqueue("send", within=within)).created
@@ -216,7 +203,7 @@ async def test_who_waits_too_long_is_told_so(
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
     monkeypatch.setattr(connections, "CALL_SECONDS", 0.2)
-    with pytest.raises(StoreAway, match="did not answer within 0.2 s"):
+    with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
         await enqueue_one(store, new("second", key="k"))
     await put_one(store, new("other"))
     await connection.execute("ROLLBACK")
@@ -345,5 +332,5 @@ async def test_a_server_that_is_killed(own_postgres: PostgresServer) -> None:
 async def found(store: PostgresStore) -> list[str] | None:
     try:
         return await find_all(store, EVERYTHING)
-    except StoreAway:
+    except StoreUnavailable:
         return None

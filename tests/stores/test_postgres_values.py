@@ -11,25 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobmill.core.changes import (
-    EVERYTHING,
-    Broken,
-    Cancel,
-    Claimed,
-    Filter,
-    Lease,
-    NewJob,
-    QueueChange,
-    Receipt,
-    Remove,
-    Report,
-    Requeue,
-)
+from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.job import Job, Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import recurrence
-from jobmill.errors import Invalid, StoreError
+from jobmill.core.values import EVERYTHING, Broken, Claimed, Filter, Lease, NewJob, QueueChange, Receipt, Report
+from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.postgres import PostgresStore, enqueueing
 from jobmill.testing.contract.support import (
     claim_one,
@@ -239,7 +227,7 @@ async def tried(call: Awaitable[Any]) -> Any:
     """Its answer, or what it says in our words."""
     try:
         return await call
-    except Invalid as error:
+    except InvalidValue as error:
         return error
     except StoreError as error:
         return re.fullmatch("PostgreSQL cannot hold this value: .*", str(error), re.DOTALL) or pytest.fail(str(error))

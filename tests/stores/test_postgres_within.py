@@ -15,9 +15,9 @@ from msgspec import structs
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobmill.core.changes import EVERYTHING, NewJob, QueueChange, Receipt, at
 from jobmill.core.recurrence import recurrence
-from jobmill.errors import Invalid, SchemaTooOld, StoreError
+from jobmill.core.values import EVERYTHING, NewJob, QueueChange, Receipt, at
+from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import find_all, look, new, put_one
 from tests.making import emptied_postgres
@@ -142,7 +142,7 @@ async def test_odd_texts_arrive_as_they_are(store: PostgresStore, caller: Caller
 
 
 def refusal(words: str) -> Any:
-    return pytest.raises(Invalid, match=f"^within: expected .*{words}")
+    return pytest.raises(InvalidValue, match=f"^within: expected .*{words}")
 
 
 async def test_what_is_no_connection(store: PostgresStore, url: str) -> None:

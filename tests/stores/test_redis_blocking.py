@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis import blocking as blocking_module
 from jobmill.stores.redis.blocking import Blocking
 from jobmill.stores.redis.link import Link
@@ -225,7 +225,7 @@ async def test_a_killed_one_comes_back_under_its_name(redis_url: str) -> None:
         await asleep(link)
         (client,) = await clients(link, worker_name(link))
         await link.call("x", "CLIENT", "KILL", "ID", client["id"])
-        with pytest.raises(StoreAway, match="closed the connection"):
+        with pytest.raises(StoreUnavailable, match="closed the connection"):
             await task
         assert await blocking.pop(marker(link), 0.01) is None
         (again,) = await clients(link, worker_name(link))
@@ -239,7 +239,7 @@ async def test_a_dead_connection_is_not_taken_for_sleep(
     blocking = await proxied.blocking(marker(proxied), worker_name(proxied))
     assert await blocking.pop(marker(proxied), 0.01) is None
     proxy.half_open()
-    with pytest.raises(StoreAway, match="did not answer within 0.3 s"):
+    with pytest.raises(StoreUnavailable, match="did not answer within 0.3 s"):
         await blocking.pop(marker(proxied), 0.1)
     assert await blocking.pop(marker(proxied), 0.01) is None
 
@@ -254,7 +254,7 @@ async def test_a_short_sleep_after_a_long_one_is_watched_over_too(
     await task
     proxy.half_open()
     began = asyncio.get_running_loop().time()
-    with pytest.raises(StoreAway, match="did not answer"):
+    with pytest.raises(StoreUnavailable, match="did not answer"):
         await blocking.pop(marker(proxied), 0.01)
     assert asyncio.get_running_loop().time() - began < 3
 
@@ -264,7 +264,7 @@ async def test_a_server_that_becomes_a_replica_ends_the_sleep(own_redis: RedisSe
         blocking, task = await popping(link)
         await asleep(link)
         own_redis.ask("REPLICAOF", "127.0.0.1", free_port())
-        with pytest.raises(StoreAway, match="replica"):
+        with pytest.raises(StoreUnavailable, match="replica"):
             await task
         own_redis.ask("REPLICAOF", "NO", "ONE")
         assert await blocking.pop(marker(link), 0.01) is None
@@ -275,9 +275,9 @@ async def test_a_server_that_is_restarted(own_redis: RedisServer) -> None:
         blocking, task = await popping(link)
         await asleep(link)
         own_redis.kill()
-        with pytest.raises(StoreAway, match="closed the connection"):
+        with pytest.raises(StoreUnavailable, match="closed the connection"):
             await task
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await blocking.pop(marker(link), 0.01)
         own_redis.start()
         task = asyncio.create_task(blocking.pop(marker(link), 30))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis import connecting, line
 from jobmill.stores.redis.cluster import ClusterLines
 from jobmill.stores.redis.link import Link
@@ -33,7 +33,7 @@ async def retried(link: Link, key: str) -> int:
     async def once() -> int | None:
         try:
             answer: int = await link.run(COUNT, key, [])
-        except StoreAway:
+        except StoreUnavailable:
             return None
         return answer
 
@@ -101,9 +101,9 @@ async def test_the_wrong_scheme_is_told(redis_cluster: RedisCluster, own_redis: 
 
 async def test_nobody_is_there() -> None:
     async with linked("redis+cluster://127.0.0.1:1,127.0.0.1:2") as link:
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await link.call("a", "GET", "a")
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await link.everywhere("PING")
 
 
@@ -183,9 +183,9 @@ async def test_a_replica_takes_over(own_redis_cluster: RedisCluster) -> None:
         await until(lambda: b"cmd=bzpopmin" in dead.ask("CLIENT", "LIST"))
         dead.ask("WAIT", 1, 5_000)
         dead.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await task
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await link.run(COUNT, key, [])
         await asyncio.to_thread(own_redis_cluster.await_failover, dead)
         assert await retried(link, key) >= 2

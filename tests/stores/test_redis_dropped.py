@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import jobmill
-from jobmill.core.changes import EVERYTHING, Cancel, NewJob, QueueChange, Requeue
+from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.recurrence import Recurrence
-from jobmill.errors import StoreAway
+from jobmill.core.values import EVERYTHING, NewJob, QueueChange
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis import RedisStore, line, scripts
 from jobmill.stores.redis.script import Script
 from jobmill.stores.redis.waking import worker_name
@@ -73,7 +74,7 @@ async def test_a_repeated_enqueue_makes_one_job(what: str, proxied: RedisStore, 
     await proxied.configure("told", QueueChange(feed=True))
     await put(proxied, new(queue="told", name="other"), new(name="other"))
     proxy.drop_answer(runs(scripts.ENQUEUE))
-    with pytest.raises(StoreAway, match="closed the connection"):
+    with pytest.raises(StoreUnavailable, match="closed the connection"):
         await proxied.enqueue([NEW[what]()])
     assert proxy.dropped_answers == 1
     (receipt,) = await proxied.enqueue([NEW[what]()])
@@ -90,7 +91,7 @@ async def test_a_repeated_recurring_job_is_one(proxied: RedisStore, proxy: Proxy
     recurring = new("one", key="k", recurrence=Recurrence(key="k", every_ms=60_000))
     await put_one(proxied)  # so that the script is known
     proxy.drop_answer(runs(scripts.ENQUEUE))
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await proxied.enqueue([recurring])
     # Its id is its scheduler's: whoever asks again has updated it.
     (receipt,) = await proxied.enqueue([recurring])
@@ -105,7 +106,7 @@ async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
     first = await started(proxied)
     second = await put_one(proxied)
     proxy.drop_answer(runs(scripts.EXCHANGE))
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await proxied.exchange([succeed(first, "done")], wish(lease_ms=300))
     # A worker hands it in again; the first time counted.
     answer = await proxied.exchange([succeed(first, "done twice")], wish(lease_ms=300))
@@ -122,7 +123,7 @@ async def test_an_extension_that_was_not_heard_of_holds(proxied: RedisStore, pro
     claimed = await started(proxied, lease_ms=2_000)
     await proxied.extend([claimed.lease], 2_000)
     proxy.drop_answer(runs(scripts.EXTEND))
-    with pytest.raises(StoreAway):
+    with pytest.raises(StoreUnavailable):
         await proxied.extend([claimed.lease], 60_000)
     assert await proxied.extend([claimed.lease], 60_000) == []
 
@@ -132,7 +133,7 @@ async def test_a_change_that_was_not_heard_of_is_refused_the_second_time(proxied
     await proxied.change([other], Cancel())
     for change in (Cancel(), Requeue()):
         proxy.drop_answer(runs(scripts.CHANGE))
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await proxied.change([id], change)
         assert list((await proxied.change([id], change)).refused) == [id]
 
@@ -236,7 +237,7 @@ async def test_a_worker_that_starts_while_the_server_is_away(proxy: Proxy, local
         return 1
 
     worker = Worker(jobs)
-    with pytest.raises(StoreAway, match="cannot be reached"):
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
         await worker.start()
     # It said so at once, and can be started when the server is there.
     proxy.accept()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Cancel, Filter, Remove, Requeue
-from jobmill.errors import Invalid
+from jobmill.core.changes import Cancel, Remove, Requeue
+from jobmill.core.values import EVERYTHING, Filter
+from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.places import Place
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
@@ -247,7 +248,7 @@ async def test_ids_that_are_none(
 
 async def test_the_queues_own_keys_are_no_jobs(store: RedisStore, field: Field) -> None:
     for id in ("wait", "meta", "mail:failed"):
-        with pytest.raises(Invalid, match=r"^id: expected an id that is not the name of a key of BullMQ's, got "):
+        with pytest.raises(InvalidValue, match=r"^id: expected an id that is not the name of a key of BullMQ's, got "):
             await store.enqueue([new(), new(id)])
     assert field.raw.exists(f"{field.Q}:id") == 0
     one = await put_one(store, new(queue="default"))

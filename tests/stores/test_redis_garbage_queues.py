@@ -10,7 +10,7 @@ import pytest
 
 import jobmill
 from jobmill import Client
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.places import Place
 from jobmill.testing.contract.support import claim_one, new, put, put_one, succeed, wish
@@ -131,7 +131,7 @@ async def test_a_node_that_is_down_holds_up_its_own_queues_only(own_redis_cluste
             if node.ask("ROLE")[0] == b"slave":
                 node.ask("CONFIG", "SET", "cluster-replica-no-failover", "yes")
         dead.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await jobs.enqueue(f"in_{there}", {"n": 1})
         for n in range(60):
             await jobs.enqueue(f"in_{here}", {"n": n})
@@ -146,7 +146,7 @@ async def test_a_node_that_is_down_holds_up_its_own_queues_only(own_redis_cluste
         async def is_back() -> Any:
             try:
                 return await jobs.enqueue(f"in_{there}", {"n": 1})
-            except StoreAway:
+            except StoreUnavailable:
                 return None
 
         assert await (await until(is_back, 20)).result(timeout=20) == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis import connecting, line
 from jobmill.stores.redis.line import Line, pack
 from jobmill.stores.redis.lines import Lines
@@ -102,12 +102,12 @@ async def test_users_and_passwords() -> None:
             assert await link.call("a", "PING") == b"PONG"
             with pytest.raises(StoreError, match="its ACL does not allow this user what Jobmill needs.*NOPERM") as no:
                 await link.call("a", "GET", "a")
-            assert not isinstance(no.value, StoreAway)
+            assert not isinstance(no.value, StoreUnavailable)
         for user, said in (("ada:wrong@", "does not know this user with this password"), ("", "it wants a password")):
             async with linked(f"redis://{user}127.0.0.1:{server.port}") as link:
                 with pytest.raises(StoreError, match=said) as no:
                     await link.call("a", "PING")
-                assert not isinstance(no.value, StoreAway)
+                assert not isinstance(no.value, StoreUnavailable)
                 assert "wrong" not in str(no.value)
 
 
@@ -132,14 +132,16 @@ async def test_over_tls(own_redis: RedisServer) -> None:
             big = b"x" * 300_000
             assert await link.many("a", [("SET", "a", big), ("GET", "a")]) == [b"OK", big]
         async with linked(f"rediss://localhost:{port}") as link:
-            with pytest.raises(StoreAway, match="certificate verify failed"):
+            with pytest.raises(StoreUnavailable, match="certificate verify failed"):
                 await link.call("a", "PING")
 
 
 async def test_nobody_listens() -> None:
     port = free_port()
     async with linked(f"redis://ada:secret@127.0.0.1:{port}") as link:
-        with pytest.raises(StoreAway, match=rf"Redis at redis://ada@127.0.0.1:{port}/0 cannot be reached") as away:
+        with pytest.raises(
+            StoreUnavailable, match=rf"Redis at redis://ada@127.0.0.1:{port}/0 cannot be reached"
+        ) as away:
             await link.call("a", "PING")
         assert "secret" not in str(away.value)
 
@@ -148,7 +150,7 @@ async def test_something_listens_that_does_not_answer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with linked(f"redis://127.0.0.1:{silent.getsockname()[1]}") as link:
-            with pytest.raises(StoreAway, match="could not be reached within 0.1 s"):
+            with pytest.raises(StoreUnavailable, match="could not be reached within 0.1 s"):
                 await link.call("a", "PING")
 
 
@@ -159,7 +161,7 @@ async def test_something_answers_that_is_not_redis() -> None:
 
     port = free_port()
     async with await asyncio.start_server(answer, "127.0.0.1", port), linked(f"redis://127.0.0.1:{port}") as link:
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await link.call("a", "PING")
 
 
@@ -198,7 +200,7 @@ async def test_many_callers_share_one_failure(proxied: Link, proxy: Proxy, monke
     monkeypatch.setattr(Lines, "new", counted)
     proxy.refuse()
     answers = await asyncio.gather(*(proxied.call("a", "PING") for _ in range(50)), return_exceptions=True)
-    assert {type(one) for one in answers} == {StoreAway}
+    assert {type(one) for one in answers} == {StoreUnavailable}
     assert len({id(one) for one in answers}) == 50, "an error collects the traceback of whoever raises it"
     assert made == 1
     proxy.accept()
@@ -253,7 +255,7 @@ async def test_a_connection_that_is_cut_takes_what_is_in_flight_with_it_only(pro
     await until(lambda: proxy.held)
     proxy.cut()
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(answer, StoreAway)
+        assert isinstance(answer, StoreUnavailable)
         assert "closed the connection" in str(answer)
     proxy.go_on()
     assert await proxied.call("a", "PING") == b"PONG"
@@ -268,7 +270,7 @@ async def test_a_killed_client_is_replaced_under_its_name(redis_url: str) -> Non
             (ours,) = await clients(other, main_name(link))
             await other.call("a", "CLIENT", "KILL", "ID", ours["id"])
             answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(one == b"PONG" or isinstance(one, StoreAway) for one in answers)
+            assert all(one == b"PONG" or isinstance(one, StoreUnavailable) for one in answers)
             found = link._lines.here()
             await until(lambda lines=found: lines.known("a") is None)  # type: ignore[misc]
             assert await link.call("a", "PING") == b"PONG"
@@ -281,9 +283,9 @@ async def test_a_server_that_was_killed_and_restarted(own_redis: RedisServer) ->
         calls = asyncio.create_task(_call_for_ever(link))
         await asyncio.sleep(0)
         own_redis.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await calls
-        with pytest.raises(StoreAway, match="cannot be reached"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await link.call("a", "PING")
         own_redis.start()
         assert await link.call("a", "GET", "a") == b"1"
@@ -306,7 +308,7 @@ async def test_a_server_that_stands_still_is_given_up(own_redis: RedisServer, mo
         answers = await asyncio.gather(*(link.call("a", "PING") for _ in range(10)), return_exceptions=True)
         assert {str(one) for one in answers} == {f"Redis at {link.place.url} did not answer within 0.3 s"}
         assert 0.25 < clock() - began < 1.5
-        with pytest.raises(StoreAway, match="could not be reached within 0.3 s"):
+        with pytest.raises(StoreUnavailable, match="could not be reached within 0.3 s"):
             await link.call("a", "PING")
         own_redis.resume()
         assert await link.call("a", "PING") == b"PONG"
@@ -352,7 +354,7 @@ async def test_half_open(proxied: Link, proxy: Proxy, monkeypatch: pytest.Monkey
     await proxied.call("a", "PING")
     monkeypatch.setattr(line, "CALL_SECONDS", 0.2)
     proxy.half_open()
-    with pytest.raises(StoreAway, match="did not answer within 0.2 s"):
+    with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
         await proxied.call("a", "PING")
     assert await proxied.call("a", "PING") == b"PONG"
 
@@ -363,7 +365,7 @@ async def test_a_replica_is_left(own_redis: RedisServer) -> None:
         await link.call("a", "SET", "a", "1")
         first = link._lines.here().known("a")
         own_redis.ask("REPLICAOF", "127.0.0.1", free_port())
-        with pytest.raises(StoreAway, match="this server is a replica and takes no writes.*READONLY"):
+        with pytest.raises(StoreUnavailable, match="this server is a replica and takes no writes.*READONLY"):
             await link.call("a", "SET", "a", "2")
         assert link._lines.here().known("a") is None
         own_redis.ask("REPLICAOF", "NO", "ONE")

@@ -1,4 +1,4 @@
-"""The link of the Redis store: commands, scripts, what servers refuse, and event loops."""
+"""The link of the Redis store: commands, scripts, what servers refuse, and event per_loop."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmill.errors import StoreAway, StoreError
-from jobmill.stores import loops
+from jobmill.errors import StoreError, StoreUnavailable
+from jobmill.stores.common import per_loop
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Address, Place
 from jobmill.stores.redis.replies import Moved, NoScript, failure
@@ -109,10 +109,12 @@ async def test_what_a_script_raises_is_told(redis_url: str, redis_name: str) -> 
 async def test_a_full_server_is_away_and_says_what_to_do(installation: Installation) -> None:
     with RedisServer(installation, maxmemory="3mb") as server:
         async with linked(server.url()) as link:
-            with pytest.raises(StoreAway, match="maxmemory is reached; raise maxmemory, or let retention remove jobs"):
+            with pytest.raises(
+                StoreUnavailable, match="maxmemory is reached; raise maxmemory, or let retention remove jobs"
+            ):
                 await link.many("a", [("SET", n, "x" * 10_000) for n in range(1_000)])
             fill = Script("for n = 1, 1000 do redis.call('SET', KEYS[1] .. n, string.rep('x', 10000)) end")
-            with pytest.raises(StoreAway, match="maxmemory is reached"):
+            with pytest.raises(StoreUnavailable, match="maxmemory is reached"):
                 # Before Redis 7 a script that has begun to write may go on: then the second is refused.
                 await asyncio.gather(link.run(fill, "n", []), link.run(fill, "n", []))
             assert await link.call("a", "GET", 0) == b"x" * 10_000, "the connection is as good as before"
@@ -132,7 +134,7 @@ async def test_a_server_that_is_busy_with_a_script_is_away(own_redis: RedisServe
             return None
 
         busy = await until(said)
-        assert isinstance(busy, StoreAway)
+        assert isinstance(busy, StoreUnavailable)
         assert "SCRIPT KILL ends it" in str(busy)
         await other.call("a", "SCRIPT", "KILL")
         with pytest.raises(StoreError, match="killed"):
@@ -143,20 +145,28 @@ async def test_a_server_that_is_busy_with_a_script_is_away(own_redis: RedisServe
 async def test_a_server_without_enough_replicas_is_away(own_redis: RedisServer) -> None:
     own_redis.ask("CONFIG", "SET", "min-replicas-to-write", "1")
     async with linked(own_redis.url()) as link:
-        with pytest.raises(StoreAway, match="too few replicas are connected"):
+        with pytest.raises(StoreUnavailable, match="too few replicas are connected"):
             await link.call("a", "SET", "a", "1")
 
 
 @pytest.mark.parametrize(
     ("said", "kind", "told"),
     [
-        ("LOADING Redis is loading the dataset in memory", StoreAway, "it is starting and reads its data"),
-        ("MASTERDOWN Link with MASTER is down", StoreAway, "this replica has lost its primary"),
-        ("CLUSTERDOWN The cluster is down", StoreAway, "the cluster has lost nodes"),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", StoreAway, "moving to another node"),
-        ("ERR Script attempted to access a non local key in a cluster node", StoreAway, "moving to another node"),
-        ("UNBLOCKED force unblock from blocking operation", StoreAway, "the server became a replica"),
-        ("ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM no", StoreAway, "maxmemory"),
+        ("LOADING Redis is loading the dataset in memory", StoreUnavailable, "it is starting and reads its data"),
+        ("MASTERDOWN Link with MASTER is down", StoreUnavailable, "this replica has lost its primary"),
+        ("CLUSTERDOWN The cluster is down", StoreUnavailable, "the cluster has lost nodes"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailable, "moving to another node"),
+        (
+            "ERR Script attempted to access a non local key in a cluster node",
+            StoreUnavailable,
+            "moving to another node",
+        ),
+        ("UNBLOCKED force unblock from blocking operation", StoreUnavailable, "the server became a replica"),
+        (
+            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM no",
+            StoreUnavailable,
+            "maxmemory",
+        ),
         ("ERR Error running script (call to f_1): @user_script:1: WRONGTYPE no", StoreError, "another prefix is meant"),
         ("ERR Error running script (call to f_1): @user_script:1: user's OOM no", StoreError, "said: ERR Error"),
         ("MISCONF Errors writing to the AOF file", StoreError, "cannot save its data"),
@@ -183,7 +193,7 @@ def test_where_a_key_has_gone() -> None:
         assert (moved.slot, moved.address, moved.ask) == (3999, address, ask)
 
 
-# ---------------------------------------------------------------------------------------------------- loops
+# ---------------------------------------------------------------------------------------------------- per_loop
 
 
 async def nobody(server: Rooms, name: str) -> None:
@@ -239,7 +249,7 @@ async def test_closing_reaches_the_loops_of_other_threads(redis_url: str, redis_
 
 
 async def test_a_loop_that_is_blocked_is_not_waited_for_long(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "ELSEWHERE_SECONDS", 0.3)
+    monkeypatch.setattr(per_loop, "ELSEWHERE_SECONDS", 0.3)
     async with linked(redis_url) as link:
         await link.call("x", "PING")
         began = time.monotonic()
@@ -268,7 +278,7 @@ async def test_closing_ends_what_is_in_flight(redis_url: str, redis_server: Room
         await asyncio.sleep(0)
         await link.close()
         for task in (calling, connecting):
-            with pytest.raises(StoreAway, match="the store was closed"):
+            with pytest.raises(StoreUnavailable, match="the store was closed"):
                 await task
         await nobody(redis_server, main_name(link))
         await nobody(redis_server, f"{main_name(link)}:b")

@@ -9,9 +9,9 @@ import pytest
 
 import jobmill
 from jobmill import Client, Context
-from jobmill.core.changes import EVERYTHING, QueueChange, RateLimit, Report
 from jobmill.core.job import Progress
-from jobmill.errors import StoreAway
+from jobmill.core.values import EVERYTHING, QueueChange, RateLimit, Report
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis import RedisStore
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
@@ -59,9 +59,9 @@ async def test_enqueueing_is_refused_as_a_whole(server: RedisServer, store: Redi
     await put(store, *(new(payload=LARGE) for _ in range(100)))
     use_up(server)
     for many in (1, 150):
-        with pytest.raises(StoreAway, match=SAID):
+        with pytest.raises(StoreUnavailable, match=SAID):
             await store.enqueue([new(payload=LARGE, key=f"{many}") for _ in range(many)])
-    with pytest.raises(StoreAway, match=SAID):
+    with pytest.raises(StoreUnavailable, match=SAID):
         await store.enqueue([new(queue="fresh")])
     free(server)
     assert len((await store.find(EVERYTHING, limit=1_000)).jobs) == 100
@@ -74,7 +74,7 @@ async def test_a_long_stream_of_events_lets_no_job_in(server: RedisServer, store
     await put(store, *(new() for _ in range(200)))
     use_up(server)
     for _ in range(3):
-        with pytest.raises(StoreAway, match=SAID):
+        with pytest.raises(StoreUnavailable, match=SAID):
             await store.enqueue([new() for _ in range(200)])
 
 
@@ -129,7 +129,7 @@ async def test_workers_go_on_and_make_room_by_themselves(server: RedisServer) ->
             await work.enqueue(text=LARGE)
         used = server.ask("INFO", "memory")["used_memory"]
         server.ask("CONFIG", "SET", "maxmemory", str(used - 100_000))
-        with pytest.raises(StoreAway, match=SAID):
+        with pytest.raises(StoreUnavailable, match=SAID):
             await work.enqueue(text=LARGE)
         async with Worker(jobs, slots=10, lease="1s"):
             await refilled(jobs)
@@ -143,7 +143,7 @@ async def refilled(jobs: Client) -> None:
     async def fits() -> bool:
         try:
             await jobs.enqueue("work", {"text": LARGE})
-        except StoreAway:
+        except StoreUnavailable:
             return False
         return True
 
@@ -161,7 +161,7 @@ async def test_workers_survive_until_there_is_room(server: RedisServer) -> None:
         async with Worker(jobs, slots=10, lease="1s"):
             assert await (await work.enqueue(n=1)).result(timeout=10) == 1
             use_up(server)
-            with pytest.raises(StoreAway, match=SAID):
+            with pytest.raises(StoreUnavailable, match=SAID):
                 await work.enqueue(n=2)
             # For longer than the lease, and than an idle worker sleeps.
             await asyncio.sleep(6)
@@ -173,7 +173,7 @@ async def test_a_job_whose_own_id_is_taken_is_known_all_the_same(server: RedisSe
     id = await put_one(store)
     use_up(server)
     # Nothing would be written but the counter: refused like all others, and asking again is harmless.
-    with pytest.raises(StoreAway, match=SAID):
+    with pytest.raises(StoreUnavailable, match=SAID):
         await store.enqueue([new(id)])
     free(server)
     assert (await store.enqueue([new(id)]))[0].how == "exists"

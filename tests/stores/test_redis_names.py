@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill.core.changes import NOW, after
+from jobmill.core.values import NOW, after
 from jobmill.stores.redis import RedisStore, base
 from jobmill.stores.redis.places import Place
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 from jobmill.stores.redis.places import Address, Place, slot_of
 
 pytestmark = pytest.mark.stores("redis")
@@ -96,7 +96,7 @@ def test_sentinels_have_credentials_of_their_own() -> None:
 )
 def test_what_makes_no_sense_is_refused(url: str, said: str) -> None:
     secret = url.replace("://", "://ada:secret@", 1) if "@" not in url else url
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidValue) as refused:
         Place.read(secret)
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
@@ -113,7 +113,7 @@ def test_a_hash_tag_is_enough_on_a_cluster(queue: str) -> None:
 @pytest.mark.parametrize("queue", ["mail", "{mail", "mail}", "{}mail", "}mail{", "{}{mail}"])
 def test_without_one_a_queue_is_refused_on_a_cluster_only(queue: str) -> None:
     assert slot_of(f"bull:{queue}:wait") != slot_of(f"bull:{queue}:active")
-    with pytest.raises(Invalid, match="queue: expected a queue name or prefix with a hash tag, such as {mail}"):
+    with pytest.raises(InvalidValue, match="queue: expected a queue name or prefix with a hash tag, such as {mail}"):
         Place.read("redis+cluster://a").check_queue(queue)
     Place.read("redis://a").check_queue(queue)
     Place.read("redis+sentinel://a/main").check_queue(queue)

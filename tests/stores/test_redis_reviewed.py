@@ -10,10 +10,11 @@ from redis.asyncio import Redis
 
 import jobmill
 from jobmill.bullmq import Queue
-from jobmill.core.changes import Cancel, Filter, QueueChange, RateLimit, Requeue, after
+from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.job import LIVE, Keep
 from jobmill.core.lifecycle import Policy, Succeeded
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Filter, QueueChange, RateLimit, after
 from jobmill.errors import StoreError
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.places import Place

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 import redis
 
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.script import Script
 from tests.helpers import until
@@ -24,7 +24,7 @@ async def retried(link: Link) -> int:
     async def once() -> int | None:
         try:
             answer: int = await link.run(COUNT, "n", [])
-        except StoreAway:
+        except StoreUnavailable:
             return None
         return answer
 
@@ -40,7 +40,7 @@ async def test_the_primary_is_found_and_found_again(redis_sentinel: RedisSentine
         blocking = await link.blocking("marker", "sleeper")
         first.ask("WAIT", 1, 5_000)
         first.kill()
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await link.run(COUNT, "n", [])
         await asyncio.to_thread(redis_sentinel.await_failover, first)
         assert await retried(link) == 2
@@ -61,7 +61,7 @@ async def test_a_failover_that_somebody_asked_for(redis_sentinel: RedisSentinel)
         # The sentinel does this as well, but only 10 to 20 s later.
         first.ask("REPLICAOF", "127.0.0.1", redis_sentinel.primary().port)
         # Nobody tells us but the server that we are connected to: it takes no more writes.
-        with pytest.raises(StoreAway, match="READONLY"):
+        with pytest.raises(StoreUnavailable, match="READONLY"):
             await link.run(COUNT, "n", [])
         assert await retried(link) == 2
         assert redis_sentinel.primary().ask("GET", "n") == b"2"
@@ -77,10 +77,10 @@ def _is_begun(group: RedisSentinel) -> bool:
 async def test_no_sentinel_knows(redis_sentinel: RedisSentinel) -> None:
     unknown = redis_sentinel.url().replace(f"/{SERVICE}/", "/other/")
     async with linked(unknown) as link:
-        with pytest.raises(StoreAway, match="the sentinels of .*/other/0 know of no primary that works"):
+        with pytest.raises(StoreUnavailable, match="the sentinels of .*/other/0 know of no primary that works"):
             await link.call("a", "PING")
     for sentinel in redis_sentinel.sentinels:
         sentinel.kill()
     async with linked(redis_sentinel.url()) as link:
-        with pytest.raises(StoreAway, match="know of no primary that works"):
+        with pytest.raises(StoreUnavailable, match="know of no primary that works"):
             await link.call("a", "PING")

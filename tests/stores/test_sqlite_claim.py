@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmill.core.changes import NOW, Due, Filter, after
+from jobmill.core.values import NOW, Due, Filter, after
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.statements import sql, sql_rows

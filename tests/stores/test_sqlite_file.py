@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING
-from jobmill.errors import Invalid, SchemaTooNew, StoreAway, StoreError, UnsafeStore
+from jobmill.core.values import EVERYTHING
+from jobmill.errors import InvalidValue, SchemaTooNew, StoreError, StoreUnavailable, UnsafeStore
 from jobmill.stores.sqlite import SqliteStore, places, writer
 from jobmill.stores.sqlite.places import network_file_system
 from jobmill.testing.contract.support import look, new, put_one
@@ -132,12 +132,12 @@ async def test_a_directory_is_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [":memory:", "", "file:x?mode=memory"])
 def test_memory_is_another_store(path: str) -> None:
-    with pytest.raises(Invalid, match="memory://"):
+    with pytest.raises(InvalidValue, match="memory://"):
         SqliteStore(path)
 
 
 def test_synchronous_is_one_of_four() -> None:
-    with pytest.raises(Invalid, match="OFF, NORMAL, FULL, EXTRA"):
+    with pytest.raises(InvalidValue, match="OFF, NORMAL, FULL, EXTRA"):
         SqliteStore("jobs.db", synchronous="sometimes")
 
 
@@ -161,7 +161,7 @@ async def test_a_file_that_is_removed_in_use_is_noticed(
     await put_one(store)
     moved = path.with_name("moved.db")
     os.rename(path, moved)
-    with pytest.raises(StoreAway, match="removed or replaced"):
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
         await store.enqueue([new()])
     os.rename(moved, path)
     await put_one(store)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING
-from jobmill.errors import Invalid, StoreBusy
+from jobmill.core.values import EVERYTHING
+from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.enqueueing import LARGE
 from jobmill.testing.contract.support import look, new, put_one, state_of
@@ -88,10 +88,10 @@ async def test_an_attached_database_will_do(store: SqliteStore, path: Path, tmp_
 
 async def test_another_database_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "application.db")
-    with pytest.raises(Invalid, match="a connection to the database of the store"):
+    with pytest.raises(InvalidValue, match="a connection to the database of the store"):
         await store.enqueue_within(connection, [new()])
     connection.close()
-    with pytest.raises(Invalid, match="a sqlite3.Connection"):
+    with pytest.raises(InvalidValue, match="a sqlite3.Connection"):
         await store.enqueue_within("a connection", [new()])  # type: ignore[arg-type]
 
 

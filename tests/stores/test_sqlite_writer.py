@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Broken, Filter, Settlement
+from jobmill.core.values import EVERYTHING, Broken, Filter, Settlement
 from jobmill.errors import StoreBusy
 from jobmill.stores.sqlite import SqliteStore, writer
 from jobmill.stores.sqlite.connection import begin

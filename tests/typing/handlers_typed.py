@@ -11,7 +11,7 @@ from typing import Any, assert_type
 
 import jobmill
 from jobmill import Client, Context, Enqueued, Event
-from jobmill.handlers import ContextHandler, Draft, Handler
+from jobmill.handlers.handler import ContextHandler, Draft, Handler
 
 jobs: Client = jobmill.connect("memory://")
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, JobmillError, StoreAway
-from jobmill.core.changes import Claim, Exchanged, Lease, Settlement
+from jobmill import Client, JobmillError, StoreUnavailable
 from jobmill.core.job import Job
+from jobmill.core.values import Claim, Exchanged, Lease, Settlement
+from jobmill.runtime.threads import Threads
 from jobmill.worker import deadlines
 from jobmill.worker.deadlines import Deadlines
-from jobmill.worker.run import Run
-from jobmill.worker.threads import Threads
+from jobmill.worker.running import Run
 from jobmill.worker.worker import Worker
 from tests.helpers import FaultyStore, until
 
@@ -63,7 +63,7 @@ async def test_a_job_that_its_own_worker_claims_again_is_not_stopped_with_its_ol
 
     def extend(leases: Sequence[Lease], for_ms: int) -> BaseException | None:
         if claims == [1]:
-            return StoreAway("gone")
+            return StoreUnavailable("gone")
         extended.append(list(leases))
         return None
 
@@ -131,7 +131,7 @@ async def test_a_store_that_hangs_does_not_let_a_job_outlive_its_lease() -> None
         (run,) = await until(lambda: list(worker._board.runs.values()))
         await until(lambda: worker.running and store.extended)
         # Away, then silent: a call that is waited for when the lease ends.
-        store.faults["extend"] = StoreAway("gone")
+        store.faults["extend"] = StoreUnavailable("gone")
         before = store.calls.count("extend")
         await until(lambda: store.calls.count("extend") == before + 4)
         store.hangs = True
@@ -429,7 +429,7 @@ async def test_a_start_that_fails_leaves_nothing_running() -> None:
     async with Worker(jobs, health=0) as first:
         assert first._health is not None
         second = Worker(jobs, health=first._health.port)
-        with pytest.raises(jobmill.Invalid, match="health"):
+        with pytest.raises(jobmill.InvalidValue, match="health"):
             await second.start()
         assert [task.get_name() for task in tasks()].count("jobmill teller") == 1
 

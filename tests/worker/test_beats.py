@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from jobmill import StoreAway
-from jobmill.worker.beats import Beats, loop_for_ever
+from jobmill import StoreUnavailable
+from jobmill.runtime.watchdog import Beats, loop_for_ever
 from tests.helpers import until
 
 
@@ -17,7 +17,7 @@ async def test_a_loop_whose_store_is_away_says_it_in_one_line(caplog: pytest.Log
     told: list[BaseException] = []
 
     async def turn() -> float:
-        raise StoreAway("gone for lunch")
+        raise StoreUnavailable("gone for lunch")
 
     looping = asyncio.create_task(loop_for_ever("janitor", turn, Beats(), told.append, Random(1)))
     await until(lambda: len(told) >= 2)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
+from jobmill.runtime.watchdog import Beats
 from jobmill.worker import health
-from jobmill.worker.beats import Beats
 from jobmill.worker.health import Health
 
 
@@ -112,10 +112,10 @@ async def test_stopping_cuts_off_who_still_asks() -> None:
 
 async def test_a_port_that_is_taken(worker: Worker) -> None:
     port = worker.health.port
-    with pytest.raises(Invalid, match=f"health: expected a port that can be served on 127.0.0.1, got {port}; "):
+    with pytest.raises(InvalidValue, match=f"health: expected a port that can be served on 127.0.0.1, got {port}; "):
         await Health(port, worker.beats, lambda: True).start()
 
 
 async def test_a_host_that_is_not_there(worker: Worker) -> None:
-    with pytest.raises(Invalid, match="served on 203.0.113.1, got 0"):
+    with pytest.raises(InvalidValue, match="served on 203.0.113.1, got 0"):
         await Health(0, worker.beats, lambda: True, host="203.0.113.1").start()

@@ -19,10 +19,10 @@ import jobmill
 from jobmill.core.job import Job, JobOptions, Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.recurrence import Recurrence
-from jobmill.errors import Invalid
-from jobmill.handlers import HandlerBase
-from jobmill.worker import isolate
-from jobmill.worker.isolate import Isolated, check_isolatable
+from jobmill.errors import InvalidValue
+from jobmill.handlers.handler import HandlerBase
+from jobmill.worker.isolate import parent
+from jobmill.worker.isolate.parent import Isolated, check_isolatable
 from tests.worker import isolated_handlers as handlers
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ async def test_what_a_job_leaves_running_ends_with_it(fifo: str, monkeypatch: py
     reader = await held(fifo)
     assert result(await running) == "done"
     await all_dead(reader)
-    monkeypatch.setattr(isolate, "GRACE_S", 0.1)
+    monkeypatch.setattr(parent, "GRACE_S", 0.1)
     assert result(await run(handlers.leaves_a_thread)) == "done"
 
 
@@ -211,7 +211,7 @@ async def test_cancelling_ends_the_process_and_what_it_started(fifo: str) -> Non
 
 
 async def test_a_process_that_ignores_sigterm_is_killed(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "GRACE_S", 0.1)
+    monkeypatch.setattr(parent, "GRACE_S", 0.1)
     running = asyncio.create_task(run(handlers.waits, {"fifo": fifo, "stubborn": True}))
     reader = await held(fifo)
     assert await asyncio.to_thread(reader.readline) == "ready\n"
@@ -222,7 +222,7 @@ async def test_a_process_that_ignores_sigterm_is_killed(fifo: str, monkeypatch: 
 
 
 async def test_cancelling_a_second_time_kills_at_once(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "GRACE_S", 600)
+    monkeypatch.setattr(parent, "GRACE_S", 600)
     running = asyncio.create_task(run(handlers.waits, {"fifo": fifo, "stubborn": True}))
     reader = await held(fifo)
     assert await asyncio.to_thread(reader.readline) == "ready\n"
@@ -239,14 +239,14 @@ async def test_an_answer_counts_also_when_nobody_waits_for_the_end_of_its_proces
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answered = asyncio.Event()
-    waited = isolate._waited
+    waited = parent._waited
 
     async def watched(future: asyncio.Future[None], timeout: float | None = None) -> bool:
         answered.set()
         return await waited(future, timeout)
 
-    monkeypatch.setattr(isolate, "GRACE_S", 600)
-    monkeypatch.setattr(isolate, "_waited", watched)
+    monkeypatch.setattr(parent, "GRACE_S", 600)
+    monkeypatch.setattr(parent, "_waited", watched)
     running = asyncio.create_task(run(handlers.leaves_a_thread))
     await asyncio.wait_for(answered.wait(), 10)
     running.cancel()
@@ -354,7 +354,9 @@ def test_a_handler_in_the_main_module(tmp_path: Path, argv: tuple[str, ...]) -> 
 def test_a_main_module_that_would_start_a_worker_again_is_told(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(UNGUARDED)
     said = python("app.py", cwd=tmp_path)
-    assert "the handler was not found in its own process: Invalid: isolate: expected a main file that starts" in said
+    assert (
+        "the handler was not found in its own process: InvalidValue: parent: expected a main file that starts" in said
+    )
 
 
 def test_a_handler_that_was_typed_is_refused(tmp_path: Path) -> None:
@@ -370,7 +372,7 @@ def test_a_handler_that_cannot_be_imported_is_refused() -> None:
 
     anonymous = jobs.handler(isolate=True, name="anonymous")(lambda: None)
     for handler in (local, anonymous):
-        with pytest.raises(Invalid, match="isolate: expected a handler that another process can import"):
+        with pytest.raises(InvalidValue, match="isolate: expected a handler that another process can import"):
             check_isolatable(handler)
     for found in (handlers.add, handlers.renamed, handlers.kept_elsewhere):
         check_isolatable(found)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 import jobmill
-from jobmill import Client, StoreAway
-from jobmill.core.changes import Claim, Exchanged, Settlement
+from jobmill import Client, StoreUnavailable
+from jobmill.core.values import Claim, Exchanged, Settlement
 from jobmill.worker.worker import Worker
 from tests.helpers import FaultyStore, until
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_cannot_extend_stops_its_job_when_its_own_lease_time
     async with Worker(jobs, lease="150ms"):
         enqueued = await long.enqueue()
         await until(lambda: _running(enqueued))
-        store.faults["extend"] = StoreAway("gone")
+        store.faults["extend"] = StoreUnavailable("gone")
         await asyncio.wait_for(stopped.wait(), 5)
         store.faults.clear()
         # The lost run wrote nothing; the job is claimed again when its lease has ended, and that counts a crash.
@@ -109,11 +109,11 @@ async def test_what_finishes_while_the_store_is_away_is_settled_when_it_is_back(
     async with Worker(jobs) as worker:
         enqueued = await work.enqueue()
         await until(lambda: runs == 1)
-        store.faults["exchange"] = StoreAway("gone")
+        store.faults["exchange"] = StoreUnavailable("gone")
         go.set()
         before = len(store.calls)
         await until(lambda: store.calls[before:].count("exchange") >= 2)
-        assert worker.beats.store_away == "StoreAway: gone"
+        assert worker.beats.store_away == "StoreUnavailable: gone"
         store.faults.clear()
         assert await enqueued.result(timeout=10) == "done"
         assert runs == 1

@@ -258,7 +258,7 @@ async def test_a_stop_hook_that_never_ends_is_left(jobs: Client, monkeypatch: py
 async def test_lines_that_cannot_be_kept_at_the_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore()
     jobs = jobmill.connect(store=store)
-    store.faults["report"] = jobmill.StoreAway("gone")
+    store.faults["report"] = jobmill.StoreUnavailable("gone")
     talking = asyncio.Event()
 
     @jobs.handler

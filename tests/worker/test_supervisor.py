@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 from jobmill.worker import supervisor
 from jobmill.worker.supervisor import supervise
 
@@ -191,5 +191,5 @@ def test_pauses_grow_and_begin_anew_after_a_steady_life() -> None:
 
 
 def test_how_many_is_checked() -> None:
-    with pytest.raises(Invalid, match="processes: expected a whole number of at least 1, got 0"):
+    with pytest.raises(InvalidValue, match="processes: expected a whole number of at least 1, got 0"):
         supervise([], 0, shutdown_timeout=1)

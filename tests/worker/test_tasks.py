@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from jobmill.worker import tasks
-from jobmill.worker.tasks import end
+from jobmill.runtime import tasks
+from jobmill.runtime.tasks import end
 
 
 async def test_a_task_that_loses_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import click
 
 from jobmill._version import __version__
 from jobmill.cli import crontab, demo, enqueue, events, http, jobs, migrate, queues, worker
-from jobmill.cli.shell import Shell
+from jobmill.cli.runner import Shell
 
 
 @click.group("jobmill", cls=Shell, context_settings={"help_option_names": ["-h", "--help"]})

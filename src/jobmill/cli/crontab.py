@@ -73,7 +73,7 @@ async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout
 
 
 async def _migrate(crontab: Crontab, target: str) -> None:
-    from jobmill.cli.shell import Unusable
+    from jobmill.cli.runner import Unusable
 
     if not hasattr(crontab.store, "migrate"):
         raise Unusable(f"the store of {target} has no migrate(): make its index yourself, and leave --migrate out")

@@ -9,10 +9,10 @@ import click
 
 from jobmill.cli.output import one_line, print_json
 from jobmill.cli.params import duration, instant, read_payload
-from jobmill.cli.shell import FAILED, json_option, patiently, run, url_option
+from jobmill.cli.runner import FAILED, json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
 
 #: What may follow --wait without being the name or the payload.
 _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(w|d|h|m|s|ms))+")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.output import iso, one_line
-from jobmill.cli.shell import Failure, json_option, run, url_option
+from jobmill.cli.runner import Failure, json_option, run, url_option
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
-    from jobmill.core.facts import Event
+    from jobmill.client.client import Client
+    from jobmill.core.events import Event
 
 
 @click.command(short_help="Print what happens in a queue.")

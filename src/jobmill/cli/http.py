@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.params import duration
-from jobmill.cli.shell import Unusable, url_option
+from jobmill.cli.runner import Unusable, url_option
 from jobmill.cli.worker import check_url, log_to_stderr, loop_factory
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ def _addresses(host: str, port: int, *, loopback_only: bool) -> list[tuple[str, 
     """Every address of a host, with the port and the family; refused are those that others reach, if they may not."""
     import socket
 
-    from jobmill.errors import Invalid
-    from jobmill.http.guard import is_loopback
+    from jobmill.errors import InvalidValue
+    from jobmill.http.auth import is_loopback
 
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise Invalid("host", "an address of this machine, or a name for one", host, str(error)) from None
+        raise InvalidValue("host", "an address of this machine, or a name for one", host, str(error)) from None
     addresses = list(dict.fromkeys((str(address[0]), int(address[1]), int(family)) for family, *_, address in found))
     open_to_others = [address for address, *_ in addresses if not is_loopback(address)]
     if loopback_only and open_to_others:
@@ -126,12 +126,14 @@ def _addresses(host: str, port: int, *, loopback_only: bool) -> list[tuple[str, 
 def _listen(address: str, port: int, family: int) -> socket.socket:
     import socket
 
-    from jobmill.errors import Invalid
+    from jobmill.errors import InvalidValue
 
     try:
         return socket.create_server((address, port), family=family)
     except OSError as error:
-        raise Invalid("port", f"a port that can be served on {address}", port, os.strerror(error.errno or 0)) from None
+        raise InvalidValue(
+            "port", f"a port that can be served on {address}", port, os.strerror(error.errno or 0)
+        ) from None
 
 
 def _told(listening: socket.socket) -> str:

@@ -1,4 +1,4 @@
-"""`jobmill jobs`: look at jobs; the commands that change them are in `acts`."""
+"""`jobmill jobs`: look at jobs; the commands that change them are in `manage`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli import acts
-from jobmill.cli.details import details
+from jobmill.cli import manage
 from jobmill.cli.output import (
     COLOURS,
     cell,
@@ -22,12 +21,13 @@ from jobmill.cli.output import (
     relative,
 )
 from jobmill.cli.params import filter_options, given_filters
-from jobmill.cli.shell import json_option, patiently, run, url_option
+from jobmill.cli.runner import json_option, patiently, run, url_option
+from jobmill.cli.show import details
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
-    from jobmill.core.changes import LogLine, Page
+    from jobmill.client.client import Client
     from jobmill.core.job import Job
+    from jobmill.core.values import LogLine, Page
 
 PAGE = 1_000
 #: Below this, ids leave no room for errors beside them.
@@ -39,7 +39,7 @@ def jobs() -> None:
     """Look at jobs, and act on them."""
 
 
-for command in (acts.cancel, acts.requeue, acts.reschedule, acts.reprioritise, acts.remove):
+for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprioritize, manage.remove):
     jobs.add_command(command)
 
 
@@ -80,7 +80,7 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
 
 async def _pages(client: Client, cursor: str | None, limit: int, filters: dict[str, Any]) -> Page:
     """As many pages as the limit asks for, as one."""
-    from jobmill.core.changes import Page
+    from jobmill.core.values import Page
 
     found: list[Job] = []
     previous: str | None = None

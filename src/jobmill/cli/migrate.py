@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.output import print_json
-from jobmill.cli.shell import Unusable, json_option, patiently, run, url_option
+from jobmill.cli.runner import Unusable, json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
     from jobmill.stores.postgres import PostgresStore
     from jobmill.stores.postgres.jobs_table import JobsTable
 

@@ -9,12 +9,12 @@ import click
 
 from jobmill.cli.output import cell, is_narrow, lasting, make_table, print_json, print_rich
 from jobmill.cli.params import STATES, rate
-from jobmill.cli.shell import json_option, patiently, run, url_option
+from jobmill.cli.runner import json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
-    from jobmill.core.changes import QueueSettings, Stats
-    from jobmill.queues import Queue
+    from jobmill.client.client import Client
+    from jobmill.client.queue import Queue
+    from jobmill.core.values import QueueSettings, Stats
 
 
 @click.group(invoke_without_command=True, short_help="Look at queues, pause them, limit them.")
@@ -53,7 +53,7 @@ def _by_queue(stats: list[Stats], settings: dict[str, QueueSettings]) -> list[di
     """A document a queue, its handlers below it: percentiles of several handlers cannot be put into one number."""
     import msgspec
 
-    from jobmill.core.changes import QueueSettings
+    from jobmill.core.values import QueueSettings
 
     documents: dict[str, dict[str, Any]] = {}
     for queue in sorted({one.queue for one in stats} | set(settings)):

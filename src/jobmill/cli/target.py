@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jobmill.cli.shell import Unusable
+from jobmill.cli.runner import Unusable
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
     from jobmill.crontab import Crontab
 
 

@@ -9,14 +9,14 @@ import click
 
 from jobmill.cli.output import lasting, one_line
 from jobmill.cli.params import duration
-from jobmill.cli.shell import Unusable, url_option
+from jobmill.cli.runner import Unusable, url_option
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from jobmill.client import Client
-    from jobmill.core.facts import Event
+    from jobmill.client.client import Client
+    from jobmill.core.events import Event
 
 #: Options that go to the worker as they are; the same to each process of several.
 PASSED = ("slots", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
@@ -109,7 +109,7 @@ def check_url(client: Client, target: str) -> None:
 
 
 def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict[str, Any]) -> int:
-    from jobmill.worker.settings import worker_settings
+    from jobmill.worker.options import worker_settings
     from jobmill.worker.supervisor import supervise
 
     if "health" in options:

@@ -1,227 +1,18 @@
-"""The values that cross the port: what goes in, what is claimed, and changes that are already decided.
+"""Changes without a lease: which there are, and what each does to a job.
 
-A store checks one guard per value and writes; it decides nothing. Data goes one way: NewJob > Job > Outcome >
-Settlement.
-
-The values that come by the thousand are `gc=False`: frozen and made of plain values they can be in no cycle, and the
-garbage collector, which took a sixth of a worker's time per job, need not look at them.
+`decide` takes a job and a change and answers with a patch or a refusal. A store writes the patch under a guard on the
+states that the change is possible from; it decides nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import Struct
 
-from jobmill.core.job import NO_OPTIONS, Job, JobOptions, Keep, Progress, State
-from jobmill.core.recurrence import Recurrence
-
-
-class Due(Struct, frozen=True, gc=False):
-    """When a job may be claimed: at an instant, or after a delay that the store adds to its own clock."""
-
-    at_ms: int | None = None
-    after_ms: int = 0
-
-    def resolve(self, now_ms: int) -> int:
-        """The instant, by the store's clock."""
-        return now_ms + self.after_ms if self.at_ms is None else self.at_ms
-
-
-def at(ms: int) -> Due:
-    """Due at an instant."""
-    return Due(at_ms=ms)
-
-
-def after(ms: int) -> Due:
-    """Due after a delay, by the store's clock."""
-    return Due(after_ms=ms)
-
-
-NOW = Due()
-
-
-# ---------------------------------------------------------------------------------------------------- enqueue
-
-
-class NewJob(Struct, frozen=True, gc=False, kw_only=True):
-    """A validated job on its way in."""
-
-    id: str
-    name: str
-    queue: str
-    payload_json: bytes
-    due: Due = NOW
-    priority: int = 0
-    unique_key: str | None = None
-    tenant: str | None = None
-    options: JobOptions = NO_OPTIONS
-    recurrence: Recurrence | None = None
-    #: Nobody asked for this due time: a live job with the same rule already keeps its own, and its slot.
-    keeps_due: bool = False
-
-
-class Receipt(Struct, frozen=True, gc=False):
-    """What became of one NewJob: `id` is the job that now stands for it.
-
-    created: it is that job. exists: a job with its id was there already. duplicate: a live job has its unique key.
-    updated: a live recurring job has its key and took its recurrence, payload and (see keeps_due) due time over.
-    """
-
-    id: str
-    how: Literal["created", "exists", "duplicate", "updated"]
-
-    @property
-    def created(self) -> bool:
-        """Whether this call made the job."""
-        return self.how == "created"
-
-
-# ---------------------------------------------------------------------------------------------------- claim
-
-
-class Lease(Struct, frozen=True, gc=False):
-    """Ownership of one running job. Whoever shows this token before `until_ms` may extend, report and settle."""
-
-    id: str
-    token: str
-    queue: str
-    name: str
-    until_ms: int
-    # Where the store finds the row again without looking the id up; nobody else reads it.
-    locator: Any = None
-
-    def __repr__(self) -> str:
-        """Without the token: it must not reach a log."""
-        return f"Lease(id={self.id!r}, queue={self.queue!r}, name={self.name!r}, until_ms={self.until_ms})"
-
-
-class Claim(Struct, frozen=True, kw_only=True):
-    """A wish for up to `n` due jobs of these queues, with at most `names[name]` of each name.
-
-    Queues are tried in the order given. `token` is fresh for this call: job id and token together are the guard.
-    """
-
-    queues: tuple[str, ...]
-    names: dict[str, int]
-    n: int
-    lease_ms: int
-    worker: str
-    token: str
-
-    def __repr__(self) -> str:
-        """Without the token: it must not reach a log."""
-        return f"Claim(queues={self.queues!r}, n={self.n}, worker={self.worker!r})"
-
-
-class Claimed(Struct, frozen=True, gc=False):
-    """A job under a lease."""
-
-    job: Job
-    lease: Lease
-
-
-class Broken(Struct, frozen=True, gc=False):
-    """A job under a lease whose stored form cannot be read: it can only be failed, with the reason."""
-
-    lease: Lease
-    why: str
-
-
-# ---------------------------------------------------------------------------------------------------- settle
-
-
-#: How one attempt ended.
-Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released"]
-
-
-class Runs(Struct, frozen=True, gc=False, kw_only=True):
-    """A run of a recurring job is over: what its runs have come to; the store adds when it finished.
-
-    `revision` is the recurrence that the settlement was decided from. Where the job has another by now, the store
-    writes what `Settlement.overtaken` says instead.
-    """
-
-    runs: int
-    failed_runs: int
-    last_error: str | None
-    revision: int
-
-
-class Rearm(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring job goes on with this slot."""
-
-    slot_ms: int
-
-
-class Settlement(Struct, frozen=True, gc=False, kw_only=True):
-    """The decided end of one lease. All values are absolute: the guard says that nobody wrote in between.
-
-    `outcome` is what happened in the attempt, `state` is what follows for the job: waiting, succeeded or failed.
-    """
-
-    lease: Lease
-    outcome: Ended
-    state: State
-    #: The number of the attempt that ended.
-    attempt: int
-    errors: int
-    crashes: int
-    #: While waiting: when it is due; None leaves due time and place as they were.
-    due: Due | None = None
-    error: str | None = None
-    #: None leaves them as they are.
-    tracebacks: tuple[str, ...] | None = None
-    result_json: bytes = b"null"
-    #: When final: how long the job stays.
-    keep: Keep | None = None
-    #: Of a recurring job whose run is over.
-    runs: Runs | None = None
-    rearm: Rearm | None = None
-
-    def overtaken(self) -> Settlement:
-        """What it comes to when the recurrence was updated while the job ran: the job waits as the update said."""
-        return structs.replace(self, state="waiting", errors=0, crashes=0, due=None, keep=None, rearm=None)
-
-
-class Refused(Struct, frozen=True):
-    """The store cannot hold what a settlement says (a result too large for it); the lease still stands."""
-
-    why: str
-
-
-Settled: TypeAlias = Literal["done", "lost"] | Refused
-
-
-class Exchanged(Struct, frozen=True, kw_only=True):
-    """The answer of one exchange: an answer per settlement in their order, the claimed jobs, and the store's clock.
-
-    `next_due_ms`: when claiming again may bring something; now or before if more may be claimable at once, None when
-    nothing waits, or all queues are paused or full.
-    """
-
-    settled: list[Settled]
-    claimed: list[Claimed | Broken]
-    next_due_ms: int | None
-    now_ms: int
-
-
-class LogLine(Struct, frozen=True):
-    """One line that a handler logged."""
-
-    at_ms: int
-    text: str
-
-
-class Report(Struct, frozen=True, kw_only=True):
-    """Progress and log lines of one running job."""
-
-    lease: Lease
-    progress: Progress | None = None
-    lines: tuple[str, ...] = ()
-
-
-# ---------------------------------------------------------------------------------------------------- change
+from jobmill.core.events import Event, EventType, bare_job, claim_events, job_event
+from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
+from jobmill.core.values import NOW, Due, Filter
 
 
 class Cancel(Struct, frozen=True, tag=True):
@@ -241,7 +32,7 @@ class Reschedule(Struct, frozen=True, tag=True):
     due: Due
 
 
-class Reprioritise(Struct, frozen=True, tag=True):
+class Reprioritize(Struct, frozen=True, tag=True):
     """A waiting job gets another priority."""
 
     priority: int
@@ -252,10 +43,10 @@ class Remove(Struct, frozen=True, tag=True):
 
 
 class Seize(Struct, frozen=True, tag=True, kw_only=True):
-    """waiting or running > running under this lease, whoever held it before: that lease is lost.
+    """waiting or running > running under this lease. Whoever held the job before has lost its lease.
 
     It is for a process that settles a job which it did not claim: seize, decide, exchange. It counts as a claim and not
-    as a crash; due time, pause and limits do not hold it up, and no rate limit counts it. The job may be settled with
+    as a crash. Due time, pause and limits do not prevent it, and no rate limit counts it. The job may be settled with
     `Lease(id, token, queue, name, until_ms)`.
     """
 
@@ -269,116 +60,152 @@ class Seize(Struct, frozen=True, tag=True, kw_only=True):
         return f"Seize(worker={self.worker!r}, lease_ms={self.lease_ms})"
 
 
-Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritise | Remove | Seize
+Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritize | Remove | Seize
 
-# From which states each change is possible; elsewhere it is refused, for that job alone.
+#: From which states each change is possible; elsewhere it is refused, for that job alone.
 CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
     Cancel: ("waiting", "running"),
     Requeue: ("succeeded", "failed", "cancelled"),
     Reschedule: ("waiting",),
-    Reprioritise: ("waiting",),
+    Reprioritize: ("waiting",),
     Remove: ("waiting", "succeeded", "failed", "cancelled"),
     Seize: ("waiting", "running"),
 }
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """What a change came to: ids changed, ids refused with the reason, and whether more match than `limit` allowed."""
+    """The result of a change: ids changed, ids refused with the reason, and whether more match than `limit` allowed."""
 
     changed: list[str]
     refused: dict[str, str]
     more: bool = False
 
 
-# ---------------------------------------------------------------------------------------------------- look
+# ---------------------------------------------------------------------------------------------------- decisions
+
+NO_SUCH_JOB = "there is no such job"
 
 
-class Filter(Struct, frozen=True, kw_only=True):
-    """Which jobs: every field that is set must match. Instants: `after` is inclusive, `before` exclusive."""
-
-    queue: str | None = None
-    name: str | None = None
-    states: tuple[State, ...] | None = None
-    tenant: str | None = None
-    unique_key: str | None = None
-    created_after_ms: int | None = None
-    created_before_ms: int | None = None
-    due_after_ms: int | None = None
-    due_before_ms: int | None = None
-    finished_after_ms: int | None = None
-    finished_before_ms: int | None = None
+def key_taken(owner: str) -> str:
+    """Why a requeue is refused: another live job has the unique key."""
+    return f"the live job {owner} has its unique key"
 
 
-EVERYTHING = Filter()
+def not_from(state: State) -> str:
+    """Why a change is refused: the job is in a state that does not allow it."""
+    return f"the job is {state}"
 
 
-class Page(Struct, frozen=True):
-    """Some matches in the store's own order. A cursor leads on, or back; a short page may still have one."""
-
-    jobs: list[Job]
-    next: str | None = None
-    previous: str | None = None
+def states_for(change: Change, wanted: Filter) -> tuple[State, ...]:
+    """The states in which jobs that match a filter may be changed."""
+    allowed = CHANGES_FROM[type(change)]
+    return allowed if wanted.states is None else tuple(state for state in wanted.states if state in allowed)
 
 
-class Count(Struct, frozen=True):
-    """How many jobs of one queue, name and state there are."""
+class Subject(Struct, frozen=True, kw_only=True):
+    """What a decision about a change needs to know of a job."""
 
-    queue: str
+    id: str
     name: str
+    queue: str
     state: State
-    count: int
+    errors: int = 0
+    keep_failed: Keep | None = None
+    #: False for a job of another system, whose own retention applies when it is cancelled.
+    has_our_retention: bool = True
+
+    @staticmethod
+    def of(job: Job) -> Subject:
+        """A job as the subject of a change."""
+        return Subject(
+            id=job.id,
+            name=job.name,
+            queue=job.queue,
+            state=job.state,
+            errors=job.errors,
+            keep_failed=job.options.keep_failed,
+        )
 
 
-class Stats(Struct, frozen=True, kw_only=True):
-    """How one queue and name are doing. Durations are of succeeded runs that are still kept."""
+class Patch(Struct, frozen=True, kw_only=True):
+    """What a change writes to one job: fields of the Job, and what a Job does not show."""
 
-    queue: str
-    name: str
-    waiting: int = 0
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    # Of the jobs that are due and wait: how long the oldest has.
-    oldest_waiting_ms: int | None = None
-    average_ms: float | None = None
-    p50_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-
-
-# ---------------------------------------------------------------------------------------------------- queues
+    #: New values by the name of the Job's field; the other fields keep theirs.
+    fields: dict[str, Any]
+    #: The job's lease ends, or `seize` replaces it; otherwise the lease stays.
+    ends_lease: bool = False
+    seize: Seize | None = None
+    #: How long a job that becomes final stays; None where it does not, or where its own system decides.
+    keep: Keep | None = None
+    #: The job becomes live again: refused where another live job has its unique key.
+    becomes_live: bool = False
+    #: The job leaves the store, after its other events.
+    removes: bool = False
+    events: tuple[Event, ...] = ()
 
 
-class RateLimit(Struct, frozen=True):
-    """At most `count` claims in each window of `per_ms`; a window opens with the first claim after the last one."""
-
-    count: int
-    per_ms: int
-
-
-class QueueSettings(Struct, frozen=True, kw_only=True):
-    """What is set for one queue."""
-
-    paused: bool = False
-    rate_limit: RateLimit | None = None
-    running_limit: int | None = None
-    feed: bool = False
-    events_max_len: int = 10_000
-
-
-class QueueChange(Struct, frozen=True, kw_only=True):
-    """Settings to change; what is left UNSET stays."""
-
-    paused: bool | UnsetType = UNSET
-    rate_limit: RateLimit | UnsetType | None = UNSET
-    running_limit: int | UnsetType | None = UNSET
-    feed: bool | UnsetType = UNSET
-    events_max_len: int | UnsetType = UNSET
+def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Patch | str:
+    """What a change does to a job, or why it is refused. `index`: how many jobs the same call has changed before."""
+    if subject.state not in CHANGES_FROM[type(change)]:
+        return not_from(subject.state)
+    match change:
+        case Cancel():
+            return _cancel(subject, now_ms)
+        case Requeue():
+            return _requeue(change, subject, now_ms, index)
+        case Reschedule():
+            return Patch(fields={"due_ms": change.due.resolve(now_ms), "updated_ms": now_ms})
+        case Reprioritize():
+            return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
+        case Remove():
+            return Patch(fields={}, removes=True, events=(_event(subject, "removed", subject.state, now_ms),))
+        case Seize():
+            return _seize(change, subject, now_ms)
 
 
-class Purged(Struct, frozen=True):
-    """How many final jobs went because their time was over, and whether there may be more."""
+def _cancel(subject: Subject, now_ms: int) -> Patch:
+    keep = (subject.keep_failed or KEEP_FAILED) if subject.has_our_retention else None
+    removes = keep is not None and keep.at_once
+    events = [_event(subject, "cancelled", "cancelled", now_ms)]
+    if removes:
+        events.append(_event(subject, "removed", "cancelled", now_ms))
+    return Patch(
+        fields={"state": "cancelled", "finished_ms": now_ms, "updated_ms": now_ms},
+        ends_lease=True,
+        keep=keep,
+        removes=removes,
+        events=tuple(events),
+    )
 
-    removed: int
-    more: bool
+
+def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patch:
+    return Patch(
+        fields={
+            "state": "waiting",
+            "due_ms": change.due.resolve(now_ms) + round(index * change.step_ms),
+            "updated_ms": now_ms,
+            "finished_ms": None,
+            "errors": 0,
+            "crashes": 0,
+            "error": None,
+            "result_json": NULL,
+            "progress": None,
+            "doomed": None,
+        },
+        becomes_live=True,
+        events=(job_event(bare_job(subject.id, subject.name, subject.queue, "waiting", 0), "enqueued", now_ms),),
+    )
+
+
+def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
+    job = bare_job(subject.id, subject.name, subject.queue, "running", subject.errors, change.worker)
+    return Patch(
+        fields={"state": "running", "worker": change.worker, "started_ms": now_ms, "updated_ms": now_ms},
+        seize=change,
+        events=tuple(claim_events(job, now_ms, lease_lost=False)),
+    )
+
+
+def _event(subject: Subject, type: EventType, state: State, now_ms: int) -> Event:
+    job = bare_job(subject.id, subject.name, subject.queue, state, subject.errors)
+    return job_event(job, type, now_ms)

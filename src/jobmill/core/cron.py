@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 LAST_MS = 253_402_300_799_999  # the last millisecond of the year 9999, where the calendar of Python ends
 
@@ -61,11 +61,11 @@ class Cron:
 
     @staticmethod
     def parse(text: str, zone: str = "UTC") -> Cron:
-        """What `text` says, read in `zone` unless it names its own; Invalid (cron or zone) when it says nothing."""
+        """What `text` says, read in `zone` unless it names its own; InvalidValue (cron or zone) when it says nothing."""
         if not isinstance(text, str):
-            raise Invalid("cron", "a cron expression as text", text)
+            raise InvalidValue("cron", "a cron expression as text", text)
         if len(text) > _LONGEST:
-            raise Invalid("cron", f"at most {_LONGEST} characters", text)
+            raise InvalidValue("cron", f"at most {_LONGEST} characters", text)
         return _parse(text, zone_named(zone))
 
     def next(self, after_ms: int) -> int | None:
@@ -114,7 +114,7 @@ class Cron:
 
 
 def zone_named(name: object, blamed: str = "zone") -> tzinfo:
-    """The time zone of that IANA name; Invalid for the field `blamed` when there is none."""
+    """The time zone of that IANA name; InvalidValue for the field `blamed` when there is none."""
     if name == "UTC":
         return UTC
     # The first two mean whatever machine this is; the third counts leap seconds, which our instants do not.
@@ -123,7 +123,7 @@ def zone_named(name: object, blamed: str = "zone") -> tzinfo:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):  # not found; not a name; a directory such as "America", or too long
             pass
-    raise Invalid(blamed, "the IANA name of a time zone, such as Europe/Berlin", name)
+    raise InvalidValue(blamed, "the IANA name of a time zone, such as Europe/Berlin", name)
 
 
 @lru_cache(maxsize=1024)
@@ -142,16 +142,16 @@ def _parse(text: str, zone: tzinfo) -> Cron:
 def _every_ms(said: str, text: str) -> int:
     match = _EVERY.fullmatch(said)
     if match is None:
-        raise Invalid("cron", "@every with a duration in h, m, s and ms, such as @every 1h30m", text)
+        raise InvalidValue("cron", "@every with a duration in h, m, s and ms, such as @every 1h30m", text)
     every_ms = int(sum(Decimal(amount) * _UNIT_MS[unit] for amount, unit in _DURATION_PART.findall(match[1])))
     if not 1 <= every_ms <= LAST_MS:
-        raise Invalid("cron", f"@every with a duration from 1 to {LAST_MS} ms", text)
+        raise InvalidValue("cron", f"@every with a duration from 1 to {LAST_MS} ms", text)
     return every_ms
 
 
 def _named(said: str, text: str) -> str:
     if said not in _NAMED:
-        raise Invalid("cron", f"one of {', '.join(_NAMED)}, @every", text)
+        raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
     return _NAMED[said]
 
 
@@ -162,7 +162,7 @@ def _parts(said: str, text: str) -> list[str]:
     if len(parts) == 5:
         parts.insert(0, "0")
     if len(parts) != 6:
-        raise Invalid("cron", "five fields (minute, hour, day, month, weekday), or six with seconds first", text)
+        raise InvalidValue("cron", "five fields (minute, hour, day, month, weekday), or six with seconds first", text)
     parts[3] = _day_field(parts[3], "1-31")
     parts[5] = _day_field(parts[5], "0-6")
     return parts
@@ -181,8 +181,8 @@ def _checked(parts: list[str], text: str) -> CronSim:
     except CronSimError as error:
         bad = str(error).removeprefix("Bad ")
     if bad == "day-of-month" and _is_valid([*parts[:4], "*", parts[5]]):
-        raise Invalid("cron", "a day that its months have", text, "it would never run")
-    raise Invalid("cron", f"a valid {bad} field", text)
+        raise InvalidValue("cron", "a day that its months have", text, "it would never run")
+    raise InvalidValue("cron", f"a valid {bad} field", text)
 
 
 def _is_valid(parts: list[str]) -> bool:

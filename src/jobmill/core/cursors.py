@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 MOST = 2**63 - 1
 
@@ -12,7 +12,7 @@ def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
     if cursor is None:
         return False, None
     if cursor[:1] not in ("<", ">"):
-        raise Invalid("cursor", "a cursor that a page of this store gave", cursor)
+        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
     return cursor[0] == ">", read_position(cursor[1:], "cursor", cursor)
 
 
@@ -30,5 +30,5 @@ def read_position(text: str, field: str, given: str) -> int:
     """A number that this store gave out as text."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
     if not 0 <= number <= MOST:
-        raise Invalid(field, f"a {field} that this store gave", given)
+        raise InvalidValue(field, f"a {field} that this store gave", given)
     return number

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 EXPECTED = 'a duration such as 30, "30s", "10m" or timedelta'
 
@@ -31,10 +31,10 @@ def to_ms(value: int | float | str | timedelta, field: str, *, least: int = 0) -
     """
     exact = _exact_ms(value, field)
     if exact > MAX_MS:
-        raise Invalid(field, f"a duration of at most {shown_ms(MAX_MS)}", value)
+        raise InvalidValue(field, f"a duration of at most {shown_ms(MAX_MS)}", value)
     ms = max(math.floor(exact + 0.5), 1) if exact > 0 else 0
     if exact < 0 or ms < least:
-        raise Invalid(field, _at_least(least), value)
+        raise InvalidValue(field, _at_least(least), value)
     return ms
 
 
@@ -54,12 +54,14 @@ def shown_ms(ms: int) -> str:
 def instant_ms(value: datetime, field: str) -> int:
     """An aware datetime as ms since 1970, rounded down."""
     if not isinstance(value, datetime):
-        raise Invalid(field, "an aware datetime", value)
+        raise InvalidValue(field, "an aware datetime", value)
     if value.utcoffset() is None:
-        raise Invalid(field, "an aware datetime", value, "add a zone, as in datetime.now(UTC) or tzinfo=ZoneInfo(...)")
+        raise InvalidValue(
+            field, "an aware datetime", value, "add a zone, as in datetime.now(UTC) or tzinfo=ZoneInfo(...)"
+        )
     ms = (value - EPOCH) // _MILLISECOND
     if not 0 <= ms <= _MAX_INSTANT_MS:
-        raise Invalid(field, "a datetime in the years 1970 to 9999 of UTC", value)
+        raise InvalidValue(field, "a datetime in the years 1970 to 9999 of UTC", value)
     return ms
 
 
@@ -68,7 +70,7 @@ def to_datetime(ms: int) -> datetime:
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
-        raise Invalid("time", "milliseconds since 1970, before the year 10,000", ms) from None
+        raise InvalidValue("time", "milliseconds since 1970, before the year 10,000", ms) from None
 
 
 def _exact_ms(value: object, field: str) -> int | float:
@@ -78,9 +80,9 @@ def _exact_ms(value: object, field: str) -> int | float:
     if isinstance(value, str):
         return _text_ms(value, field)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Invalid(field, EXPECTED, value)
+        raise InvalidValue(field, EXPECTED, value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise Invalid(field, EXPECTED, value)
+        raise InvalidValue(field, EXPECTED, value)
     return value * 1_000
 
 
@@ -88,7 +90,7 @@ def _text_ms(text: str, field: str) -> int:
     match = _TEXT.fullmatch(text)
     if not text or not match:
         advice = "whole numbers, each with its unit: w, d, h, m, s, ms, in this order and without spaces"
-        raise Invalid(field, EXPECTED, text, advice)
+        raise InvalidValue(field, EXPECTED, text, advice)
     return sum(int(number) * size for number, size in zip(match.groups("0"), UNITS_MS.values(), strict=True))
 
 

@@ -5,7 +5,7 @@
                        ▼          ▼                                                   │
                   ┌─────────────────┐   claim    ┌───────────┐  settle: succeeded  ┌──┴────────┐
        reschedule │                 ├───────────►│           ├────────────────────►│ succeeded │
-     reprioritise │     waiting     │            │  running  │  settle: errored,   ├───────────┤
+     reprioritize │     waiting     │            │  running  │  settle: errored,   ├───────────┤
             ┌─────┤                 │◄───────────┤           │  no attempts left;  │           │
             └────►│ (delayed and    │  settle:   │           │  crashed too often  │  failed   │
                   │  retrying are   │  errored,  │           ├────────────────────►│           │
@@ -32,7 +32,6 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, structs
 
-from jobmill.core.changes import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.recurrence import next_slot
 from jobmill.core.retry import (
@@ -44,7 +43,8 @@ from jobmill.core.retry import (
     Backoff,
     delay_ms,
 )
-from jobmill.errors import Invalid
+from jobmill.core.values import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
+from jobmill.errors import InvalidValue
 
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
 
@@ -63,7 +63,7 @@ TRANSITIONS: Final[dict[tuple[State, str], State]] = {
     ("failed", "requeue"): "waiting",
     ("cancelled", "requeue"): "waiting",
     ("waiting", "reschedule"): "waiting",
-    ("waiting", "reprioritise"): "waiting",
+    ("waiting", "reprioritize"): "waiting",
 }
 
 
@@ -348,7 +348,7 @@ def _next_slot(job: Job, now_ms: int) -> int | None:
     """The next slot of a recurring job; None when there is none, also because what is stored cannot be read."""
     try:
         return None if job.recurrence is None else next_slot(job.recurrence, _slot(job), now_ms)
-    except Invalid:
+    except InvalidValue:
         return None
 
 
@@ -357,7 +357,7 @@ def _recurrence_fault(job: Job, now_ms: int) -> str | None:
     try:
         if job.recurrence is not None:
             next_slot(job.recurrence, _slot(job), now_ms)
-    except Invalid as error:
+    except InvalidValue as error:
         return f"the stored recurrence cannot be read: {error}"
     return None
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from jobmill.core.durations import to_ms
 from jobmill.core.job import STATES, Keep, State
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 MAX_NAME = 255
 MAX_KEY = 1_024
@@ -29,7 +29,7 @@ def check_queue(queue: object) -> str:
     """A queue's name: a name without ":" (it separates the parts of a Redis key)."""
     text = check_name(queue, "queue")
     if ":" in text:
-        raise Invalid("queue", 'a name without ":"', queue)
+        raise InvalidValue("queue", 'a name without ":"', queue)
     return text
 
 
@@ -37,9 +37,9 @@ def check_id(id: object) -> str:
     """An id of the caller's own."""
     text = _text(id, "id", MAX_NAME, _CONTROL, "control characters")
     if ":" in text:
-        raise Invalid("id", 'an id without ":"', id)
+        raise InvalidValue("id", 'an id without ":"', id)
     if text.isascii() and text.isdigit():
-        raise Invalid(
+        raise InvalidValue(
             "id", "an id that is not all digits", id, "BullMQ counts its own ids in digits: put a word before it"
         )
     return text
@@ -48,7 +48,7 @@ def check_id(id: object) -> str:
 def check_known_id(id: object, field: str = "id", expected: str = "the id of a job") -> str:
     """An id to look a job up by: any text that a store could have given out."""
     if not isinstance(id, str) or storable(id) != id:
-        raise Invalid(field, expected, id)
+        raise InvalidValue(field, expected, id)
     return id
 
 
@@ -71,14 +71,14 @@ def check_int(value: object, field: str, least: int, most: int | None = None) ->
     """A whole number within its bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise Invalid(field, f"a whole number {bounds}", value)
+        raise InvalidValue(field, f"a whole number {bounds}", value)
     return value
 
 
 def check_bool(value: object, field: str) -> bool:
     """Yes or no, and nothing that is only taken for it."""
     if not isinstance(value, bool):
-        raise Invalid(field, "True or False", value)
+        raise InvalidValue(field, "True or False", value)
     return value
 
 
@@ -87,13 +87,13 @@ def check_state(state: object, field: str = "states") -> State:
     for known in STATES:
         if state == known:
             return known
-    raise Invalid(field, "one of " + ", ".join(STATES), state)
+    raise InvalidValue(field, "one of " + ", ".join(STATES), state)
 
 
 def check_progress(value: object) -> float:
     """How far a job is, in percent."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise Invalid("progress", "a number from 0 to 100", value)
+        raise InvalidValue("progress", "a number from 0 to 100", value)
     return value
 
 
@@ -108,7 +108,7 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
         return Keep() if value else Keep(last=0)
     if isinstance(value, int):
         if value < 0:
-            raise Invalid(field, "True, False, how many to keep (0 or more), or an age", value)
+            raise InvalidValue(field, "True, False, how many to keep (0 or more), or an age", value)
         if value > KEEP_LAST_WARNED:
             warnings.warn(
                 f"{field}={value}: keeping the last {value} jobs makes each purge count that many; an age is cheaper",
@@ -117,7 +117,7 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
         return Keep(last=value)
     if isinstance(value, str | timedelta):
         return Keep(age_ms=to_ms(value, field))
-    raise Invalid(field, 'True, False, how many to keep (0 or more), or an age such as "7d"', value)
+    raise InvalidValue(field, 'True, False, how many to keep (0 or more), or an age such as "7d"', value)
 
 
 def storable(text: str) -> str:
@@ -128,12 +128,12 @@ def storable(text: str) -> str:
 def _text(value: object, field: str, most: int, never: re.Pattern[str], never_said: str) -> str:
     expected = f"a text of 1 to {most} characters without {never_said}"
     if not isinstance(value, str) or not value.strip():
-        raise Invalid(field, expected, value)
+        raise InvalidValue(field, expected, value)
     try:
         # UTF-16 units are what the stores shared with JavaScript count, and lone surrogates fit into no store.
         units = len(value.encode("utf-16-le")) // 2
     except UnicodeEncodeError:
-        raise Invalid(field, "a text without lone surrogates", value) from None
+        raise InvalidValue(field, "a text without lone surrogates", value) from None
     if units > most or never.search(value):
-        raise Invalid(field, expected, value)
+        raise InvalidValue(field, expected, value)
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jobmill.errors import Invalid, PayloadTooLarge
+from jobmill.errors import InvalidValue, PayloadTooLarge
 
 MAX_DEPTH = 100
 MAX_BYTES = 10 * 1024 * 1024
@@ -21,7 +21,7 @@ _CONTAINERS = frozenset((dict, list, tuple))
 
 
 def check_json(value: object, field: str = "payload") -> None:
-    """Raise Invalid, naming the bad part, unless the value is JSON; lists and tuples are both arrays.
+    """Raise InvalidValue, naming the bad part, unless the value is JSON; lists and tuples are both arrays.
 
     Types are compared exactly: an Enum or another subclass is for the caller to convert first.
     """
@@ -50,7 +50,7 @@ def check_json(value: object, field: str = "payload") -> None:
 
 
 def encode(value: object, field: str = "payload") -> bytes:
-    """The value as JSON; Invalid when it is not JSON.
+    """The value as JSON; InvalidValue when it is not JSON.
 
     The check comes first because msgspec alone writes NaN as null, bytes as base64, sets as arrays, the key 1 as "1".
     """
@@ -59,11 +59,11 @@ def encode(value: object, field: str = "payload") -> bytes:
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
-    """The value of some JSON; Invalid when it is none, for another program may have written it."""
+    """The value of some JSON; InvalidValue when it is none, for another program may have written it."""
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:
-        raise Invalid("payload", "JSON", bytes(raw)[:200], str(error)) from error
+        raise InvalidValue("payload", "JSON", bytes(raw)[:200], str(error)) from error
 
 
 def check_size(*parts: bytes) -> None:
@@ -89,14 +89,14 @@ def _entries(container: Any, field: str, path: list[str | int]) -> Iterator[tupl
 def _check_keys(keys: Iterable[object], field: str, path: list[str | int]) -> None:
     for key in keys:
         if type(key) is not str:
-            raise Invalid(place(field, path), "only str as keys", key)
+            raise InvalidValue(place(field, path), "only str as keys", key)
         if not key.isascii() and not _is_unicode(key):
-            raise Invalid(place(field, path), "keys without lone surrogates", key)
+            raise InvalidValue(place(field, path), "keys without lone surrogates", key)
 
 
 def _check_room(items: int, field: str, path: list[str | int]) -> None:
     if len(path) >= MAX_DEPTH:
-        raise Invalid(place(field, path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
+        raise InvalidValue(place(field, path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
     # Lists that hold one list many times can stand for more JSON than any memory holds. An item and its comma are at
     # least two bytes, so that this many are over the limit whatever they are.
     if 2 * items > MAX_BYTES:
@@ -121,14 +121,14 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _refusal(value: object, where: str) -> Invalid:
+def _refusal(value: object, where: str) -> InvalidValue:
     """Why `_is_scalar` said no."""
     kind = type(value)
     if kind is str:
-        return Invalid(where, "text without lone surrogates", value)
+        return InvalidValue(where, "text without lone surrogates", value)
     if kind is int:
-        return Invalid(where, "an integer from -2**63 to 2**64-1", value, "pass larger ones as text")
+        return InvalidValue(where, "an integer from -2**63 to 2**64-1", value, "pass larger ones as text")
     if kind is float:
-        return Invalid(where, "a finite number", value)
+        return InvalidValue(where, "a finite number", value)
     advice = f"{kind.__qualname__} is not JSON"
-    return Invalid(where, "None, bool, int, float, str, list, tuple or dict", value, advice)
+    return InvalidValue(where, "None, bool, int, float, str, list, tuple or dict", value, advice)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from jobmill.core.cron import LAST_MS, Cron, zone_named
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 _LONGEST_KEY = 1024
 
@@ -32,11 +32,11 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def recurrence(
     *, key: str, cron: str | None = None, every_ms: int | None = None, zone: str = "UTC", until_ms: int | None = None
 ) -> Recurrence:
-    """A validated recurrence; Invalid, with the name of the parameter, for anything that could not run or be stored."""
+    """A validated recurrence; InvalidValue names the parameter that could not run or be stored."""
     _check_key(key)
     zone_named(zone)
     if until_ms is not None and not _is_int_within(until_ms, 0, LAST_MS):
-        raise Invalid("until_ms", "milliseconds since 1970, up to the year 9999", until_ms)
+        raise InvalidValue("until_ms", "milliseconds since 1970, up to the year 9999", until_ms)
     made = Recurrence(key=key, cron=cron, every_ms=every_ms, zone=zone, until_ms=until_ms)
     _rule(made)
     return made
@@ -78,14 +78,14 @@ def _rule(recurrence: Recurrence) -> Cron | int:
     """The cron, or the milliseconds between slots; checked each time, for a stored one may be another system's."""
     cron, every_ms = recurrence.cron, recurrence.every_ms
     if cron is not None and every_ms is not None:
-        raise Invalid("cron", "either cron or every_ms, not both", cron)
+        raise InvalidValue("cron", "either cron or every_ms, not both", cron)
     if cron is not None:
         parsed = Cron.parse(cron, recurrence.zone)
         return parsed if parsed.every_ms is None else parsed.every_ms
     if every_ms is None:
-        raise Invalid("cron", "cron or every_ms", None)
+        raise InvalidValue("cron", "cron or every_ms", None)
     if not _is_int_within(every_ms, 1, LAST_MS):
-        raise Invalid("every_ms", f"whole milliseconds from 1 to {LAST_MS}", every_ms)
+        raise InvalidValue("every_ms", f"whole milliseconds from 1 to {LAST_MS}", every_ms)
     return every_ms
 
 
@@ -100,7 +100,7 @@ def _check_key(key: str) -> None:
     except (AttributeError, UnicodeEncodeError):  # not a str, or half of a surrogate pair: no store could hold it
         units = 0
     if not 1 <= units <= _LONGEST_KEY:
-        raise Invalid("key", f"a text of 1 to {_LONGEST_KEY} UTF-16 units", key)
+        raise InvalidValue("key", f"a text of 1 to {_LONGEST_KEY} UTF-16 units", key)
 
 
 def _is_int_within(value: object, least: int, most: int) -> bool:

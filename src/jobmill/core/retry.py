@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from jobmill.core.durations import MAX_MS, to_ms
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 DEFAULT_MAX_ATTEMPTS = 3
 DEFAULT_MAX_CRASHES = 3
@@ -55,7 +55,7 @@ def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Bac
         return _from_mapping(value)
     if isinstance(value, int | float | str | timedelta):
         return fixed(value)
-    raise Invalid("backoff", "a Backoff, a dict or a duration", value)
+    raise InvalidValue("backoff", "a Backoff, a dict or a duration", value)
 
 
 def delay_ms(backoff: Backoff, attempt: int, random: float = 0.0) -> int:
@@ -78,7 +78,7 @@ def delay_ms(backoff: Backoff, attempt: int, random: float = 0.0) -> int:
 def _from_mapping(value: Mapping[str, Any]) -> Backoff:
     unknown = [key for key in value if key not in _KEYS]
     if unknown:
-        raise Invalid("backoff", "the keys type, delay, cap and jitter", unknown[0])
+        raise InvalidValue("backoff", "the keys type, delay, cap and jitter", unknown[0])
     kind = value.get("type")
     if kind not in TYPES:
         raise _unknown_type(kind)
@@ -96,18 +96,18 @@ def _checked(backoff: Backoff) -> Backoff:
     _whole_ms("backoff.cap", backoff.cap_ms)
     jitter: object = backoff.jitter
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-        raise Invalid("backoff.jitter", "a number from 0 to 1", jitter)
+        raise InvalidValue("backoff.jitter", "a number from 0 to 1", jitter)
     return backoff
 
 
 def _whole_ms(field: str, ms: object) -> int:
     if type(ms) is not int or not 0 < ms <= MAX_MS:
-        raise Invalid(field, f"whole milliseconds above 0 and up to {MAX_MS}", ms)
+        raise InvalidValue(field, f"whole milliseconds above 0 and up to {MAX_MS}", ms)
     return ms
 
 
-def _unknown_type(kind: object) -> Invalid:
-    return Invalid("backoff.type", " or ".join(f'"{name}"' for name in TYPES), kind)
+def _unknown_type(kind: object) -> InvalidValue:
+    return InvalidValue("backoff.type", " or ".join(f'"{name}"' for name in TYPES), kind)
 
 
 DEFAULT_BACKOFF = exponential("1s", cap="1h")

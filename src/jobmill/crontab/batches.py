@@ -10,11 +10,11 @@ import asyncio
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, Ending
+from jobmill.crontab.run import Tools, Work
 from jobmill.crontab.store import BatchCrontabStore
-from jobmill.crontab.work import Tools, Work
 from jobmill.errors import StoreError
-from jobmill.events import being_cancelled
-from jobmill.worker.beats import Backing
+from jobmill.runtime.backoff import Backing
+from jobmill.runtime.tasks import being_cancelled
 
 
 class Batches(Work):

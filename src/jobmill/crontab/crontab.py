@@ -13,6 +13,7 @@ from jobmill.crontab.batches import Batches
 from jobmill.crontab.hooks import Hooks, is_to_pass
 from jobmill.crontab.interval import CatchUp
 from jobmill.crontab.loops import Loops
+from jobmill.crontab.run import Tools, Work
 from jobmill.crontab.settings import (
     Duration,
     OnDocument,
@@ -24,7 +25,6 @@ from jobmill.crontab.settings import (
 )
 from jobmill.crontab.store import BatchCrontabStore, CrontabStore
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.work import Tools, Work
 from jobmill.errors import JobmillError
 
 log = logging.getLogger("jobmill")

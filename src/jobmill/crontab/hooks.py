@@ -12,9 +12,9 @@ from typing import Any
 
 from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.settings import OnDocument, OnError, OnMoment
-from jobmill.errors import Invalid, shown
-from jobmill.events import being_cancelled
-from jobmill.worker.threads import Threads
+from jobmill.errors import InvalidValue, shown
+from jobmill.runtime.tasks import being_cancelled
+from jobmill.runtime.threads import Threads
 
 log = logging.getLogger("jobmill")
 
@@ -32,7 +32,7 @@ _calls: ContextVar[tuple[_Call, ...]] = ContextVar("jobmill_crontab_calls", defa
 
 
 class Hooks:
-    """Nothing that a hook raises gets past here, except out of `document`. Invalid where one is no function."""
+    """Nothing that a hook raises gets past here, except out of `document`. InvalidValue where one is no function."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Hooks:
         on_error: OnError | None,
     ) -> None:
         if on_document is None or not callable(on_document):
-            raise Invalid("on_document", "the function that is called with each job", on_document)
+            raise InvalidValue("on_document", "the function that is called with each job", on_document)
         self._on_document = on_document
         self._in_loop = _is_async(on_document)
         self._moments = {"on_start": on_start, "on_stop": on_stop, "on_idle": on_idle}
@@ -51,7 +51,7 @@ class Hooks:
         self._tells_job = on_error is None or _takes_two(on_error)
         for name, hook in {**self._moments, "on_error": on_error}.items():
             if hook is not None and not callable(hook):
-                raise Invalid(name, "a function, or None", hook)
+                raise InvalidValue(name, "a function, or None", hook)
 
     async def document(self, job: CrontabJob, threads: Threads) -> None:
         """Run the handler, one that is not async in a thread; it raises what the handler raised."""

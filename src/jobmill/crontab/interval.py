@@ -9,19 +9,19 @@ from jobmill.core.cron import Cron
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.core.recurrence import Recurrence, next_slot, next_slot_or_now
 from jobmill.crontab.job import CrontabJob
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 CatchUp = Literal["once", "twice"]
 CATCH_UPS: tuple[CatchUp, ...] = get_args(CatchUp)
 
 
 def check_interval(interval: str | None) -> None:
-    """Invalid, for the field `interval`, unless it is a cron expression that a document may have, or none."""
+    """InvalidValue, for the field `interval`, unless it is a cron expression that a document may have, or none."""
     if interval is None or interval == "":
         return
     try:
         Cron.parse(interval)
-    except Invalid as error:
+    except InvalidValue as error:
         raise _blamed(error, "interval") from None
 
 
@@ -30,7 +30,7 @@ def next_sleep(
 ) -> datetime | None:
     """When the document is due again after its run has ended now; None when it is not.
 
-    Invalid, for `interval` or `repeat_until`, when the document has something there that says nothing.
+    InvalidValue, for `interval` or `repeat_until`, when the document has something there that says nothing.
     """
     if job.interval is None or job.interval == "":
         return None
@@ -40,11 +40,11 @@ def next_sleep(
     slot_ms = instant_ms(job.sleep_until, "sleep_until")
     try:
         found = following(rule, slot_ms, now_ms, delay_ms=reprocess_delay_ms)
-    except Invalid as error:
+    except InvalidValue as error:
         raise _blamed(error, "interval") from None
     return None if found is None else to_datetime(found)
 
 
-def _blamed(error: Invalid, field: str) -> Invalid:
+def _blamed(error: InvalidValue, field: str) -> InvalidValue:
     """The same refusal, with the field named as the document names it."""
-    return Invalid(field, error.expected, error.given, error.advice)
+    return InvalidValue(field, error.expected, error.given, error.advice)

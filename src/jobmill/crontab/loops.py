@@ -7,10 +7,10 @@ from collections import deque
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, LockLost
-from jobmill.crontab.work import Tools, Work
+from jobmill.crontab.run import Tools, Work
 from jobmill.errors import shown
-from jobmill.events import being_cancelled
-from jobmill.worker.beats import Backing
+from jobmill.runtime.backoff import Backing
+from jobmill.runtime.tasks import being_cancelled
 
 
 class Loops(Work):

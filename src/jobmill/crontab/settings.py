@@ -13,7 +13,7 @@ from jobmill.core.durations import to_ms
 from jobmill.crontab.interval import CATCH_UPS, CatchUp
 from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.store import CrontabStore
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 Duration: TypeAlias = float | str | timedelta
 OnDocument: TypeAlias = Callable[[CrontabJob], Awaitable[Any] | Any]
@@ -44,10 +44,10 @@ def settings(
     zone: str,
     catch_up: CatchUp,
 ) -> Settings:
-    """Invalid, with the name of the option, for what a crontab could not work by."""
+    """InvalidValue, with the name of the option, for what a crontab could not work by."""
     _check_concurrency(concurrency)
     if catch_up not in CATCH_UPS:
-        raise Invalid("catch_up", " or ".join(f'"{one}"' for one in CATCH_UPS), catch_up)
+        raise InvalidValue("catch_up", " or ".join(f'"{one}"' for one in CATCH_UPS), catch_up)
     zone_named(zone)
     return Settings(
         next_delay=to_ms(next_delay, "next_delay") / 1000,
@@ -64,15 +64,15 @@ def settings(
 def _check_concurrency(given: object) -> None:
     # A bool is an int to Python, and never what was meant here.
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise Invalid("concurrency", "a whole number of at least 1", given)
+        raise InvalidValue("concurrency", "a whole number of at least 1", given)
 
 
 def checked_store(store: CrontabStore | None) -> CrontabStore:
-    """The store; Invalid unless it has the three methods."""
+    """The store; InvalidValue unless it has the three methods."""
     if isinstance(store, type):
-        raise Invalid("store", "a store", store, "this is its class: call it")
+        raise InvalidValue("store", "a store", store, "this is its class: call it")
     missing = [name for name in ("lock_next", "update", "remove") if not callable(getattr(store, name, None))]
     if store is None or missing:
         expected = "an object with the async methods lock_next, update and remove"
-        raise Invalid("store", expected, store, "" if store is None else f"it has no {' and no '.join(missing)}")
+        raise InvalidValue("store", expected, store, "" if store is None else f"it has no {' and no '.join(missing)}")
     return store

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from jobmill.core import limits
 from jobmill.core.durations import to_ms
-from jobmill.errors import Invalid
-from jobmill.http import answers
-from jobmill.http.answers import Answer, Receive, Scope, Send
-from jobmill.http.guard import Guard
-from jobmill.options import Duration
+from jobmill.errors import InvalidValue
+from jobmill.handlers.options import Duration
+from jobmill.http import responses
+from jobmill.http.auth import Guard
+from jobmill.http.responses import Answer, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
 
 log = logging.getLogger("jobmill")
 
@@ -96,13 +96,13 @@ class TickEndpoint:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
-            raise Invalid("scope.type", '"http", "lifespan" or "websocket"', scope["type"])
+            raise InvalidValue("scope.type", '"http", "lifespan" or "websocket"', scope["type"])
 
     def _refusal(self, scope: Scope) -> Answer | None:
         if not self._is_here(scope):
-            return answers.NOT_FOUND
+            return responses.NOT_FOUND
         if scope["method"] != "POST":
-            return answers.NOT_POST
+            return responses.NOT_POST
         return self._guard.refusal(scope)
 
     def _is_here(self, scope: Scope) -> bool:
@@ -135,7 +135,7 @@ class TickEndpoint:
         # Neither shield nor plain await: if the tick is cancelled, whoever waits for it still gets an answer.
         await asyncio.wait([tick])
         if tick.cancelled():
-            return answers.STOPPING if self._stopping else answers.FAILED
+            return responses.STOPPING if self._stopping else responses.FAILED
         return tick.result()
 
     async def _run(self, before: asyncio.Task[Answer] | None) -> Answer:
@@ -143,34 +143,34 @@ class TickEndpoint:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
         if self._stopping:
-            return answers.STOPPING
+            return responses.STOPPING
         try:
-            return answers.ticked(await self.jobs.tick(self.limit))
+            return responses.ticked(await self.jobs.tick(self.limit))
         except Exception:
             log.exception("the tick failed")
-            return answers.FAILED
+            return responses.FAILED
 
 
 async def _drained(receive: Receive) -> Answer | None:
     """Read a request to its end, so that its sender comes to read the answer; None when that went well."""
     size = 0
     try:
-        async with asyncio.timeout(answers.BODY_DEADLINE_S):
+        async with asyncio.timeout(responses.BODY_DEADLINE_S):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    return answers.CUT_SHORT
+                    return responses.CUT_SHORT
                 size += len(message.get("body", b""))
-                if size > answers.MAX_BODY:
-                    return answers.TOO_LARGE
+                if size > responses.MAX_BODY:
+                    return responses.TOO_LARGE
                 if not message.get("more_body", False):
                     return None
     except TimeoutError:
-        return answers.TOO_SLOW
+        return responses.TOO_SLOW
 
 
 def _check_path(path: object) -> str:
     """Without the slash at its end, so that "/" is the very place where the endpoint is mounted."""
     if not isinstance(path, str) or not path.startswith("/") or any(char in path for char in "?#"):
-        raise Invalid("path", f"a path such as {DEFAULT_PATH}", path)
+        raise InvalidValue("path", f"a path such as {DEFAULT_PATH}", path)
     return path.removesuffix("/")

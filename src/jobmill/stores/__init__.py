@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from jobmill.errors import Invalid, MissingExtra
+from jobmill.errors import InvalidValue, MissingExtra
 from jobmill.store import Store
 
 DEFAULT_URL = "sqlite:///jobmill.db"
@@ -28,7 +28,7 @@ def store_for(url: str) -> Store:
     if parts.scheme in ("mongodb", "mongodb+srv"):
         return _mongo(url)
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    raise Invalid("url", "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://", url, advice)
+    raise InvalidValue("url", "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://", url, advice)
 
 
 def _postgres(url: str) -> Store:
@@ -67,9 +67,9 @@ def _sqlite(url: str) -> Store:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
-        raise Invalid("url", "sqlite:///relative/path or sqlite:////absolute/path", url, "three slashes, or four")
+        raise InvalidValue("url", "sqlite:///relative/path or sqlite:////absolute/path", url, "three slashes, or four")
     options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     synchronous = options.pop("synchronous", "FULL").upper()
     if options or synchronous not in ("FULL", "NORMAL"):
-        raise Invalid("url", "no option but synchronous=FULL or synchronous=NORMAL", url)
+        raise InvalidValue("url", "no option but synchronous=FULL or synchronous=NORMAL", url)
     return SqliteStore(path, synchronous=synchronous)

@@ -9,7 +9,7 @@ from msgspec import structs
 from jobmill.worker.tick import Tick, tick
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
 
 
 async def drain(jobs: Client, *, most: int = 10_000) -> Tick:

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 
-from jobmill.worker.run import Run
+from jobmill.worker.running import Run
 
 #: Below this many, deadlines of runs that are over may as well stay.
 FEW = 1_000

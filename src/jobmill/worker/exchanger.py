@@ -15,20 +15,21 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Exchanged, Refused, Settlement
+from jobmill.core.events import claim_events, job_event, settlement_events
 from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
-from jobmill.errors import StoreAway
-from jobmill.events import being_cancelled
-from jobmill.handlers import HandlerBase
+from jobmill.core.values import Broken, Claim, Exchanged, Refused, Settlement
+from jobmill.errors import StoreUnavailable
+from jobmill.handlers.handler import HandlerBase
+from jobmill.runtime.backoff import Backing
+from jobmill.runtime.tasks import being_cancelled
+from jobmill.runtime.watchdog import Beats
 from jobmill.store import Store
-from jobmill.worker.beats import Backing, Beats
-from jobmill.worker.bookkeeper import Bookkeeper
+from jobmill.worker.hooks import Teller
+from jobmill.worker.options import WorkerSettings
 from jobmill.worker.reporter import Reporter
-from jobmill.worker.run import Board, Run
 from jobmill.worker.runner import Runner
-from jobmill.worker.settings import WorkerSettings
-from jobmill.worker.teller import Teller
+from jobmill.worker.running import Run, RunningJobs
+from jobmill.worker.usage import Bookkeeper
 
 log = logging.getLogger("jobmill")
 
@@ -48,7 +49,7 @@ class Exchanger:
         settings: WorkerSettings,
         slots: int,
         *,
-        board: Board,
+        board: RunningJobs,
         runner: Runner,
         reporter: Reporter,
         teller: Teller,
@@ -156,7 +157,7 @@ class Exchanger:
         self._reserve(claim, 1)
         try:
             return await self._store.exchange([settlement for _, settlement in batch], claim), sent
-        except (StoreAway, asyncio.CancelledError):
+        except (StoreUnavailable, asyncio.CancelledError):
             self._finished = batch + self._finished
             raise
         except Exception:
@@ -167,7 +168,7 @@ class Exchanger:
 
     async def _survive(self, error: BaseException, wait: float) -> None:
         self._beats.store_away = f"{type(error).__name__}: {error}"
-        if isinstance(error, StoreAway):
+        if isinstance(error, StoreUnavailable):
             log.warning("the %s store is away (%s); trying again in %.1f s", self._store.name, error, wait)
         else:
             log.exception("the %s loop raised; it goes on in %.1f s", self.name, wait)
@@ -181,7 +182,7 @@ class Exchanger:
             for tried in (settlement, fails_instead(settlement, "it raised an error", DEFAULT_POLICY)):
                 try:
                     answer = await self._store.exchange([tried], None)
-                except StoreAway:
+                except StoreUnavailable:
                     self._finished.append((run, tried))
                     break
                 except Exception:
@@ -235,7 +236,7 @@ class Exchanger:
                 self._decided(begin(claimed, None, now_ms))
                 continue
             if told:
-                self._teller.facts(facts.of_claim(claimed.job, now_ms, lease_lost=False))
+                self._teller.facts(claim_events(claimed.job, now_ms, lease_lost=False))
             handler = self._handlers.get(claimed.job.name)
             rules = None if handler is None else policy(claimed.job.options, handler.policy)
             decided = begin(claimed, rules, now_ms)
@@ -267,7 +268,7 @@ class Exchanger:
             if self._bookkeeper is not None:
                 self._bookkeeper.lost(older, "lease_lost")
             if self._teller.wants_events:
-                self._teller.facts([facts.about(older.claimed.job, "lease_lost", now_ms)])
+                self._teller.facts([job_event(older.claimed.job, "lease_lost", now_ms)])
 
     # ------------------------------------------------------------------------------------------------ settling
 
@@ -313,9 +314,9 @@ class Exchanger:
 
     def _tell(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
         if not lost:
-            self._teller.facts(facts.of_settlement(settlement, now_ms))
+            self._teller.facts(settlement_events(settlement, now_ms))
         elif run is not None:
-            self._teller.facts([facts.about(run.claimed.job, "lease_lost", now_ms)])
+            self._teller.facts([job_event(run.claimed.job, "lease_lost", now_ms)])
 
     # ------------------------------------------------------------------------------------------------ sleeping
 

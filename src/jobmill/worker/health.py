@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from jobmill.errors import Invalid
-from jobmill.worker.beats import Beats
+from jobmill.errors import InvalidValue
+from jobmill.runtime.watchdog import Beats
 
 MAX_REQUEST = 8 * 1024
 READ_DEADLINE_S = 5.0
@@ -30,12 +30,12 @@ class Health:
         self._talks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Serve; Invalid when the port cannot be had."""
+        """Serve; InvalidValue when the port cannot be had."""
         try:
             self._server = await asyncio.start_server(self._talk, self._host, self.port, limit=MAX_REQUEST)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise Invalid("health", f"a port that can be served on {self._host}", self.port, why) from None
+            raise InvalidValue("health", f"a port that can be served on {self._host}", self.port, why) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

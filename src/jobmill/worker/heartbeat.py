@@ -12,13 +12,13 @@ import math
 import time
 from collections.abc import Callable
 
-from jobmill.core import facts
+from jobmill.core.events import EventType, job_event
 from jobmill.core.job import Job
+from jobmill.runtime.watchdog import Beats
 from jobmill.store import Store
-from jobmill.worker.beats import Beats
-from jobmill.worker.bookkeeper import Bookkeeper
-from jobmill.worker.run import Board, Run
-from jobmill.worker.teller import Teller
+from jobmill.worker.hooks import Teller
+from jobmill.worker.running import Run, RunningJobs
+from jobmill.worker.usage import Bookkeeper
 
 log = logging.getLogger("jobmill")
 
@@ -32,7 +32,7 @@ class Heartbeat:
     def __init__(
         self,
         store: Store,
-        board: Board,
+        board: RunningJobs,
         lease_ms: int,
         beats: Beats,
         teller: Teller,
@@ -88,7 +88,7 @@ class Heartbeat:
         for run, why in zip(gone, await self._why_lost(gone), strict=True):
             self._tell(run, *why)
 
-    async def _why_lost(self, gone: list[Run]) -> list[tuple[facts.Fact, str]]:
+    async def _why_lost(self, gone: list[Run]) -> list[tuple[EventType, str]]:
         """Only for those who are told: whatever goes wrong here must not hold the next extension up."""
         try:
             async with asyncio.timeout(min(self._lease_ms / 3000, MOST_S)):
@@ -111,15 +111,15 @@ class Heartbeat:
     def _ours(self) -> list[Run]:
         return [run for run in self._board.runs.values() if not run.over and run.why != "lost"]
 
-    def _tell(self, run: Run, fact: facts.Fact, why: str) -> None:
+    def _tell(self, run: Run, fact: EventType, why: str) -> None:
         log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
         if self._bookkeeper is not None:
             self._bookkeeper.lost(run, fact)
         if self._teller.wants_events:
-            self._teller.facts([facts.about(run.claimed.job, fact, self._store.now(), reason=why)])
+            self._teller.facts([job_event(run.claimed.job, fact, self._store.now(), reason=why)])
 
 
-def _why(job: Job | None) -> tuple[facts.Fact, str]:
+def _why(job: Job | None) -> tuple[EventType, str]:
     """Why a job that we ran is not ours any more, by what has become of it."""
     if job is None:
         return "removed", "it was removed"

@@ -13,7 +13,7 @@ from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.errors import Fail, JobmillError, Snooze
-from jobmill.handlers import HandlerBase, to_plain
+from jobmill.handlers.handler import HandlerBase, to_plain
 
 log = logging.getLogger("jobmill")
 

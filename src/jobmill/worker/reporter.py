@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections import deque
 
-from jobmill.context import Tell
-from jobmill.core import facts
-from jobmill.core.changes import Claimed, Report
+from jobmill.core.events import progress_event
 from jobmill.core.job import LOG_LINES_KEPT, Progress
-from jobmill.errors import StoreAway
+from jobmill.core.values import Claimed, Report
+from jobmill.errors import StoreUnavailable
+from jobmill.handlers.context import Tell
 from jobmill.store import Store
-from jobmill.worker.teller import Teller
+from jobmill.worker.hooks import Teller
 
 log = logging.getLogger("jobmill")
 
@@ -76,13 +76,13 @@ class Reporter:
             now_ms = self._store.now()
             for claimed, what in told:
                 if isinstance(what, Progress) and claimed.job.id not in lost:
-                    self._teller.facts([facts.of_progress(claimed.job, what, now_ms)])
+                    self._teller.facts([progress_event(claimed.job, what, now_ms)])
 
     async def _written(self, reports: list[Report]) -> set[str]:
         """The ids of those not written. One that the store chokes on holds nobody up, and does not come back."""
         try:
             return set(await self._store.report(reports))
-        except StoreAway:
+        except StoreUnavailable:
             raise
         except Exception as error:
             if len(reports) > 1:

@@ -10,13 +10,13 @@ from typing import Any
 from msgspec import structs
 
 from jobmill.core.lifecycle import Errored, Outcome, Released
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
+from jobmill.runtime.threads import Threads
 from jobmill.worker import outcomes
-from jobmill.worker.bookkeeper import Bookkeeper
 from jobmill.worker.deadlines import Deadlines
-from jobmill.worker.run import Run
-from jobmill.worker.teller import Teller
-from jobmill.worker.threads import Threads
+from jobmill.worker.hooks import Teller
+from jobmill.worker.running import Run
+from jobmill.worker.usage import Bookkeeper
 
 #: Told when a run is over: its outcome, or None when it is not ours to settle; and when its slot is free.
 OnOver = Callable[[Run, Outcome | None], None]
@@ -81,7 +81,7 @@ class Runner:
             return await self._in_process(run)
         try:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
-        except Invalid as error:
+        except InvalidValue as error:
             # It will not fit at the next attempt either.
             return Errored(error=str(error), final=True)
         call: Any = handler.fn
@@ -110,7 +110,7 @@ class Runner:
             raise
 
     async def _in_process(self, run: Run) -> Outcome:
-        from jobmill.worker.isolate import Isolated
+        from jobmill.worker.isolate.parent import Isolated
 
         return await Isolated(run.handler, run.claimed.job, run.context.tell).run()
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from jobmill.core.limits import check_int
-from jobmill.worker.beats import Backing
-from jobmill.worker.isolate import how_ended
+from jobmill.runtime.backoff import Backing
+from jobmill.worker.isolate.parent import how_ended
 
 log = logging.getLogger("jobmill")
 

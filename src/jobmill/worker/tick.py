@@ -10,7 +10,7 @@ from msgspec import Struct
 from jobmill.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
 
 
 class Tick(Struct, frozen=True, kw_only=True):

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import to_ms
 from jobmill.errors import JobmillError
-from jobmill.options import Duration
-from jobmill.worker.beats import Beats, loop_for_ever
-from jobmill.worker.bookkeeper import Bookkeeper
+from jobmill.handlers.options import Duration
+from jobmill.runtime.tasks import end
+from jobmill.runtime.threads import Threads
+from jobmill.runtime.watchdog import Beats, loop_for_ever
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.heartbeat import Heartbeat
+from jobmill.worker.hooks import Teller
 from jobmill.worker.janitor import Janitor
-from jobmill.worker.meters import MeterLine
+from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
-from jobmill.worker.run import Board
 from jobmill.worker.runner import Runner
-from jobmill.worker.settings import WorkerOptions, worker_settings
-from jobmill.worker.tasks import end
-from jobmill.worker.teller import Teller
-from jobmill.worker.threads import Threads
+from jobmill.worker.running import RunningJobs
+from jobmill.worker.usage import Bookkeeper
+from jobmill.worker.usage_queue import MeterLine
 
 if TYPE_CHECKING:
-    from jobmill.client import Client
+    from jobmill.client.client import Client
     from jobmill.worker.health import Health
 
 log = logging.getLogger("jobmill")
@@ -88,7 +88,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._exchanging: list[asyncio.Task[None]] = []
         self._health: Health | None = None
-        self._board = Board()
+        self._board = RunningJobs()
         self._threads = Threads()
         self._deadlines = Deadlines()
         self.teller = Teller(self.client.hooks)
@@ -336,7 +336,7 @@ async def run_with_main(
 def _check_handlers(client: Client) -> None:
     isolated = [handler for handler in client.handlers.values() if handler.isolate]
     if isolated:
-        from jobmill.worker.isolate import check_isolatable
+        from jobmill.worker.isolate.parent import check_isolatable
 
         for handler in isolated:
             check_isolatable(handler)

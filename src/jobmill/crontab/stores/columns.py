@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from jobmill.crontab.job import Changes, CrontabJob
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 
 class Columns(Struct, frozen=True, kw_only=True):
@@ -45,12 +45,12 @@ class Columns(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, names: Container[str], table: str) -> None:
-        """Invalid where a column is not among these."""
+        """InvalidValue where a column is not among these."""
         for field in self.__struct_fields__:
             name = getattr(self, field)
             if name is not None and name not in names:
                 advice = "name the column" if field in ("id", "sleep_until") else "name it, or None where there is none"
-                raise Invalid(field, f"a column of {table}", name, advice)
+                raise InvalidValue(field, f"a column of {table}", name, advice)
 
     def fields(self, changes: Changes) -> dict[str, Any]:
         """What to set, by column."""
@@ -59,7 +59,7 @@ class Columns(Struct, frozen=True, kw_only=True):
             found[self.sleep_until] = changes.sleep_until
         if changes.auto_remove is not UNSET:
             if self.auto_remove is None:
-                raise Invalid("auto_remove", "nothing, for the table has no such column", changes.auto_remove)
+                raise InvalidValue("auto_remove", "nothing, for the table has no such column", changes.auto_remove)
             found[self.auto_remove] = changes.auto_remove
         return found
 
@@ -67,7 +67,7 @@ class Columns(Struct, frozen=True, kw_only=True):
 def quoted(name: object, field: str) -> str:
     """A name within SQL, whatever is in it."""
     if not isinstance(name, str) or not name or "\0" in name:
-        raise Invalid(field, "a name", name)
+        raise InvalidValue(field, "a name", name)
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -75,7 +75,7 @@ def quoted_table(table: object) -> str:
     """`table` or `schema.table`."""
     parts = table.split(".") if isinstance(table, str) else []
     if not 1 <= len(parts) <= 2 or not all(parts):
-        raise Invalid("table", "the name of a table, or schema.table", table)
+        raise InvalidValue("table", "the name of a table, or schema.table", table)
     return ".".join(quoted(part, "table") for part in parts)
 
 
@@ -84,6 +84,6 @@ def condition(where: object) -> str:
     if where is None:
         return ""
     if not isinstance(where, str) or not where.strip():
-        raise Invalid("where", "a condition in SQL, such as kind = 'mail'", where)
+        raise InvalidValue("where", "a condition in SQL, such as kind = 'mail'", where)
     # A comment at its end must not swallow the bracket.
     return f" AND ({where}\n)"

@@ -13,7 +13,7 @@ from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.interval import check_interval
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 
 class Document(msgspec.Struct, kw_only=True):
@@ -50,7 +50,7 @@ class MemoryCrontab:
         try:
             hash(id)
         except TypeError:
-            raise Invalid("id", "a value that can be the key of a dict", id) from None
+            raise InvalidValue("id", "a value that can be the key of a dict", id) from None
         self.documents[id] = Document(
             sleep_until=to_datetime(due), interval=interval, repeat_until=last, auto_remove=auto_remove, data=data
         )

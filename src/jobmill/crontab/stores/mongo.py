@@ -24,11 +24,11 @@ from pymongo.read_concern import ReadConcern
 
 from jobmill.core.durations import EPOCH, instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
-from jobmill.crontab.stores import reading
+from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.stores.doubts import Doubts
-from jobmill.crontab.stores.paths import Path
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.crontab.stores.field_paths import Path
+from jobmill.crontab.stores.uncertain_writes import Doubts
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo.link import BY_ID, is_away
 
 Document: TypeAlias = dict[str, Any]
@@ -77,7 +77,7 @@ class MongoCrontab:
         self._repeat_until = Path(repeat_until, "repeat_until")
         self._auto_remove = Path(auto_remove, "auto_remove")
         if condition is not None and not isinstance(condition, Mapping):
-            raise Invalid("condition", 'a filter such as {"kind": "mail"}', condition)
+            raise InvalidValue("condition", 'a filter such as {"kind": "mail"}', condition)
         self._condition = condition
         self._clock = clock or process_ms
         self._chance = chance
@@ -85,7 +85,7 @@ class MongoCrontab:
         self._single_turns = 0
         #: Several crontabs may share this store, and so its mark: one batch at a time.
         self._turn = asyncio.Lock()
-        #: Locked, but reading it back failed.
+        #: Locked, but rows it back failed.
         self._unread: _Batch | None = None
         self._doubts = Doubts(self._clock)
 
@@ -304,8 +304,8 @@ class MongoCrontab:
         return CrontabJob(
             id=found["_id"],
             sleep_until=_date(self._sleep_until.pick(found)) or EPOCH,
-            interval=reading.interval(self._interval.pick(found)),
-            repeat_until=reading.repeat_until(_date(until) or until),
+            interval=rows.interval(self._interval.pick(found)),
+            repeat_until=rows.repeat_until(_date(until) or until),
             auto_remove=bool(self._auto_remove.pick(found)),
             data=found,
             locked_until=locked_until,
@@ -313,13 +313,13 @@ class MongoCrontab:
 
     @contextlib.contextmanager
     def _told_apart(self) -> Iterator[None]:
-        """Errors of pymongo as StoreAway, when trying again later may work, or as StoreError."""
+        """Errors of pymongo as StoreUnavailable, when trying again later may work, or as StoreError."""
         try:
             yield
         except PyMongoError as error:
             where = f"MongoDB's collection {self._collection.full_name}"
             if is_away(error):
-                raise StoreAway(f"{where} cannot be used now: {error}") from error
+                raise StoreUnavailable(f"{where} cannot be used now: {error}") from error
             raise StoreError(f"{where}: {error}") from error
 
 
@@ -327,9 +327,9 @@ def _readable(collection: Any) -> AsyncCollection[Any]:
     """The collection, with dates of any year as something that can be read, and read where it is written."""
     if not isinstance(collection, AsyncCollection):
         advice = 'AsyncMongoClient(…)["database"]["collection"]; the blocking MongoClient and Motor do not do'
-        raise Invalid("collection", "a collection of pymongo's AsyncMongoClient", collection, advice)
+        raise InvalidValue("collection", "a collection of pymongo's AsyncMongoClient", collection, advice)
     if not collection.write_concern.acknowledged:
-        raise Invalid(
+        raise InvalidValue(
             "collection",
             "a write concern that is acknowledged",
             collection.write_concern,
@@ -352,8 +352,8 @@ def _date(value: Any) -> datetime | None:
     """A date of any year that MongoDB has, in those that Python has."""
     if isinstance(value, DatetimeMS):
         ms = int(value)
-        return EPOCH if ms < 0 else to_datetime(min(ms, reading.LAST_MS))
-    return reading.instant(value) if isinstance(value, datetime) else None
+        return EPOCH if ms < 0 else to_datetime(min(ms, rows.LAST_MS))
+    return rows.instant(value) if isinstance(value, datetime) else None
 
 
 def _ids(documents: Mapping[Any, Document]) -> Document:

@@ -13,12 +13,12 @@ from msgspec import UNSET
 
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
-from jobmill.crontab.stores import reading
+from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
-from jobmill.crontab.stores.doubts import Doubts
-from jobmill.errors import Invalid, StoreAway, StoreError
-from jobmill.stores.loops import PerLoop
+from jobmill.crontab.stores.uncertain_writes import Doubts
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.postgres.connections import translated
 
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
@@ -29,7 +29,7 @@ CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 1.5
 
-#: What reading a value raises that Python has no room for, such as the year 12000.
+#: What rows a value raises that Python has no room for, such as the year 12000.
 _UNREADABLE = (ValueError, ArithmeticError)
 _DATES, _DATE = ("sleep_until", "repeat_until"), "timestamp with time zone"
 _TYPES = """
@@ -57,7 +57,7 @@ class PostgresCrontab:
         clock: Callable[[], int] | None = None,
     ) -> None:
         if not isinstance(place, str | asyncpg.Pool):
-            raise Invalid("place", "postgresql://… or a pool of asyncpg", place, "await asyncpg.create_pool(…)")
+            raise InvalidValue("place", "postgresql://… or a pool of asyncpg", place, "await asyncpg.create_pool(…)")
         self._columns = Columns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )
@@ -228,7 +228,7 @@ class PostgresCrontab:
             raise said from error
 
     async def _checked(self, connection: Any) -> str:
-        """The type of the ids; Invalid where the table has not what it was said to have."""
+        """The type of the ids; InvalidValue where the table has not what it was said to have."""
         rows = await connection.fetch(_TYPES, self._table)
         types = {row["name"]: row["type"] for row in rows}
         modifiers = {row["name"]: row["modifier"] for row in rows}
@@ -237,17 +237,17 @@ class PostgresCrontab:
             name = getattr(self._columns, field)
             if name is not None and types[name] != _DATE:
                 advice = f"ALTER TABLE … ALTER COLUMN {quoted(name, field)} TYPE timestamptz"
-                raise Invalid(field, f"a column of type {_DATE}", types[name], advice)
+                raise InvalidValue(field, f"a column of type {_DATE}", types[name], advice)
         id_type = str(types[self._columns.id])
         if id_type.endswith("[]"):
-            raise Invalid("id", "a column that is no array", id_type, "name another that is unique")
+            raise InvalidValue("id", "a column that is no array", id_type, "name another that is unique")
         digits = modifiers[self._columns.sleep_until]
         self._step_ms = 10 ** (3 - digits) if 0 <= digits < 3 else 1
         return id_type
 
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, TimeoutError):
-            return StoreAway(f"PostgreSQL did not answer within {CALL_SECONDS:g} s")
+            return StoreUnavailable(f"PostgreSQL did not answer within {CALL_SECONDS:g} s")
         if isinstance(
             error, asyncpg.SyntaxOrAccessError
         ):  # about the user's table, which `jobmill migrate` does not make
@@ -294,5 +294,5 @@ def _fences(endings: Sequence[Ending]) -> tuple[list[Any], list[datetime]]:
 
 def _read(kind: str, value: Any) -> Any:
     if kind == "sleep_until":
-        return reading.instant(value)
-    return reading.interval(value) if kind == "interval" else reading.repeat_until(value)
+        return rows.instant(value)
+    return rows.interval(value) if kind == "interval" else rows.repeat_until(value)

@@ -18,10 +18,10 @@ from redis.exceptions import TimeoutError as LateError
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.interval import check_interval
 from jobmill.crontab.job import Changes, CrontabJob, Ending
-from jobmill.crontab.stores import reading
+from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.stores.doubts import Doubts
-from jobmill.errors import Invalid, StoreAway
+from jobmill.crontab.stores.uncertain_writes import Doubts
+from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Place
 from jobmill.stores.redis.replies import failure
@@ -55,13 +55,13 @@ class RedisCrontab:
 
     def __init__(self, place: str | Redis | RedisCluster, name: str, *, clock: Callable[[], int] | None = None) -> None:
         if not _is_text(name) or "{" in name or "}" in name:
-            raise Invalid("name", "a name without braces: they are put around it, for Redis Cluster", name)
+            raise InvalidValue("name", "a name without braces: they are put around it, for Redis Cluster", name)
         if isinstance(place, str):
             self._line: Line = Link(Place.read(place))
         elif isinstance(place, Redis | RedisCluster):
             self._line = _Given(place)
         else:
-            raise Invalid("place", "redis://… or a client of redis.asyncio", place)
+            raise InvalidValue("place", "redis://… or a client of redis.asyncio", place)
         self._set = f"{{{name}}}:sleep_until"
         self._prefix = f"{{{name}}}:document:"
         self._clock = clock or process_ms
@@ -152,11 +152,11 @@ class _Given:
         try:
             return await self._run(script, key, args)
         except (AwayError, LateError) as error:
-            raise StoreAway(f"Redis cannot be used now: {error}") from error
+            raise StoreUnavailable(f"Redis cannot be used now: {error}") from error
         except ResponseError as error:
             raise failure(str(error), "the client that was given") from error
         except RedisError as error:  # redis-py's own words for what a cluster says when nodes are lost
-            raise StoreAway(f"Redis cannot be used now: {error}") from error
+            raise StoreUnavailable(f"Redis cannot be used now: {error}") from error
 
     async def _run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
         run: Callable[..., Awaitable[Any]] = self._client.execute_command
@@ -173,7 +173,7 @@ class _Given:
 
 def _checked(id: object) -> str:
     if not _is_text(id):
-        raise Invalid("id", "a text that is not empty", id)
+        raise InvalidValue("id", "a text that is not empty", id)
     return str(id)
 
 
@@ -198,7 +198,7 @@ def _job(found: Sequence[Any], locked_until: datetime) -> CrontabJob:
     return CrontabJob(
         id=_id(found[0]),
         sleep_until=to_datetime(int(max(float(score), 0))),  # -inf is a score
-        interval=reading.interval(interval),
+        interval=rows.interval(interval),
         repeat_until=_until(repeat_until),
         auto_remove=auto_remove not in (None, "", "0"),
         data=_data(data),
@@ -220,7 +220,7 @@ def _until(text: str | None) -> Any:
         return None
     try:
         return to_datetime(int(text))
-    except ValueError:  # Invalid is one
+    except ValueError:  # InvalidValue is one
         return text
 
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar, get_args
 
 from jobmill.core.durations import EPOCH, instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
-from jobmill.crontab.stores import reading
+from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
 from jobmill.crontab.stores.thread import Thread
-from jobmill.errors import Invalid, StoreBusy, StoreError
+from jobmill.errors import InvalidValue, StoreBusy, StoreError
 from jobmill.stores.sqlite.connection import BUSY_SECONDS, begin, translated
 
 T = TypeVar("T")
@@ -48,9 +48,9 @@ class SqliteCrontab:
         clock: Callable[[], int] | None = None,
     ) -> None:
         if not _is_place(place):
-            raise Invalid("place", "the path of a file, or a sqlite3 connection", place)
+            raise InvalidValue("place", "the path of a file, or a sqlite3 connection", place)
         if dates not in get_args(Dates):
-            raise Invalid("dates", '"iso" or "ms"', dates)
+            raise InvalidValue("dates", '"iso" or "ms"', dates)
         self._columns = Columns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )
@@ -171,7 +171,7 @@ class SqliteCrontab:
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> list[str]:
-        """All columns; Invalid where the table has not what it was said to have, which SQLite would take for a text."""
+        """All columns; InvalidValue where the table lacks one that was named, which SQLite would read as a text."""
         cursor = connection.execute(f"SELECT * FROM {self._table} LIMIT 0")
         names = [column[0] for column in cursor.description]
         self._columns.check(names, self._table)
@@ -191,7 +191,7 @@ class SqliteCrontab:
         except sqlite3.Error as error:
             if isinstance(error, sqlite3.ProgrammingError) and "created in a thread" in str(error):
                 advice = "check_same_thread=False; or pass the path"
-                raise Invalid("place", "a connection that any thread may use", self._place, advice) from error
+                raise InvalidValue("place", "a connection that any thread may use", self._place, advice) from error
             raise translated(error, self._path) from error
 
     def _written(self, value: datetime | None) -> str | int | None:
@@ -203,11 +203,11 @@ class SqliteCrontab:
 
     def _read(self, kind: str, value: Any) -> Any:
         if kind in ("interval", "auto_remove"):
-            return reading.interval(value)
+            return rows.interval(value)
         if self._is_text:
-            found = reading.instant_of_text(value) if isinstance(value, str) else value
+            found = rows.instant_of_text(value) if isinstance(value, str) else value
         else:
-            found = to_datetime(max(value, 0)) if isinstance(value, int) and value <= reading.LAST_MS else value
+            found = to_datetime(max(value, 0)) if isinstance(value, int) and value <= rows.LAST_MS else value
         # SQLite reads a little more than Python does; that it was due is known.
         return EPOCH if kind == "sleep_until" and not isinstance(found, datetime) else found
 

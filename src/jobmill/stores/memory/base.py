@@ -8,10 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from jobmill.core import facts
-from jobmill.core.changes import LogLine
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, job_event
 from jobmill.core.job import Keep
+from jobmill.core.values import LogLine
 from jobmill.stores.memory.queue import QueueRecord
 from jobmill.stores.memory.shelf import Entry, Shelf
 
@@ -54,4 +53,4 @@ class Base:
     def _remove(self, entry: Entry, now_ms: int) -> None:
         self._shelf.remove(entry)
         self._logs.pop(entry.job.id, None)
-        self._tell(entry.job.queue, [facts.about(entry.job, "removed", now_ms)])
+        self._tell(entry.job.queue, [job_event(entry.job, "removed", now_ms)])

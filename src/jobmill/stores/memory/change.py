@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmill.core import facts
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Cancel,
-    Change,
-    Changed,
-    Filter,
-    Purged,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-)
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
+from jobmill.core.events import claim_events, job_event
 from jobmill.core.job import KEEP_FAILED, NULL
-from jobmill.core.summary import matches
+from jobmill.core.stats import matches
+from jobmill.core.values import Filter, Purged
 from jobmill.stores.memory.look import Looks
 from jobmill.stores.memory.shelf import Entry
 
@@ -60,13 +49,13 @@ class Changes(Looks):
             case Cancel():
                 entry.token = None
                 job = self._shelf.write(entry, state="cancelled", finished_ms=now_ms, updated_ms=now_ms)
-                self._tell(job.queue, [facts.about(job, "cancelled", now_ms)])
+                self._tell(job.queue, [job_event(job, "cancelled", now_ms)])
                 self._retain(entry, job.options.keep_failed or KEEP_FAILED, now_ms)
             case Requeue():
                 return self._requeue(entry, change, index, now_ms)
             case Reschedule():
                 self._shelf.write(entry, due_ms=change.due.resolve(now_ms), updated_ms=now_ms)
-            case Reprioritise():
+            case Reprioritize():
                 self._shelf.write(entry, priority=change.priority, updated_ms=now_ms)
             case Remove():
                 self._remove(entry, now_ms)
@@ -85,7 +74,7 @@ class Changes(Looks):
             started_ms=now_ms,
             updated_ms=now_ms,
         )
-        self._tell(job.queue, facts.of_claim(job, now_ms, lease_lost=False))
+        self._tell(job.queue, claim_events(job, now_ms, lease_lost=False))
 
     def _requeue(self, entry: Entry, change: Requeue, index: int, now_ms: int) -> str | None:
         job = entry.job
@@ -105,7 +94,7 @@ class Changes(Looks):
             progress=None,
             doomed=None,
         )
-        self._tell(job.queue, [facts.about(job, "enqueued", now_ms)])
+        self._tell(job.queue, [job_event(job, "enqueued", now_ms)])
         return None
 
     async def purge(self, limit: int = 1_000) -> Purged:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
-from jobmill.core.summary import by_queue_and_name, matches, stats
+from jobmill.core.stats import by_queue_and_name, matches, stats
+from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.memory.base import Base
 
 

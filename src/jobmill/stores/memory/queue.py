@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from jobmill.core.changes import QueueSettings
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
+from jobmill.core.values import QueueSettings
 
 
 class QueueRecord:

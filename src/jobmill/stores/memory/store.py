@@ -16,8 +16,10 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET, Raw, structs
 
-from jobmill.core import facts
-from jobmill.core.changes import (
+from jobmill.core.cursors import read_position
+from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
+from jobmill.core.job import LOG_LINES_KEPT, Job
+from jobmill.core.values import (
     Broken,
     Claim,
     Claimed,
@@ -32,10 +34,7 @@ from jobmill.core.changes import (
     Settled,
     Settlement,
 )
-from jobmill.core.cursors import read_position
-from jobmill.core.facts import Event
-from jobmill.core.job import LOG_LINES_KEPT, Job
-from jobmill.stores.ids import new_id
+from jobmill.stores.common.ids import new_id
 from jobmill.stores.memory.change import Changes
 from jobmill.stores.memory.queue import QueueRecord
 from jobmill.stores.memory.shelf import Entry
@@ -100,7 +99,7 @@ class MemoryStore(Changes):
             slot_ms=due_ms if new.recurrence else None,
         )
         self._shelf.add(job)
-        self._tell(job.queue, [facts.about(job, "enqueued", now_ms)])
+        self._tell(job.queue, [job_event(job, "enqueued", now_ms)])
         return Receipt(job.id, "created")
 
     def _owned(self, entry: Entry, new: NewJob, now_ms: int) -> Receipt:
@@ -138,7 +137,7 @@ class MemoryStore(Changes):
         if entry is None:
             return "lost"
         entry.token = None
-        told = facts.of_settlement(done, now_ms)
+        told = settlement_events(done, now_ms)
         recurrence = entry.job.recurrence
         if done.runs is not None and recurrence is not None and recurrence.revision != done.runs.revision:
             done = done.overtaken()
@@ -194,7 +193,7 @@ class MemoryStore(Changes):
             started_ms=now_ms,
             updated_ms=now_ms,
         )
-        self._tell(job.queue, facts.of_claim(job, now_ms, lease_lost=lost))
+        self._tell(job.queue, claim_events(job, now_ms, lease_lost=lost))
         lease = Lease(job.id, claim.token, job.queue, job.name, entry.lease_until_ms)
         try:
             msgspec.json.decode(job.payload_json)
@@ -244,7 +243,7 @@ class MemoryStore(Changes):
                 lines.extend(LogLine(now_ms, text) for text in report.lines)
                 if report.progress is not None:
                     job = self._shelf.write(entry, progress=report.progress, updated_ms=now_ms)
-                    self._tell(job.queue, [facts.of_progress(job, report.progress, now_ms)])
+                    self._tell(job.queue, [progress_event(job, report.progress, now_ms)])
             return lost
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:

@@ -10,21 +10,10 @@ from msgspec import Struct
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from jobmill.core import facts
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Cancel,
-    Change,
-    Changed,
-    Filter,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-)
-from jobmill.core.facts import Event
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
+from jobmill.core.events import Event, bare_job, claim_events, job_event
 from jobmill.core.job import KEEP_FAILED, Job
+from jobmill.core.values import Filter
 from jobmill.stores.mongo import documents
 from jobmill.stores.mongo.claiming import leased
 from jobmill.stores.mongo.documents import CLEAN, STATUS, keep_fields, slot_fields
@@ -163,14 +152,14 @@ def _told(job: Job, change: Change, now_ms: int) -> list[Event]:
     """What is told of a job that was changed."""
     match change:
         case Cancel():
-            return [facts.about(job, "cancelled", now_ms)]
+            return [job_event(job, "cancelled", now_ms)]
         case Requeue():
-            return [facts.about(facts.bare_job(job.id, job.name, job.queue, "waiting", 0), "enqueued", now_ms)]
+            return [job_event(bare_job(job.id, job.name, job.queue, "waiting", 0), "enqueued", now_ms)]
         case Remove():
-            return [facts.about(job, "removed", now_ms)]
+            return [job_event(job, "removed", now_ms)]
         case Seize():
-            seized = facts.bare_job(job.id, job.name, job.queue, "running", job.errors, change.worker)
-            return facts.of_claim(seized, now_ms, lease_lost=False)
+            seized = bare_job(job.id, job.name, job.queue, "running", job.errors, change.worker)
+            return claim_events(seized, now_ms, lease_lost=False)
     return []
 
 
@@ -192,7 +181,7 @@ def _written(one: One, change: Change, n: int, now_ms: int) -> Document:
             due_ms = change.due.resolve(now_ms)
             told, gone = slot_fields(due_ms if one.job.slot_ms is None else one.job.slot_ms, due_ms)
             return {"$set": {"nextRunAt": date(due_ms), **told}} | ({"$unset": gone} if gone else {})
-        case Reprioritise():
+        case Reprioritize():
             return {"$set": {"priority": -change.priority}}
         case Seize():
             return leased(change.worker, change.token, change.lease_ms, now_ms, is_lost=False)

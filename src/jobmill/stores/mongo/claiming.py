@@ -15,9 +15,8 @@ from bson import ObjectId
 from pymongo import ReturnDocument, UpdateMany
 from pymongo.errors import OperationFailure, PyMongoError
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claimed, Lease
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, claim_events
+from jobmill.core.values import Broken, Claimed, Lease
 from jobmill.stores.mongo import documents
 from jobmill.stores.mongo.base import ended, stale
 from jobmill.stores.mongo.documents import OURS, Unreadable
@@ -249,7 +248,7 @@ class Turn(Search):
         self._handed.add(job.id)
         self._rooms[lease.name] -= 1
         if self.is_told:
-            self.told += facts.of_claim(job, self._now_ms, lease_lost=is_lost)
+            self.told += claim_events(job, self._now_ms, lease_lost=is_lost)
 
 
 def _ids(some: Sequence[Document]) -> list[ObjectId]:

@@ -31,9 +31,9 @@ import msgspec
 from bson import ObjectId
 from msgspec import Raw
 
-from jobmill.core.changes import NewJob
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob
 from jobmill.stores.mongo.values import data_of, date, ms_of, payload_of
 
 STATUS: dict[State, str] = {

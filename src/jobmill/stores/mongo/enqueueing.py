@@ -11,10 +11,9 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
 from pymongo.errors import BulkWriteError
 
-from jobmill.core import facts
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.core.facts import Event
-from jobmill.errors import StoreAway
+from jobmill.core.events import Event, bare_job, job_event
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo import documents
 from jobmill.stores.mongo.documents import LIVE, slot_fields, stored_key
 from jobmill.stores.mongo.link import DUPLICATE_KEY, Collection, Document, told_apart
@@ -59,7 +58,7 @@ class Made(Struct, frozen=True):
 
 
 def made_of(new: NewJob, now_ms: int, home: str) -> Made:
-    """Invalid when MongoDB could not hold it."""
+    """InvalidValue when MongoDB could not hold it."""
     given = object_id(new.id)
     id = new_object_id() if given is None else given
     own_id = new.id if given is None else None
@@ -165,7 +164,7 @@ async def place(jobs: Collected, made: Made, now_ms: int, home: str) -> Receipt:
             return receipt
         if not await jobs.insert([made.packed]):
             return Receipt(made.new.id, "created")
-    raise StoreAway(f"the job {made.new.id} was refused again and again for others that were gone at once")
+    raise StoreUnavailable(f"the job {made.new.id} was refused again and again for others that were gone at once")
 
 
 async def standing(jobs: Collected, made: Made, now_ms: int, home: str) -> Receipt | None:
@@ -214,6 +213,6 @@ def enqueued(new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: in
     told: list[Event] = []
     for new, receipt in zip(new_jobs, receipts, strict=True):
         if receipt.created:
-            job = facts.bare_job(receipt.id, new.name, new.queue, "waiting", 0)
-            told.append(facts.about(job, "enqueued", now_ms))
+            job = bare_job(receipt.id, new.name, new.queue, "waiting", 0)
+            told.append(job_event(job, "enqueued", now_ms))
     return told

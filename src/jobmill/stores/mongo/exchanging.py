@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Sequence
 from msgspec import Struct, field
 from pymongo.errors import PyMongoError
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Settled, Settlement
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, settlement_events
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled, Settlement
 from jobmill.stores.mongo.claiming import Turn
 from jobmill.stores.mongo.feeds import UNKNOWN, Known
 from jobmill.stores.mongo.finding import NOTHING, Found
@@ -132,4 +131,4 @@ def _is_due(settlement: Settlement, now_ms: int) -> bool:
 def _told(settlements: Sequence[Settlement], settled: Sequence[Settled], now_ms: int) -> list[Event]:
     """What is told of settlements that were done."""
     done = [one for one, answer in zip(settlements, settled, strict=True) if answer == "done"]
-    return [event for one in done for event in facts.of_settlement(one, now_ms)]
+    return [event for one in done for event in settlement_events(one, now_ms)]

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 from pymongo import ReturnDocument
 
-from jobmill.core.changes import QueueSettings, RateLimit
 from jobmill.core.cursors import read_position
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
+from jobmill.core.values import QueueSettings, RateLimit
 from jobmill.stores.mongo.base import Base
 from jobmill.stores.mongo.link import Document, told_apart
 from jobmill.stores.mongo.values import payload_of

@@ -8,7 +8,7 @@ import time
 from bson import ObjectId
 from msgspec import Struct
 
-from jobmill.core.changes import Claim
+from jobmill.core.values import Claim
 from jobmill.stores.mongo import documents, indexes
 from jobmill.stores.mongo.base import ended, stale
 from jobmill.stores.mongo.link import Document

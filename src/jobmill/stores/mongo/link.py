@@ -22,8 +22,8 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from jobmill.errors import Invalid, StoreAway, StoreError
-from jobmill.stores.loops import PerLoop
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.mongo.places import Place
 from jobmill.stores.mongo.values import CODEC
 
@@ -68,7 +68,7 @@ class Connected:
                 **_defaults(place.address),
             )
         except (ConfigurationError, InvalidURI, ValueError, TypeError) as error:
-            raise Invalid("url", "options that pymongo has", place.url, str(error)) from error
+            raise InvalidValue("url", "options that pymongo has", place.url, str(error)) from error
         self.database: AsyncDatabase[Document] = self.client.get_database(
             place.database, codec_options=CODEC, write_concern=MAJORITY
         )
@@ -131,7 +131,7 @@ class Link:
 
 @contextlib.contextmanager
 def told_apart(place: Place) -> Iterator[None]:
-    """Errors of pymongo as StoreAway, when trying again later may work, or as StoreError."""
+    """Errors of pymongo as StoreUnavailable, when trying again later may work, or as StoreError."""
     try:
         yield
     except PyMongoError as error:
@@ -141,7 +141,7 @@ def told_apart(place: Place) -> Iterator[None]:
 def translated(error: PyMongoError, place: Place) -> StoreError:
     """An error of pymongo in our words."""
     if is_away(error):
-        return StoreAway(f"MongoDB at {place.url} cannot be used now: {_short(error)}")
+        return StoreUnavailable(f"MongoDB at {place.url} cannot be used now: {_short(error)}")
     return StoreError(f"MongoDB at {place.url}: {_short(error)}")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 from bson import ObjectId
 from bson.errors import InvalidId
 
-from jobmill.core.changes import Count, Filter, Page, Stats
 from jobmill.core.job import STATES, Job
-from jobmill.core.summary import by_queue_and_name, stats
-from jobmill.errors import Invalid
+from jobmill.core.stats import by_queue_and_name, stats
+from jobmill.core.values import Count, Filter, Page, Stats
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo.documents import FINAL, STATE, STATUS
 from jobmill.stores.mongo.link import Document, told_apart
 from jobmill.stores.mongo.reporting import Reports
@@ -133,4 +133,4 @@ def _read(cursor: str | None) -> tuple[bool, ObjectId | None]:
             raise InvalidId
         return cursor[0] == ">", ObjectId(cursor[1:])
     except InvalidId:
-        raise Invalid("cursor", "a cursor that a page of this store gave", cursor) from None
+        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor) from None

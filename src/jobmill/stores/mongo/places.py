@@ -12,7 +12,7 @@ from pymongo.uri_parser import split_options
 
 from jobmill.core.durations import to_ms
 from jobmill.core.limits import check_name, check_queue
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 COLLECTION = "monque_jobs"
 #: The queue that documents without one are in: Monque's, which knows no queues.
@@ -52,12 +52,12 @@ class Place(Struct, frozen=True, kw_only=True):
         try:
             parts = urlsplit(url)
         except ValueError:  # whose text would show all of it
-            raise Invalid("url", _FORM, without_password(url)) from None
+            raise InvalidValue("url", _FORM, without_password(url)) from None
         if parts.scheme not in ("mongodb", "mongodb+srv"):
-            raise Invalid("url", _FORM, without_password(url))
+            raise InvalidValue("url", _FORM, without_password(url))
         database = unquote(parts.path[1:])
         if not parts.netloc.rpartition("@")[2] or not database or _NOT_IN_DATABASES.search(database):
-            raise Invalid("url", _FORM, without_password(url), "the name of the database is part of it")
+            raise InvalidValue("url", _FORM, without_password(url), "the name of the database is part of it")
         ours, rest = _split_options(parts.query)
         query = f"?{urlencode(rest)}" if rest else ""
         _check_driver_options(query[1:], url)
@@ -99,7 +99,7 @@ def _split_options(query: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
     rest: list[tuple[str, str]] = []
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() in _DECIDED:
-            raise Invalid("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
+            raise InvalidValue("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
         if name in _OURS:
             ours[name] = value
         else:
@@ -113,12 +113,12 @@ def _check_driver_options(query: str, url: str) -> None:
         if query:
             split_options(query, validate=True, warn=False)
     except (PyMongoError, ValueError, TypeError) as error:
-        raise Invalid("url", "options that Jobmill or pymongo has", without_password(url), str(error)) from error
+        raise InvalidValue("url", "options that Jobmill or pymongo has", without_password(url), str(error)) from error
 
 
 def _collection(name: str) -> str:
     if "$" in name or name.startswith("system."):
-        raise Invalid("collection", 'a name without "$" that does not begin with "system."', name)
+        raise InvalidValue("collection", 'a name without "$" that does not begin with "system."', name)
     return check_name(name, "collection")
 
 
@@ -126,10 +126,10 @@ def _indexes(given: str) -> Indexes:
     for known in get_args(Indexes):
         if given == known:
             return known  # type: ignore[no-any-return]
-    raise Invalid("indexes", "monque, lean or none", given)
+    raise InvalidValue("indexes", "monque, lean or none", given)
 
 
 def _is_true(given: str, field: str) -> bool:
     if given not in ("true", "false"):
-        raise Invalid(field, "true or false", given)
+        raise InvalidValue(field, "true or false", given)
     return given == "true"

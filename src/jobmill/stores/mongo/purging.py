@@ -7,11 +7,11 @@ import logging
 from bson import ObjectId
 from pymongo.errors import DuplicateKeyError
 
-from jobmill.core import facts
-from jobmill.core.changes import Purged
+from jobmill.core.events import job_event
 from jobmill.core.job import Job
 from jobmill.core.recurrence import next_slot
-from jobmill.errors import Invalid
+from jobmill.core.values import Purged
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import documents, indexes
 from jobmill.stores.mongo.changing import Changes
 from jobmill.stores.mongo.documents import CLEAN, FINAL, STATE, slot_fields
@@ -104,7 +104,7 @@ class Purges(Changes):
         left = {one["_id"] async for one in self._here.jobs.find({"_id": {"$in": ids}}, {"_id": 1})}
         gone = [id for id in ids if id not in left]
         await self._here.logs.delete_many({"_id": {"$in": gone}})
-        told = [facts.about(self._job(past[id]), "removed", now_ms) for id in gone]
+        told = [job_event(self._job(past[id]), "removed", now_ms) for id in gone]
         if told:
             await self._tell(told, await self._known({event.queue for event in told}))
         return len(gone)
@@ -134,7 +134,7 @@ def _next_run(document: Document, job: Job, now_ms: int) -> Document:
     """What re-arms a job; where its recurrence is over, that it is."""
     try:
         slot_ms = next_slot(job.recurrence, job.slot_ms or job.due_ms, now_ms) if job.recurrence else None
-    except Invalid:
+    except InvalidValue:
         slot_ms = None
     if slot_ms is None:
         return {"$unset": {"jobmill.armed": ""}}

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from jobmill.core.changes import QueueChange, QueueSettings
+from jobmill.core.values import QueueChange, QueueSettings
 from jobmill.stores.mongo.feeds import UNKNOWN, Feeds, Known, known_of
 from jobmill.stores.mongo.link import Document, told_apart
 

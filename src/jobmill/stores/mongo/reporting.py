@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from bson import ObjectId
 from pymongo import UpdateMany, UpdateOne
 
-from jobmill.core import facts
-from jobmill.core.changes import Lease, LogLine, Report
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, progress_event
 from jobmill.core.job import LOG_LINES_KEPT
+from jobmill.core.values import Lease, LogLine, Report
 from jobmill.stores.mongo.documents import id_of
 from jobmill.stores.mongo.exchanging import Exchanges
 from jobmill.stores.mongo.link import BY_ID, Document, told_apart
@@ -88,7 +87,7 @@ class Reports(Exchanges):
                     progress = {"value": report.progress.value, "message": report.progress.message}
                     said = {"jobmill.progress": progress, "updatedAt": date(now_ms)}
                     writes.append(UpdateOne(one.guard(now_ms), {"$set": said}, hint=BY_ID))
-                    told.append(facts.of_progress(self._job(document), report.progress, now_ms))
+                    told.append(progress_event(self._job(document), report.progress, now_ms))
                 if report.lines:
                     logs.append(_logged(one.locator.id, report.lines, now_ms))
             if writes:

@@ -14,8 +14,8 @@ from msgspec import Struct
 from pymongo import UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from jobmill.core.changes import Lease, Refused, Settled, Settlement
 from jobmill.core.job import TRACEBACKS_KEPT, Job
+from jobmill.core.values import Lease, Refused, Settled, Settlement
 from jobmill.stores.mongo.documents import CLEAN, FINAL, OURS, STATUS, is_ours, keep_fields
 from jobmill.stores.mongo.enqueueing import Enqueues
 from jobmill.stores.mongo.link import BY_ID, DUPLICATE_KEY, TOO_LARGE, Document, is_away

@@ -19,7 +19,7 @@ from bson.raw_bson import RawBSONDocument
 
 from jobmill.core.durations import to_datetime
 from jobmill.core.payload import LEAST_INT
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 #: Milliseconds in and out, of any year; a text that is no UTF-8 is read all the same.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
@@ -51,17 +51,17 @@ def data_of(payload_json: bytes) -> Any:
 
 
 def packed(document: dict[str, Any]) -> RawBSONDocument:
-    """A document as it goes over the wire; Invalid when MongoDB could not hold it."""
+    """A document as it goes over the wire; InvalidValue when MongoDB could not hold it."""
     try:
         raw = bson.encode(document, codec_options=CODEC)
     except OverflowError:
         most = f"integers from {LEAST_INT} to {_MOST_INT} on MongoDB"
-        raise Invalid("payload", most, document["data"], "pass larger ones as text") from None
+        raise InvalidValue("payload", most, document["data"], "pass larger ones as text") from None
     except (InvalidDocument, ValueError) as error:
-        raise Invalid("payload", "what BSON can hold: no NUL in keys", document["data"], str(error)) from None
+        raise InvalidValue("payload", "what BSON can hold: no NUL in keys", document["data"], str(error)) from None
     if len(raw) > LARGEST:
         advice = "store the data elsewhere and pass a reference to it"
-        raise Invalid("payload", f"a job of at most {LARGEST} bytes of BSON on MongoDB", len(raw), advice)
+        raise InvalidValue("payload", f"a job of at most {LARGEST} bytes of BSON on MongoDB", len(raw), advice)
     return RawBSONDocument(raw, codec_options=_RAW)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from bson import ObjectId
 
-from jobmill.core.changes import NewJob
+from jobmill.core.values import NewJob
 from jobmill.stores.mongo import indexes
 from jobmill.stores.mongo.feeds import Known, known_of
 from jobmill.stores.mongo.floors import Floor, Floors

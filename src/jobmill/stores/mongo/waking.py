@@ -17,9 +17,9 @@ from typing import Any
 from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.errors import OperationFailure
 
-from jobmill.core.changes import Claim, NewJob
+from jobmill.core.values import Claim, NewJob
 from jobmill.errors import StoreError
-from jobmill.stores.loops import PerLoop
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.mongo.documents import queue_of
 from jobmill.stores.mongo.link import QUEUES, STANDALONE, Document, told_apart
 from jobmill.stores.mongo.purging import Purges

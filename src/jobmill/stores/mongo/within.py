@@ -14,8 +14,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.synchronous.client_session import ClientSession
 
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.errors import Invalid
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import InvalidValue
 from jobmill.stores.mongo.enqueueing import enqueued, made_of, standing
 from jobmill.stores.mongo.link import EVENTS, Document, told_apart
 from jobmill.stores.mongo.places import Place
@@ -108,14 +108,14 @@ class Within(Wakes):
 
     def _lend(self, session: Any) -> Lent | SyncLent:
         if not isinstance(session, AsyncClientSession | ClientSession):
-            raise Invalid("within", EXPECTED, session)
+            raise InvalidValue("within", EXPECTED, session)
         if session.has_ended:
-            raise Invalid("within", EXPECTED, session, "this one has ended")
+            raise InvalidValue("within", EXPECTED, session, "this one has ended")
         if not session.in_transaction:
             advice = "begin one: async with session.start_transaction(): …"
             if self._is_standalone:
                 advice = "this server is in no replica set: it has no transactions"
-            raise Invalid("within", EXPECTED, session, advice)
+            raise InvalidValue("within", EXPECTED, session, advice)
         if isinstance(session, ClientSession):
             return SyncLent(session, self._place)
         return Lent(session, self._place)

@@ -7,22 +7,10 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec import Struct
 
-from jobmill.core import facts
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Cancel,
-    Change,
-    Changed,
-    Filter,
-    Purged,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-)
-from jobmill.core.facts import Event, Fact
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
+from jobmill.core.events import Event, EventType, bare_job, claim_events, job_event
 from jobmill.core.job import State, keep_cancelled
+from jobmill.core.values import Filter, Purged
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.filters import Conditions
@@ -40,10 +28,10 @@ class Row(Struct, frozen=True):
     errors: int
     options: str | None
 
-    def event(self, fact: Fact, now_ms: int, *, state: State | None = None, errors: int | None = None) -> Event:
+    def event(self, fact: EventType, now_ms: int, *, state: State | None = None, errors: int | None = None) -> Event:
         """What is told of it."""
         errors = self.errors if errors is None else errors
-        return facts.about(facts.bare_job(self.id, self.name, self.queue, state or self.state, errors), fact, now_ms)
+        return job_event(bare_job(self.id, self.name, self.queue, state or self.state, errors), fact, now_ms)
 
 
 class Changing:
@@ -108,8 +96,8 @@ class Changing:
                 return await self._requeue(rows, wanted, refused)
             case Reschedule():
                 await self._write("reschedule", ids, self._now_ms, wanted.due.resolve(self._now_ms))
-            case Reprioritise():
-                await self._write("reprioritise", ids, self._now_ms, wanted.priority)
+            case Reprioritize():
+                await self._write("reprioritize", ids, self._now_ms, wanted.priority)
             case Remove():
                 return await self.remove(rows)
             case Seize():
@@ -141,8 +129,8 @@ class Changing:
         ids = [row.id for row in rows]
         until_ms = self._now_ms + wanted.lease_ms
         await self._write("seize", ids, self._now_ms, until_ms, wanted.token, wanted.worker)
-        jobs = [facts.bare_job(row.id, row.name, row.queue, "running", row.errors, wanted.worker) for row in rows]
-        return [event for job in jobs for event in facts.of_claim(job, self._now_ms, lease_lost=False)]
+        jobs = [bare_job(row.id, row.name, row.queue, "running", row.errors, wanted.worker) for row in rows]
+        return [event for job in jobs for event in claim_events(job, self._now_ms, lease_lost=False)]
 
     async def remove(self, rows: Sequence[Row], state: State | None = None) -> list[Event]:
         """Take jobs away, with their log lines."""

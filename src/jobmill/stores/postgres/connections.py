@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from jobmill.errors import JobmillError, SchemaTooOld, StoreAway, StoreBusy, StoreError
+from jobmill.errors import JobmillError, SchemaTooOld, StoreBusy, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -74,18 +74,20 @@ class Connections:
                 return await self._try(work)
         except Exception as error:
             said = self._late(seconds, has_room) if deadline.expired() else translated(error)
-            if self._closed and isinstance(said, StoreAway):
-                said = StoreAway(WAS_CLOSED)
+            if self._closed and isinstance(said, StoreUnavailable):
+                said = StoreUnavailable(WAS_CLOSED)
             if said is error:
                 raise
             raise said from error
 
-    def _late(self, seconds: float, has_room: bool) -> StoreAway:
+    def _late(self, seconds: float, has_room: bool) -> StoreUnavailable:
         if not has_room:
-            return StoreAway(f"all {self._size} connections were in use for {seconds:g} s; see pool=… in the URL")
+            return StoreUnavailable(
+                f"all {self._size} connections were in use for {seconds:g} s; see pool=… in the URL"
+            )
         # The others may have been silent for longer: finding out one by one would take as many deadlines.
         self._forget_idle()
-        return StoreAway(f"PostgreSQL did not answer within {seconds:g} s")
+        return StoreUnavailable(f"PostgreSQL did not answer within {seconds:g} s")
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         for tries in range(1, TRIES + 1):
@@ -124,7 +126,7 @@ class Connections:
                 return await self._new()
             except asyncpg.TooManyConnectionsError as error:
                 await self._wait_for_one_of_ours(error)
-        raise StoreAway(WAS_CLOSED)
+        raise StoreUnavailable(WAS_CLOSED)
 
     async def _wait_for_one_of_ours(self, error: asyncpg.TooManyConnectionsError) -> None:
         """The server has no more for us: with those that we have, or are about to have, we get on all the same."""
@@ -149,7 +151,7 @@ class Connections:
             raise
         if connecting.cancelled() or self._closed:
             _drop(connecting)
-            raise StoreAway(WAS_CLOSED)
+            raise StoreUnavailable(WAS_CLOSED)
         return connecting.result()
 
     def _give_back(self, connection: Connection, error: Exception | None = None) -> None:
@@ -280,12 +282,12 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, JobmillError):
         return error
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return StoreAway(f"this PostgreSQL server takes no writes now (a standby?): {error}")
+        return StoreUnavailable(f"this PostgreSQL server takes no writes now (a standby?): {error}")
     # Away, as far as a worker is concerned: it keeps what is finished, and tries again.
     if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)):
-        return StoreAway(f"PostgreSQL does not let us in: {error}")
+        return StoreUnavailable(f"PostgreSQL does not let us in: {error}")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return StoreAway(f"{error}; create it first (createdb, or CREATE DATABASE)")
+        return StoreUnavailable(f"{error}; create it first (createdb, or CREATE DATABASE)")
     if isinstance(error, _CLIENT):
         return StoreError(f"PostgreSQL cannot be used like this: {error}")
     if isinstance(error, asyncpg.DataError) or _is_unsendable(error):
@@ -293,7 +295,7 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, _AWAY):
         # The driver says what is only of interest to itself when a connection ends in the moment that it is used.
         said = "the connection is broken" if isinstance(error, asyncpg.InternalClientError) else str(error)
-        return StoreAway(f"PostgreSQL cannot be used now: {said or type(error).__name__}")
+        return StoreUnavailable(f"PostgreSQL cannot be used now: {said or type(error).__name__}")
     if isinstance(error, _NO_SCHEMA):
         return SchemaTooOld(f"{error}; run `jobmill migrate`")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):

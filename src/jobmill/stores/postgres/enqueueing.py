@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
 from jobmill.core.job import NO_OPTIONS
+from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreBusy
 
 _encode = msgspec.json.Encoder().encode

@@ -11,9 +11,8 @@ import asyncpg
 import msgspec
 from msgspec import structs
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Settled, Settlement
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, bare_job, claim_events, job_event, settlement_events
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Lease, Settled, Settlement
 from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.hints import Asked
@@ -101,10 +100,10 @@ class Batch:
         """What those that were done tell."""
         for id, one in self.sent.items():
             if id in self.done:
-                yield from facts.of_settlement(one, now_ms)
+                yield from settlement_events(one, now_ms)
                 if one.keep is not None and one.keep.at_once and one.state != "waiting":
-                    gone = facts.bare_job(id, one.lease.name, one.lease.queue, one.state, one.errors)
-                    yield facts.about(gone, "removed", now_ms)
+                    gone = bare_job(id, one.lease.name, one.lease.queue, one.state, one.errors)
+                    yield job_event(gone, "removed", now_ms)
 
 
 def _final(settlements: list[Settlement]) -> tuple[list[Any], ...]:
@@ -178,11 +177,11 @@ def _leased(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Broken:
         return Broken(lease, str(error))
 
 
-def claim_events(rows: Sequence[asyncpg.Record], worker: str, now_ms: int) -> Iterable[Event]:
+def _events_of_claim(rows: Sequence[asyncpg.Record], worker: str, now_ms: int) -> Iterable[Event]:
     """What claimed jobs tell."""
     for row in rows:
-        job = facts.bare_job(row[0], row[2], row[1], "running", row[8], worker)
-        yield from facts.of_claim(job, now_ms, lease_lost=row[12])
+        job = bare_job(row[0], row[2], row[1], "running", row[8], worker)
+        yield from claim_events(job, now_ms, lease_lost=row[12])
 
 
 def _rest(claim: Claim, rows: Sequence[asyncpg.Record]) -> Claim:
@@ -281,7 +280,7 @@ class Exchanging:
             now_ms: int = head[6]
             events = list(self._batch.events(now_ms))
             if self._claim is not None:
-                events += claim_events(rows, self._claim.worker, now_ms)
+                events += _events_of_claim(rows, self._claim.worker, now_ms)
             on = await tell(connection, self._statements, events)
         if events:
             self._office.told.learn({event.queue for event in events}, on)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from jobmill.core.cursors import read_position
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.statements import Statements, quoted
 

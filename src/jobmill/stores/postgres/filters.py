@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import Filter
 from jobmill.core.job import FINAL, LIVE, STATES, State
+from jobmill.core.values import Filter
 
 _CONDITIONS = {
     "queue": "jobs.queue = {}",

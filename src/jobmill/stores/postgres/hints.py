@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobmill.core.changes import Claim
+from jobmill.core.values import Claim
 
 Place = tuple[int, int]  # due_ms, seq
 

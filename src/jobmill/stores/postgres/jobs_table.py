@@ -7,7 +7,7 @@ import re
 import asyncpg
 from msgspec import Struct
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.connections import Connection, transaction
 from jobmill.stores.postgres.statements import Statements, check_schema, literal, quoted
 
@@ -67,7 +67,7 @@ async def _install(connection: Connection, statements: Statements, name: str, gi
     try:
         await connection.execute(_first(statements, name))
     except asyncpg.InvalidSchemaNameError as error:
-        raise Invalid("jobs_table", "a table in a schema that exists", name, str(error)) from error
+        raise InvalidValue("jobs_table", "a table in a schema that exists", name, str(error)) from error
     added: list[str] = await connection.fetchval(_shape(statements, name))
     await connection.execute(_triggers(statements, name))
     row = await connection.fetchrow(_adopt(statements))
@@ -106,10 +106,10 @@ def read_name(statements: Statements, table: str) -> str:
         if table[found.end() : at] != ".":
             break
     if not 1 <= len(parts) <= 2 or at != len(table) + 1:
-        raise Invalid("jobs_table", _EXPECTED, table)
+        raise InvalidValue("jobs_table", _EXPECTED, table)
     schema, name = parts if len(parts) == 2 else ("public", parts[0])
     if schema == statements.schema:
-        raise Invalid("jobs_table", f"a table outside of the schema {schema!r}, which is our own", table)
+        raise InvalidValue("jobs_table", f"a table outside of the schema {schema!r}, which is our own", table)
     for part in (schema, name):
         check_schema(part, "jobs_table")
     return f"{quoted(schema)}.{quoted(name)}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.job import STATES, Job
-from jobmill.core.summary import by_queue_and_name
-from jobmill.core.summary import stats as summary
-from jobmill.errors import Invalid
+from jobmill.core.stats import by_queue_and_name
+from jobmill.core.stats import stats as summary
+from jobmill.core.values import Count, Filter, LogLine, Page, Stats
+from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.filters import Conditions
 from jobmill.stores.postgres.rows import looked_at_all
@@ -48,7 +48,7 @@ def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:
     if cursor is None:
         return False, None
     if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
-        raise Invalid("cursor", "a cursor that a page of this store gave", cursor)
+        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
     return cursor[0] == ">", cursor[1:]
 
 

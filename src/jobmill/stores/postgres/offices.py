@@ -7,8 +7,8 @@ import math
 
 import asyncpg
 
-from jobmill.errors import StoreAway
-from jobmill.stores.loops import PerLoop
+from jobmill.errors import StoreUnavailable
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.postgres.connections import CONNECT_SECONDS, Connection, Connections, close
 from jobmill.stores.postgres.feeds import Told
 from jobmill.stores.postgres.hints import Hints
@@ -63,7 +63,7 @@ class Office:
             if connection is not None:
                 connection.terminate()
             if isinstance(error, TimeoutError):
-                raise StoreAway(f"PostgreSQL could not be reached within {CONNECT_SECONDS:g} s") from error
+                raise StoreUnavailable(f"PostgreSQL could not be reached within {CONNECT_SECONDS:g} s") from error
             raise
         return connection
 
@@ -75,7 +75,7 @@ class Office:
         if not self.spare.is_ready:
             try:
                 await self.spare.use(_nothing)
-            except StoreAway:
+            except StoreUnavailable:
                 if not otherwise_settles:
                     raise
                 return False

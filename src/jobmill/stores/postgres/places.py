@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from jobmill.core.limits import check_int
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 SCHEMA = "jobmill"
 POOL = 10
@@ -25,7 +25,7 @@ class Place(Struct, frozen=True, kw_only=True):
         """From `postgresql://user@host/database?schema=jobmill&pool=10`; other options are the driver's."""
         parts = urlsplit(url)
         if parts.scheme not in ("postgresql", "postgres"):
-            raise Invalid("url", "postgresql://user@host/database", _without_password(url))
+            raise InvalidValue("url", "postgresql://user@host/database", _without_password(url))
         rest: list[tuple[str, str]] = []
         for key, value in parse_qsl(parts.query, keep_blank_values=True):
             if key == "schema":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec import UNSET, structs
 
-from jobmill.core.changes import QueueChange, QueueSettings, RateLimit
+from jobmill.core.values import QueueChange, QueueSettings, RateLimit
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.statements import Statements
 

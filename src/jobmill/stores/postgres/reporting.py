@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmill.core import facts
-from jobmill.core.changes import Lease, Report
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, bare_job, progress_event
+from jobmill.core.values import Lease, Report
 from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.feeds import tell
 from jobmill.stores.postgres.statements import Statements, quoted
@@ -46,5 +45,5 @@ def _events(one: Report, errors: dict[str, int | None], now_ms: int) -> list[Eve
     failed = errors[one.lease.id]
     if one.progress is None or failed is None:
         return []
-    job = facts.bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", failed)
-    return [facts.of_progress(job, one.progress, now_ms)]
+    job = bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", failed)
+    return [progress_event(job, one.progress, now_ms)]

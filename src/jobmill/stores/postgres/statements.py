@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from jobmill.core.job import KEEP_FAILED, LOG_LINES_KEPT
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 HERE = Path(__file__).parent
 
@@ -84,7 +84,7 @@ def literal(text: str) -> str:
 def check_schema(schema: str, field: str = "schema") -> str:
     """The name of a schema (or table) that PostgreSQL takes as it is, and that is not one of its own."""
     if not schema or len(schema.encode()) > _LONGEST or "\x00" in schema or schema.lower().startswith("pg_"):
-        raise Invalid(field, f'a name of 1 to {_LONGEST} bytes that does not begin with "pg_"', schema)
+        raise InvalidValue(field, f'a name of 1 to {_LONGEST} bytes that does not begin with "pg_"', schema)
     if any(sign in "{}$'\\" or not sign.isprintable() for sign in schema):
-        raise Invalid(field, "a name without {, }, $, quotes, backslashes and control characters", schema)
+        raise InvalidValue(field, "a name without {, }, $, quotes, backslashes and control characters", schema)
     return schema

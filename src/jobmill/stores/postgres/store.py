@@ -6,9 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from jobmill.core.changes import (
-    Change,
-    Changed,
+from jobmill.core.changes import Change, Changed
+from jobmill.core.events import Event
+from jobmill.core.job import Job
+from jobmill.core.usage import Usage
+from jobmill.core.values import (
     Claim,
     Count,
     Exchanged,
@@ -25,10 +27,7 @@ from jobmill.core.changes import (
     Settlement,
     Stats,
 )
-from jobmill.core.facts import Event
-from jobmill.core.job import Job
-from jobmill.core.usage import Usage
-from jobmill.stores.ids import new_id
+from jobmill.stores.common.ids import new_id
 from jobmill.stores.postgres import jobs_table, looking, migrating, queues, reporting, roles
 from jobmill.stores.postgres.changing import Changing
 from jobmill.stores.postgres.connections import Connection, transaction
@@ -40,7 +39,7 @@ from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.stores.postgres.offices import Office, Offices
 from jobmill.stores.postgres.places import Place
 from jobmill.stores.postgres.statements import Statements, quoted
-from jobmill.stores.postgres.usage import keep_usage
+from jobmill.stores.postgres.usage import record_usage
 from jobmill.stores.postgres.within import enqueue_within
 
 T = TypeVar("T")
@@ -302,7 +301,7 @@ class PostgresStore:
 
     # ------------------------------------------------------------------------------------------------ usage
 
-    async def keep_usage(self, records: Sequence[Usage]) -> None:
-        """See KeepsUsage."""
+    async def record_usage(self, records: Sequence[Usage]) -> None:
+        """See RecordsUsage."""
         if records:
-            await self._use(lambda c: keep_usage(c, self._statements, records))
+            await self._use(lambda c: record_usage(c, self._statements, records))

@@ -1,4 +1,4 @@
-"""The verb keep_usage: what runs used, for whoever reads the table."""
+"""The verb record_usage: what runs used, for whoever reads the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobmill.stores.postgres.connections import Connection
 from jobmill.stores.postgres.statements import Statements
 
 
-async def keep_usage(connection: Connection, statements: Statements, records: Sequence[Usage]) -> None:
+async def record_usage(connection: Connection, statements: Statements, records: Sequence[Usage]) -> None:
     """Add records."""
     rows = [structs.astuple(record) for record in records]
     await connection.execute(statements("usage"), *(list(column) for column in zip(*rows, strict=True)))

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.postgres.connections import CONNECT_SECONDS, Connection, Connections, close
 from jobmill.stores.postgres.statements import Statements, quoted
 
@@ -245,7 +245,7 @@ class Waking:
             while not await _within(PROVE_AGAIN_SECONDS, ended):
                 # A connection that went silent (a host that vanished) is noticed by asking it again.
                 if not await self._prove(proven):
-                    raise StoreAway("it went silent")
+                    raise StoreUnavailable("it went silent")
         finally:
             await close(connection)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import asyncpg
 
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.errors import Invalid, SchemaTooOld, StoreError
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres.enqueueing import TYPES, Ask, Elsewhere, FeedIsOn, enqueue, events, is_one_call
 from jobmill.stores.postgres.feeds import encoded
 from jobmill.stores.postgres.statements import Statements, quoted
@@ -79,7 +79,7 @@ async def enqueue_within(
             return receipts
     except Elsewhere:
         advice = f"its schema {statements.schema!r} is another one, made at another time"
-        raise Invalid("within", "a connection to the database of the store", connection, advice) from None
+        raise InvalidValue("within", "a connection to the database of the store", connection, advice) from None
     except Exception as error:
         _explain(error, connection, statements, home)
         raise
@@ -126,7 +126,7 @@ def _explain(error: Exception, connection: Any, statements: Statements, home: in
         _refuse(connection, "an earlier statement has failed in it: roll it back first", error)
     if state in _NO_SCHEMA and home is not None:
         advice = f"this one has no schema {statements.schema!r}, or not ours: {_first_line(error)}"
-        raise Invalid("within", "a connection to the database of the store", connection, advice) from error
+        raise InvalidValue("within", "a connection to the database of the store", connection, advice) from error
     if state in _NO_SCHEMA:
         raise SchemaTooOld(f"{_first_line(error)}; is it the right database? If so run `jobmill migrate`") from error
     if state == _NOT_ALLOWED:
@@ -151,11 +151,11 @@ async def _lend(connection: Any) -> Lent:
         return Psycopg(connection)
     if "sqlalchemy" in packages and hasattr(connection, "execute"):
         return SQLAlchemy(await _connection_of(connection))
-    raise Invalid("within", EXPECTED, connection)
+    raise InvalidValue("within", EXPECTED, connection)
 
 
 def _refuse(connection: Any, advice: str, error: Exception | None = None) -> NoReturn:
-    raise Invalid("within", EXPECTED, connection, advice) from error
+    raise InvalidValue("within", EXPECTED, connection, advice) from error
 
 
 def _check_loop(driver: Any, given: Any) -> None:
@@ -260,7 +260,7 @@ async def _connection_of(given: Any) -> Any:
         if plain is None:
             _refuse(given, "this one was not begun: async with engine.begin() as connection: ...")
         if plain.dialect.name != "postgresql":
-            raise Invalid("within", f"{EXPECTED}, of PostgreSQL", given)
+            raise InvalidValue("within", f"{EXPECTED}, of PostgreSQL", given)
         if getattr(plain.connection.dbapi_connection, "autocommit", False):
             _refuse(given, "its isolation level is AUTOCOMMIT, in which there are none")
         _check_loop(plain.connection.driver_connection, given)

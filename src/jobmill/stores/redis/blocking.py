@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis.line import WAS_CLOSED, Line, pack
 from jobmill.stores.redis.places import Address
 from jobmill.stores.redis.replies import Moved
@@ -24,7 +24,7 @@ REDIRECTS = 5
 
 
 class Blocking:
-    """Pops markers, one call at a time. What breaks it raises StoreAway; the next call connects again, by its name.
+    """Pops markers, one call at a time. Raises StoreUnavailable when the connection breaks; the next call reconnects.
 
     Whoever takes a marker must claim or put it back. A call that is cancelled is ended at the server, and what it still
     brings is put back on the same connection: that is there exactly if a marker came over it.
@@ -59,12 +59,12 @@ class Blocking:
                 self._lines.note(moved)
             else:
                 return None if reply is None else (reply[1], float(reply[2]))
-        raise StoreAway(f"the slot of {key} moves between nodes of {self._lines.place.url}")
+        raise StoreUnavailable(f"the slot of {key} moves between nodes of {self._lines.place.url}")
 
     async def connect(self, key: str) -> Line:
         """Be connected to the server that has this key."""
         if self._is_closed():
-            raise StoreAway(WAS_CLOSED)
+            raise StoreUnavailable(WAS_CLOSED)
         address = await self._lines.where(key)
         if self._line is not None and (self._line.ended is not None or address != self._address):
             self._line.end("the key is elsewhere")
@@ -79,7 +79,7 @@ class Blocking:
             self._line, self._address = line, address
             if self._is_closed():  # meanwhile
                 line.end(WAS_CLOSED)
-                raise StoreAway(WAS_CLOSED)
+                raise StoreUnavailable(WAS_CLOSED)
         return self._line
 
     def _is_closed(self) -> bool:

@@ -8,19 +8,8 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Cancel,
-    Change,
-    Changed,
-    Filter,
-    Purged,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-)
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
+from jobmill.core.values import Filter, Purged
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.ids import local_id
@@ -81,7 +70,7 @@ class Changes(Looks):
                 ask["due"] = [due_ms + round((index + place) * change.step_ms) for place in range(len(ids))]
             case Reschedule():
                 ask["due"] = [change.due.resolve(now_ms)] * len(ids)
-            case Reprioritise():
+            case Reprioritize():
                 ask["priority"] = change.priority
             case Seize():
                 worker_json = text({"worker": change.worker})

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.line import Line, pack
 from jobmill.stores.redis.lines import Lines
 from jobmill.stores.redis.places import Address, Place, slot_of
@@ -51,7 +51,7 @@ class ClusterLines(Lines):
             await self._map()
             address = self._nodes.get(slot)
         if address is None:
-            raise StoreAway(f"no node of the cluster {self.place.url} serves the slot of {key} now")
+            raise StoreUnavailable(f"no node of the cluster {self.place.url} serves the slot of {key} now")
         return address
 
     async def primaries(self) -> Sequence[Address | None]:
@@ -64,7 +64,7 @@ class ClusterLines(Lines):
         """The line to a node; connected, if need be."""
         try:
             return await super().at(address)
-        except StoreAway:
+        except StoreUnavailable:
             self._is_stale = True
             raise
 
@@ -90,7 +90,7 @@ class ClusterLines(Lines):
                 return reply
             except Moved as again:
                 moved = again
-        raise StoreAway(f"a slot moves between nodes of the cluster {self.place.url}: {moved}")
+        raise StoreUnavailable(f"a slot moves between nodes of the cluster {self.place.url}: {moved}")
 
     # ------------------------------------------------------------------------------------------------ the map
 
@@ -104,13 +104,15 @@ class ClusterLines(Lines):
         addresses = list({*self._nodes.values(), *self.place.hosts})
         random.shuffle(addresses)
         addresses.sort(key=lambda address: self.ready(address) is None)
-        trouble: Exception = StoreAway(f"the cluster {self.place.url} could not be reached within {MAP_SECONDS:g} s")
+        trouble: Exception = StoreUnavailable(
+            f"the cluster {self.place.url} could not be reached within {MAP_SECONDS:g} s"
+        )
         try:
             async with asyncio.timeout(MAP_SECONDS):
                 for address in addresses:
                     try:
                         self._nodes = await self._ask(address)
-                    except StoreAway as error:
+                    except StoreUnavailable as error:
                         trouble = error
                     else:
                         self._is_stale = False

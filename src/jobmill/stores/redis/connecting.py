@@ -14,7 +14,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.line import Line
 from jobmill.stores.redis.places import Address, Place
 from jobmill.stores.redis.replies import failure
@@ -108,7 +108,7 @@ async def _primary(place: Place) -> Address:
     try:
         return Address(*await sentinel.discover_master(place.service))
     except MasterNotFoundError as error:
-        raise StoreAway(f"the sentinels of {place.url} know of no primary that works (a failover?)") from error
+        raise StoreUnavailable(f"the sentinels of {place.url} know of no primary that works (a failover?)") from error
     finally:
         for one in sentinel.sentinels:
             with contextlib.suppress(RedisError, OSError):
@@ -118,11 +118,11 @@ async def _primary(place: Place) -> Address:
 def _translated(error: RedisError | OSError, place: Place) -> StoreError:
     """An error of redis-py, which takes the code off what the server said."""
     if isinstance(error, TimeoutError):  # ours; redis-py has one of its own
-        return StoreAway(f"Redis at {place.url} could not be reached within {CONNECT_SECONDS:g} s")
+        return StoreUnavailable(f"Redis at {place.url} could not be reached within {CONNECT_SECONDS:g} s")
     if isinstance(error, AuthenticationError):
         return failure(f"{'WRONGPASS' if 'password' in place.options else 'NOAUTH'} {error}", place.url)
     if isinstance(error, NoPermissionError):
         return failure(f"NOPERM {error}", place.url)
     if isinstance(error, ResponseError):
         return failure(str(error), place.url)
-    return StoreAway(f"Redis at {place.url} cannot be reached: {error}")
+    return StoreUnavailable(f"Redis at {place.url} cannot be reached: {error}")

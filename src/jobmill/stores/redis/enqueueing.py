@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import structs
 
-from jobmill.core.changes import NewJob, Receipt
 from jobmill.core.job import NO_OPTIONS
+from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.redis import opts, scripts
 from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, Base, text
 from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_id, port_id, scheduler_id

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
-from jobmill.errors import Invalid, StoreError
+from jobmill.core.events import settlement_events
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
+from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.feeds import Feeds
@@ -61,7 +61,7 @@ class Exchanges(Wakes, Feeds):
                     self._works(queue, wanted.claim.worker)
                     await self._recover(queue, wanted, now_ms)
                 await self._exchange_queue(queue, settlements, places, settled, wanted, now_ms)
-            except (StoreError, Invalid) as error:
+            except (StoreError, InvalidValue) as error:
                 found[queue] = error
                 if any(settled[place] is None for place in places) or (len(found) == len(tried) and not claiming):
                     await self._give_back(claiming, now_ms)
@@ -152,7 +152,7 @@ class Exchanges(Wakes, Feeds):
             event
             for settlement, code in zip(done, codes, strict=True)
             if code == b"done"
-            for event in facts.of_settlement(settlement, now_ms)
+            for event in settlement_events(settlement, now_ms)
         ]
         await self.publish(told)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.changes import QueueSettings, RateLimit
-from jobmill.core.facts import Event
-from jobmill.errors import Invalid
+from jobmill.core.events import Event
+from jobmill.core.values import QueueSettings, RateLimit
+from jobmill.errors import InvalidValue
 from jobmill.stores.redis.base import Base
 from jobmill.stores.redis.hashes import fields
 from jobmill.stores.redis.ids import local_id, port_id
@@ -89,5 +89,5 @@ def _event(queue: str, id: bytes, h: dict[bytes, bytes]) -> Event:
 def _checked(after: str) -> str:
     ms, dash, seq = after.partition("-")
     if not (ms.isascii() and ms.isdecimal() and (not dash or (seq.isascii() and seq.isdecimal()))):
-        raise Invalid("after", "an after that this store gave", after)
+        raise InvalidValue("after", "an after that this store gave", after)
     return after

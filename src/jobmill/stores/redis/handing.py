@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claimed, Lease, Report, Settlement
+from jobmill.core.events import settlement_events
 from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
+from jobmill.core.values import Broken, Claimed, Lease, Report, Settlement
 from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, text
 from jobmill.stores.redis.ids import local_id
 
@@ -106,7 +106,7 @@ def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:
         ask["keep_run"] = {"age": RUNS_KEPT_MS}
         ask["slot"] = None if done.rearm is None else done.rearm.slot_ms
     if told:
-        ask["facts"] = [(f.type, f.attempt, text(f.data)) for f in facts.of_settlement(done, now_ms)]
+        ask["facts"] = [(f.type, f.attempt, text(f.data)) for f in settlement_events(done, now_ms)]
     return ask
 
 

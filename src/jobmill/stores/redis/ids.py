@@ -7,7 +7,7 @@ keeps one id from run to run, `queue:repeat:<scheduler>`, while each run is a jo
 
 from __future__ import annotations
 
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 RUN = "repeat:"
 
@@ -34,7 +34,7 @@ _OWN_KEYS = frozenset(
 def check_no_own_key(id: str) -> None:
     """Refuse an id, as BullMQ calls it in its queue, whose key is not a job's."""
     if id in _OWN_KEYS:
-        raise Invalid("id", "an id that is not the name of a key of BullMQ's", id, "prefix it, such as job-" + id)
+        raise InvalidValue("id", "an id that is not the name of a key of BullMQ's", id, "prefix it, such as job-" + id)
 
 
 def port_id(queue: str, id: str, ours: bool, *, is_latest: bool = True) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import hiredis
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.replies import code_of, failure
 
 # Shorter than the default lease, longer than any verb takes on a healthy server.
@@ -67,7 +67,7 @@ class Line(asyncio.Protocol):
         A reply that is not there in so many seconds (default: CALL_SECONDS) ends the line.
         """
         if self.ended is not None:
-            raise StoreAway(self.ended)
+            raise StoreUnavailable(self.ended)
         if seconds is None:
             seconds = CALL_SECONDS
         future = self._loop.create_future()
@@ -149,7 +149,7 @@ class Line(asyncio.Protocol):
             self._lost.set_result(None)
 
     def end(self, why: str) -> None:
-        """Break off: whoever waits for a reply gets StoreAway, and so does everybody who comes later."""
+        """Break off: whoever waits for a reply gets StoreUnavailable, and so does everybody who comes later."""
         self.ended = self.ended or why
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -158,7 +158,7 @@ class Line(asyncio.Protocol):
         while self._awaited:
             future = self._awaited.popleft()[0]
             if not future.done():
-                future.set_exception(StoreAway(self.ended))
+                future.set_exception(StoreUnavailable(self.ended))
 
     async def lost(self) -> None:
         """Wait until the connection is gone."""

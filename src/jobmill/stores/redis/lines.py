@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.blocking import Blocking
 from jobmill.stores.redis.connecting import connect
 from jobmill.stores.redis.line import WAS_CLOSED, Line
@@ -85,12 +85,12 @@ class Lines:
         attempt: asyncio.Task[T] | None = self._attempts.get(what)
         if attempt is None:
             if self._closed:
-                raise StoreAway(WAS_CLOSED)
+                raise StoreUnavailable(WAS_CLOSED)
             attempt = self._attempts[what] = asyncio.get_running_loop().create_task(make())
             attempt.add_done_callback(lambda done: self._forget(what, done))
         await asyncio.wait([attempt])
         if attempt.cancelled():
-            raise StoreAway(WAS_CLOSED)
+            raise StoreUnavailable(WAS_CLOSED)
         error = attempt.exception()
         if isinstance(error, StoreError):
             # To each an error of its own.

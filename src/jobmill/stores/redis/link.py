@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmill.errors import StoreError
-from jobmill.stores.loops import PerLoop
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.redis.blocking import Blocking
 from jobmill.stores.redis.cluster import ClusterLines
 from jobmill.stores.redis.line import Word, pack
@@ -20,7 +20,7 @@ from jobmill.stores.redis.script import Script
 class Link:
     """Commands to the servers of a place, from any event loop. Replies come as they are: bytes, undecoded.
 
-    StoreAway when the server cannot be used now: nobody knows whether it has done what it was asked. StoreError when it
+    StoreUnavailable when the server cannot be used now: whether it executed the command is unknown. StoreError when it
     refuses.
     """
 

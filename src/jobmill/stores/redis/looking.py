@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job, State
-from jobmill.core.summary import by_queue_and_name, matches, stats
+from jobmill.core.stats import by_queue_and_name, matches, stats
+from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.exchanging import Exchanges
 from jobmill.stores.redis.hashes import fields, job_of

@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from jobmill.core.changes import Filter, Requeue, Reschedule, after
+from jobmill.core.changes import Requeue, Reschedule
 from jobmill.core.job import State
 from jobmill.core.limits import check_id, check_int, check_name, check_priority, check_queue
 from jobmill.core.recurrence import first_slot, recurrence
-from jobmill.errors import Invalid
+from jobmill.core.values import Filter, after
+from jobmill.errors import InvalidValue
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.base import MOST_A_CALL, text
 from jobmill.stores.redis.ids import check_no_own_key
@@ -71,7 +72,7 @@ class Queue:
 
     def __init__(self, store: RedisStore, name: str) -> None:
         if not isinstance(store, RedisStore):
-            raise Invalid("store", "a Redis store, such as jobmill.connect('redis://…').store", store)
+            raise InvalidValue("store", "a Redis store, such as jobmill.connect('redis://…').store", store)
         store._place.check_queue(check_queue(name))
         self._store = store
         self.name = name
@@ -110,9 +111,9 @@ class Queue:
         """Make or change a job scheduler; the id of its next job, None when it has come to its end."""
         now_ms = self._store.now()
         if (every is None) == (pattern is None):
-            raise Invalid("pattern", "either pattern or every", pattern if every is None else every)
+            raise InvalidValue("pattern", "either pattern or every", pattern if every is None else every)
         if immediately and start_ms is not None:
-            raise Invalid("immediately", "immediately or start_ms, not both", immediately)
+            raise InvalidValue("immediately", "immediately or start_ms, not both", immediately)
         if end_ms is not None and end_ms <= now_ms:
             return None
         slot = None
@@ -147,7 +148,7 @@ class Queue:
     async def clean(self, grace_ms: int, limit: int = 0, place: Place = "completed") -> list[str]:
         """Remove jobs of one place that are older than `grace_ms`; their ids."""
         if place not in _PLACES:
-            raise Invalid("place", "one of " + ", ".join(_PLACES), place)
+            raise InvalidValue("place", "one of " + ", ".join(_PLACES), place)
         now_ms = self._store.now()
         before = now_ms - check_int(grace_ms, "grace_ms", 0)
         removed: list[str] = []
@@ -196,7 +197,7 @@ def _added(job: Add, now_ms: int) -> tuple[Any, ...]:
     if job.job_id is not None:
         check_no_own_key(check_id(job.job_id))
     if job.deduplication is not None and not isinstance(job.deduplication, Deduplication):
-        raise Invalid("deduplication", "a jobmill.bullmq.Deduplication", job.deduplication)
+        raise InvalidValue("deduplication", "a jobmill.bullmq.Deduplication", job.deduplication)
     opts: dict[str, Any] = {
         "attempts": 0 if job.attempts is None else check_int(job.attempts, "attempts", 0),
         **job.opts,
@@ -220,5 +221,5 @@ def _added(job: Add, now_ms: int) -> tuple[Any, ...]:
 
 def _scheduler(id: str) -> str:
     if not id or ":" in id:
-        raise Invalid("id", 'a scheduler id without ":"', id)
+        raise InvalidValue("id", 'a scheduler id without ":"', id)
     return id

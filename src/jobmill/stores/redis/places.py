@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from jobmill.core.limits import check_name
-from jobmill.errors import Invalid
+from jobmill.errors import InvalidValue
 
 PREFIX = "bull"
 LAYOUTS = ("6", "5")
@@ -79,9 +79,9 @@ class Place(Struct, frozen=True, kw_only=True):
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise Invalid("url", _FORMS["single"], without_password(url), str(error)) from error
+            raise InvalidValue("url", _FORMS["single"], without_password(url), str(error)) from error
         if parts.scheme not in _KINDS:
-            raise Invalid("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_password(url))
+            raise InvalidValue("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_password(url))
         kind = _KINDS[parts.scheme]
         ours, rest = _split_options(parts)
         credentials, at, netloc = parts.netloc.rpartition("@")
@@ -89,11 +89,11 @@ class Place(Struct, frozen=True, kw_only=True):
         service, path = _split_path(kind, parts, url)
         sentinel_options = {name: rest.pop(f"sentinel_{name}") for name in _SENTINEL if f"sentinel_{name}" in rest}
         if sentinel_options and kind != "sentinel":
-            raise Invalid("url", "sentinel_… with redis+sentinel:// only", without_password(url))
+            raise InvalidValue("url", "sentinel_… with redis+sentinel:// only", without_password(url))
         scheme = parts.scheme.partition("+")[0]
         options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(rest)}", url)
         if kind == "cluster" and options["db"]:
-            raise Invalid("url", _FORMS[kind], f"db={options['db']}")
+            raise InvalidValue("url", _FORMS[kind], f"db={options['db']}")
         user = unquote(credentials.partition(":")[0])
         if scheme == "unix":
             shown = f"{path}, db {options['db']}"
@@ -120,7 +120,7 @@ class Place(Struct, frozen=True, kw_only=True):
         """Refuse a queue whose keys would be spread over the nodes of a cluster."""
         # Only what is between the first brace and the next closing one counts.
         if self.kind == "cluster" and not _TAG.fullmatch(f"{self.prefix}:{queue}"):
-            raise Invalid(
+            raise InvalidValue(
                 "queue",
                 "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
                 queue,
@@ -151,7 +151,7 @@ def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
     rest: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name in _DECIDED:
-            raise Invalid("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
+            raise InvalidValue("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
         (ours if name in ("prefix", "layout") else rest)[name] = value
     return ours, rest
 
@@ -159,7 +159,7 @@ def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
 def _layout(ours: dict[str, str]) -> int:
     layout = ours.get("layout", LAYOUTS[0])
     if layout not in LAYOUTS:
-        raise Invalid("layout", "6, or 5 for queues that BullMQ 5 works as well", layout)
+        raise InvalidValue("layout", "6, or 5 for queues that BullMQ 5 works as well", layout)
     return int(layout)
 
 
@@ -169,10 +169,12 @@ def _hosts(kind: Kind, netloc: str, url: str) -> tuple[Address, ...]:
         match = _HOST.fullmatch(text)
         port = int(match[2] or _PORTS[kind]) if match else 0
         if match is None or not 0 < port < 65_536:
-            raise Invalid("url", _FORMS[kind], without_password(url))
+            raise InvalidValue("url", _FORMS[kind], without_password(url))
         found.append(Address(match[1].strip("[]") or "localhost", port))
     if kind == "single" and len(found) > 1:
-        raise Invalid("url", _FORMS[kind], without_password(url), "several: redis+sentinel://… or redis+cluster://…")
+        raise InvalidValue(
+            "url", _FORMS[kind], without_password(url), "several: redis+sentinel://… or redis+cluster://…"
+        )
     return tuple(found)
 
 
@@ -180,7 +182,7 @@ def _split_path(kind: Kind, parts: SplitResult, url: str) -> tuple[str, str]:
     """The service of sentinels, and what redis-py reads the database or the socket from."""
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
-            raise Invalid("url", _FORMS[kind], without_password(url))
+            raise InvalidValue("url", _FORMS[kind], without_password(url))
         return "", parts.path
     names = [unquote(name) for name in parts.path.split("/")[1:]]
     if names and names[-1] == "":
@@ -188,7 +190,7 @@ def _split_path(kind: Kind, parts: SplitResult, url: str) -> tuple[str, str]:
     service = names.pop(0) if kind == "sentinel" and names else ""
     db = names.pop(0) if kind != "cluster" and names else "0"
     if names or (kind == "sentinel" and not service) or not (db.isascii() and db.isdigit()):
-        raise Invalid("url", _FORMS[kind], without_password(url))
+        raise InvalidValue("url", _FORMS[kind], without_password(url))
     return service, f"/{db}"
 
 
@@ -198,5 +200,7 @@ def _options(url: str, whole: str) -> dict[str, Any]:
         options: dict[str, Any] = {"db": 0, "connection_class": Connection, **parse_url(url)}
         options["connection_class"](**{name: value for name, value in options.items() if name != "connection_class"})
     except (TypeError, ValueError, RedisError) as error:
-        raise Invalid("url", "options that redis-py's connections have", without_password(whole), str(error)) from error
+        raise InvalidValue(
+            "url", "options that redis-py's connections have", without_password(whole), str(error)
+        ) from error
     return options

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from jobmill.core.changes import QueueChange, QueueSettings
+from jobmill.core.values import QueueChange, QueueSettings
 from jobmill.stores.redis import scripts
 from jobmill.stores.redis.changing import Changes
 from jobmill.stores.redis.feeds import settings_of

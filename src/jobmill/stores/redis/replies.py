@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jobmill.errors import StoreAway, StoreError
+from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.places import Address
 
 
@@ -69,7 +69,7 @@ def failure(said: str, url: str, host: str = "") -> StoreError:
     if code in ("MOVED", "ASK"):
         return _moved(said, host)
     if code in _AWAY:
-        return StoreAway(f"Redis at {url} cannot be used now: {_AWAY[code]}; it said: {said}")
+        return StoreUnavailable(f"Redis at {url} cannot be used now: {_AWAY[code]}; it said: {said}")
     if code in _ERRORS:
         return StoreError(f"Redis at {url}: {_ERRORS[code]}; it said: {said}")
     return StoreError(f"Redis at {url} said: {said}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from jobmill.errors import StoreError
-from jobmill.stores.ids import new_id
+from jobmill.stores.common.ids import new_id
 from jobmill.stores.redis.enqueueing import Enqueues
 from jobmill.stores.redis.queues import Queues
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from jobmill.errors import Invalid, StoreAway, StoreError
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 
 log = logging.getLogger("jobmill")
 
@@ -15,7 +15,7 @@ ERROR_MS = 5_000
 # A name that cannot be used here never will be.
 NEVER_MS = 2**53
 
-Trouble = StoreError | Invalid
+Trouble = StoreError | InvalidValue
 
 
 class Troubles:
@@ -50,6 +50,6 @@ class Troubles:
 
 
 def _until_ms(error: Trouble, now_ms: int) -> int:
-    if isinstance(error, Invalid):
+    if isinstance(error, InvalidValue):
         return NEVER_MS
-    return now_ms + (AWAY_MS if isinstance(error, StoreAway) else ERROR_MS)
+    return now_ms + (AWAY_MS if isinstance(error, StoreUnavailable) else ERROR_MS)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from jobmill.errors import StoreError
-from jobmill.stores.loops import PerLoop
+from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.redis.base import Base
 from jobmill.stores.redis.blocking import Blocking
 from jobmill.stores.redis.link import Link

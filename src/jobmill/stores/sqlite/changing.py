@@ -1,4 +1,4 @@
-"""The verb change: cancel, requeue, reschedule, reprioritise, remove and seize without a lease."""
+"""The verb change: cancel, requeue, reschedule, reprioritize, remove and seize without a lease."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmill.core import facts
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    Cancel,
-    Change,
-    Changed,
-    Filter,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-)
-from jobmill.core.facts import Fact
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
+from jobmill.core.events import EventType, bare_job, claim_events, job_event
 from jobmill.core.job import State, keep_cancelled
+from jobmill.core.values import Filter
 from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.statements import sql
@@ -81,8 +70,8 @@ def _change_one(step: Step, row: Row, wanted: Change, index: int) -> str | None:
             return _requeue(step, row, wanted, index)
         case Reschedule():
             step.write("reschedule", (seq, step.now_ms, wanted.due.resolve(step.now_ms)))
-        case Reprioritise():
-            step.write("reprioritise", (seq, step.now_ms, wanted.priority))
+        case Reprioritize():
+            step.write("reprioritize", (seq, step.now_ms, wanted.priority))
         case Remove():
             remove(step, [row])
         case Seize():
@@ -101,8 +90,8 @@ def _cancel(step: Step, row: Row) -> None:
 def _seize(step: Step, row: Row, wanted: Seize) -> None:
     seq, id, name, queue, _, errors, _ = row
     step.write("seize", (seq, step.now_ms, wanted.token, step.now_ms + wanted.lease_ms, wanted.worker))
-    job = facts.bare_job(id, name, queue, "running", errors, wanted.worker)
-    tell(step, queue, lambda: facts.of_claim(job, step.now_ms, lease_lost=False))
+    job = bare_job(id, name, queue, "running", errors, wanted.worker)
+    tell(step, queue, lambda: claim_events(job, step.now_ms, lease_lost=False))
 
 
 def _requeue(step: Step, row: Row, wanted: Requeue, index: int) -> str | None:
@@ -125,6 +114,6 @@ def remove(step: Step, rows: Sequence[Row]) -> None:
             _tell(step, row, "removed", row[4])
 
 
-def _tell(step: Step, row: Row, fact: Fact, state: State) -> None:
+def _tell(step: Step, row: Row, fact: EventType, state: State) -> None:
     _, id, name, queue, _, errors, _ = row
-    tell(step, queue, lambda: [facts.about(facts.bare_job(id, name, queue, state, errors), fact, step.now_ms)])
+    tell(step, queue, lambda: [job_event(bare_job(id, name, queue, state, errors), fact, step.now_ms)])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobmill.core import facts
-from jobmill.core.changes import Broken, Claim, Claimed, Lease
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, bare_job, claim_events
+from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.sqlite.queues import Queue, tell, use_window
 from jobmill.stores.sqlite.rows import read, read_one
 from jobmill.stores.sqlite.step import Step
@@ -127,10 +126,10 @@ def _one(step: Step, token: str, until_ms: int, seq: int) -> Claimed | Broken:
 def _events(claimed: Claimed | Broken, wish: Claim, lost_seqs: set[int], now_ms: int) -> list[Event]:
     lease = claimed.lease
     if isinstance(claimed, Broken):
-        job = facts.bare_job(lease.id, lease.name, lease.queue, "running", 0, wish.worker)
+        job = bare_job(lease.id, lease.name, lease.queue, "running", 0, wish.worker)
     else:
         job = claimed.job
-    return facts.of_claim(job, now_ms, lease_lost=lease.locator in lost_seqs)
+    return claim_events(job, now_ms, lease_lost=lease.locator in lost_seqs)
 
 
 # ---------------------------------------------------------------------------------------------------- when next

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobmill.errors import JobmillError, StoreAway, StoreBusy, StoreError
+from jobmill.errors import JobmillError, StoreBusy, StoreError, StoreUnavailable
 
 # UPDATE … FROM.
 OLDEST = (3, 33, 0)
@@ -88,7 +88,7 @@ def translated(error: BaseException, path: Path) -> BaseException:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreBusy(f"another connection holds the lock of {path}: {error}")
     if name.startswith(_AWAY):
-        return StoreAway(f"cannot use {path} now: {error}{_hint(name, path)}")
+        return StoreUnavailable(f"cannot use {path} now: {error}{_hint(name, path)}")
     if name == "SQLITE_NOTADB":
         return StoreError(f"{path} is not a SQLite database; choose another file")
     if name.startswith("SQLITE_CORRUPT"):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.step import Step
 

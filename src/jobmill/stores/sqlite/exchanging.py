@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmill.core.changes import Broken, Claim, Claimed, Exchanged, Settled, Settlement
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled, Settlement
 from jobmill.stores.sqlite.claiming import claim
 from jobmill.stores.sqlite.settling import locate, settle
 from jobmill.stores.sqlite.step import Step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmill.core.changes import Filter
 from jobmill.core.job import STATES, State
+from jobmill.core.values import Filter
 
 _CONDITIONS = {
     "queue": "jobs.queue = ?",

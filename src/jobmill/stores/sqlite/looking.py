@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.changes import Count, Filter, LogLine, Page, Stats
 from jobmill.core.cursors import MOST, newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
-from jobmill.core.summary import by_queue_and_name
-from jobmill.core.summary import stats as summary
+from jobmill.core.stats import by_queue_and_name
+from jobmill.core.stats import stats as summary
+from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.sqlite.filters import conditions, wanted_states
 from jobmill.stores.sqlite.rows import read_all
 from jobmill.stores.sqlite.statements import sql

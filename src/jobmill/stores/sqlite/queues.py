@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from jobmill.core.changes import QueueChange, QueueSettings, RateLimit
 from jobmill.core.cursors import read_position
-from jobmill.core.facts import Event
+from jobmill.core.events import Event
+from jobmill.core.values import QueueChange, QueueSettings, RateLimit
 
 if TYPE_CHECKING:
     from jobmill.stores.sqlite.step import Step

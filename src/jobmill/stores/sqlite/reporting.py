@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmill.core import facts
-from jobmill.core.changes import Lease, Report
+from jobmill.core.events import bare_job, progress_event
 from jobmill.core.job import LOG_LINES_KEPT, Progress
+from jobmill.core.values import Lease, Report
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.settling import held, locate
 from jobmill.stores.sqlite.step import Step
@@ -50,5 +50,5 @@ def _progress(step: Step, seq: int, lease: Lease, progress: Progress | None) -> 
     step.write("progress", (seq, step.now_ms, _encode(progress).decode()))
     if step.queues.feeds(step, lease.queue):
         (errors,) = step.row("errors_of", (seq,))
-        job = facts.bare_job(lease.id, lease.name, lease.queue, "running", errors)
-        tell(step, lease.queue, lambda: [facts.of_progress(job, progress, step.now_ms)])
+        job = bare_job(lease.id, lease.name, lease.queue, "running", errors)
+        tell(step, lease.queue, lambda: [progress_event(job, progress, step.now_ms)])

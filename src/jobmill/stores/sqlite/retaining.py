@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import Purged
+from jobmill.core.values import Purged
 from jobmill.stores.sqlite.changing import Row, remove
 from jobmill.stores.sqlite.step import Step
 

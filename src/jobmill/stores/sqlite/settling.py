@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from jobmill.core import facts
-from jobmill.core.changes import Lease, Settled, Settlement
-from jobmill.core.facts import Event
+from jobmill.core.events import Event, bare_job, job_event, settlement_events
 from jobmill.core.job import Job
+from jobmill.core.values import Lease, Settled, Settlement
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.statements import batches, flat, sql_rows
 from jobmill.stores.sqlite.step import Step, TakeCare
@@ -155,13 +154,13 @@ def _events_of_all(settlements: Sequence[Settlement], now_ms: int) -> list[Event
 
 
 def _events(done: Settlement, now_ms: int) -> list[Event]:
-    told = facts.of_settlement(done, now_ms)
+    told = settlement_events(done, now_ms)
     if done.keep is not None and done.keep.at_once:
-        told.append(facts.about(_gone(done), "removed", now_ms))
+        told.append(job_event(_gone(done), "removed", now_ms))
     return told
 
 
 def _gone(done: Settlement) -> Job:
     """As much of a job that has left as an event tells."""
     lease = done.lease
-    return facts.bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)
+    return bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from jobmill.core.changes import (
-    Change,
-    Changed,
+from jobmill.core.changes import Change, Changed
+from jobmill.core.events import Event
+from jobmill.core.job import Job
+from jobmill.core.usage import Usage
+from jobmill.core.values import (
     Claim,
     Count,
     Exchanged,
@@ -30,11 +32,8 @@ from jobmill.core.changes import (
     Settlement,
     Stats,
 )
-from jobmill.core.facts import Event
-from jobmill.core.job import Job
-from jobmill.core.usage import Usage
-from jobmill.errors import Invalid, StoreError
-from jobmill.stores.ids import new_id
+from jobmill.errors import InvalidValue, StoreError
+from jobmill.stores.common.ids import new_id
 from jobmill.stores.sqlite import queues as queue_verbs
 from jobmill.stores.sqlite.changing import change
 from jobmill.stores.sqlite.connection import OLDEST, connect, in_our_words
@@ -47,7 +46,7 @@ from jobmill.stores.sqlite.reporting import extend, report
 from jobmill.stores.sqlite.retaining import purge
 from jobmill.stores.sqlite.step import Step
 from jobmill.stores.sqlite.threads import Desk
-from jobmill.stores.sqlite.usage import keep_usage
+from jobmill.stores.sqlite.usage import record_usage
 from jobmill.stores.sqlite.wake import Bell, Watcher
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
 from jobmill.stores.sqlite.writer import Reader, Writer
@@ -79,9 +78,9 @@ class SqliteStore:
         self, path: str | os.PathLike[str], *, clock: Callable[[], int] | None = None, synchronous: str = "FULL"
     ) -> None:
         if str(path) in ("", ":memory:") or str(path).startswith("file:"):
-            raise Invalid("path", "the path of a file", path, "for a store in memory use memory://")
+            raise InvalidValue("path", "the path of a file", path, "for a store in memory use memory://")
         if synchronous.upper() not in SYNCHRONOUS:
-            raise Invalid("synchronous", "one of " + ", ".join(SYNCHRONOUS), synchronous)
+            raise InvalidValue("synchronous", "one of " + ", ".join(SYNCHRONOUS), synchronous)
         self.path = Path(path).absolute()
         self._synchronous = synchronous.upper()
         self._clock = clock or SystemClock()
@@ -190,10 +189,10 @@ class SqliteStore:
         """See the port."""
         return await self._write(lambda step: purge(step, limit))
 
-    async def keep_usage(self, records: Sequence[Usage]) -> None:
+    async def record_usage(self, records: Sequence[Usage]) -> None:
         """See the port."""
         if records:
-            await self._write(lambda step: keep_usage(step, records))
+            await self._write(lambda step: record_usage(step, records))
 
     # ------------------------------------------------------------------------------------------------ look
 

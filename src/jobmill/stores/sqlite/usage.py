@@ -1,4 +1,4 @@
-"""The verb keep_usage: what runs used, for whoever reads the table."""
+"""The verb record_usage: what runs used, for whoever reads the table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from jobmill.core.usage import Usage
 from jobmill.stores.sqlite.step import Step
 
 
-def keep_usage(step: Step, records: Sequence[Usage]) -> None:
+def record_usage(step: Step, records: Sequence[Usage]) -> None:
     """Add records."""
     step.write_rows("usage", (), [structs.astuple(record) for record in records])

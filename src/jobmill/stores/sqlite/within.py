@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from jobmill.core.changes import NewJob, Receipt
-from jobmill.errors import Invalid, StoreBusy
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.sqlite.enqueueing import enqueue
 from jobmill.stores.sqlite.queues import Queues
 from jobmill.stores.sqlite.step import Step
@@ -59,7 +59,7 @@ def enqueue_within(
 ) -> list[Receipt]:
     """Enqueue in the transaction of this connection; one is begun if none is open. The caller commits."""
     if not isinstance(connection, sqlite3.Connection):
-        raise Invalid("within", "a sqlite3.Connection", connection)
+        raise InvalidValue("within", "a sqlite3.Connection", connection)
     _check_thread(connection)
     with _plain_text(connection):
         # Not connection.cursor(): the caller may have put a factory of his own there.
@@ -87,7 +87,7 @@ def _check_thread(connection: sqlite3.Connection) -> None:
         sqlite3.Cursor(connection).close()
     except sqlite3.ProgrammingError as error:  # closed, or another thread's
         advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.job(...)], within=connection)"
-        raise Invalid("within", "an open connection of the calling thread", connection, advice) from None
+        raise InvalidValue("within", "an open connection of the calling thread", connection, advice) from None
 
 
 @contextmanager
@@ -104,6 +104,6 @@ def _check_same_file(cursor: sqlite3.Cursor, path: Path) -> None:
     """The tables are found by their names in an attached database as well as in the main one."""
     files = [row[2] for row in cursor.execute("PRAGMA database_list").fetchall()]
     if not any(file and os.path.exists(file) and os.path.samefile(file, path) for file in files):
-        raise Invalid(
+        raise InvalidValue(
             "within", f"a connection to the database of the store, {path}", files, "ATTACH it, or connect to that file"
         )

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jobmill.errors import StoreAway
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.sqlite.connection import begin, translated
 from jobmill.stores.sqlite.queues import Queues
 from jobmill.stores.sqlite.step import Step, TakeCare
@@ -46,7 +46,7 @@ class Writer:
         try:
             return self._transaction(batch)
         except Exception as error:
-            if len(batch) == 1 or isinstance(error, StoreAway):
+            if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 failure = Failure(translated(error, self._path))
                 return [failure] * len(batch)
         return [self.run([work])[0] for work in batch]
@@ -99,7 +99,9 @@ class Writer:
         except OSError:
             inode = -1
         if inode != self._inode:
-            raise StoreAway(f"{self._path} was removed or replaced while it was in use; put it back, or open it again")
+            raise StoreUnavailable(
+                f"{self._path} was removed or replaced while it was in use; put it back, or open it again"
+            )
         self._looked = now
 
 

@@ -1,25 +1,12 @@
-"""`change`: cancel, requeue, reschedule, reprioritise, remove and seize, without a lease (see also seize.py)."""
+"""`change`: cancel, requeue, reschedule, reprioritize, remove and seize, without a lease (see also seize.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    EVERYTHING,
-    Cancel,
-    Change,
-    Filter,
-    Remove,
-    Report,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-    after,
-    at,
-)
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import STATES, Job, Progress, State
+from jobmill.core.values import EVERYTHING, Filter, Report, after, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     claim,
@@ -43,7 +30,7 @@ from jobmill.testing.contract.support import (
 )
 
 SEIZE = Seize(token="t0ken", worker="by hand", lease_ms=15_000)
-CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(after(60_000)), Reprioritise(7), Remove(), SEIZE]
+CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(after(60_000)), Reprioritize(7), Remove(), SEIZE]
 
 
 def kind(value: object) -> str:
@@ -91,7 +78,7 @@ class ChangeContract:
 
     async def test_an_id_given_twice_is_changed_once(self, harness: Harness) -> None:
         id = await put_one(harness.store)
-        changed = await harness.store.change([id, id], Reprioritise(3))
+        changed = await harness.store.change([id, id], Reprioritize(3))
         assert (changed.changed, changed.refused) == ([id], {})
 
     async def test_changing_nothing_changes_nothing(self, harness: Harness) -> None:
@@ -102,7 +89,7 @@ class ChangeContract:
 
     async def test_a_change_tells_when_it_was(self, harness: Harness) -> None:
         id = await put_one(harness.store)
-        for change in (Reprioritise(3), Reschedule(after(0)), Cancel(), Requeue(), SEIZE):
+        for change in (Reprioritize(3), Reschedule(after(0)), Cancel(), Requeue(), SEIZE):
             await harness.advance(1)
             await harness.store.change([id], change)
             assert (await look(harness.store, id)).updated_ms == harness.store.now()
@@ -229,7 +216,7 @@ class ChangeContract:
     async def test_a_reprioritised_job_has_its_priority(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(due=after(1_000)))
         due_ms = (await look(harness.store, id)).due_ms
-        await harness.store.change([id], Reprioritise(2_097_151))
+        await harness.store.change([id], Reprioritize(2_097_151))
         job = await look(harness.store, id)
         assert (job.priority, job.due_ms, job.state) == (2_097_151, due_ms, "waiting")
 

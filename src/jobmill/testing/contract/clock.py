@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from jobmill.core.changes import EVERYTHING, after
+from jobmill.core.values import EVERYTHING, after
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Cancel, Remove, after, at
+from jobmill.core.changes import Cancel, Remove
 from jobmill.core.job import FINAL, LIVE, JobOptions, Keep, State
 from jobmill.core.retry import exponential
+from jobmill.core.values import EVERYTHING, after, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     claim,

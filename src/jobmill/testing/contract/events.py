@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import Cancel, QueueChange, Remove, Report
-from jobmill.core.facts import Event
+from jobmill.core.changes import Cancel, Remove
+from jobmill.core.events import Event
 from jobmill.core.job import Keep, Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Policy, begin
+from jobmill.core.values import QueueChange, Report
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (

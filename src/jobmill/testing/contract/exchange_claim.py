@@ -7,19 +7,10 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import (
-    EVERYTHING,
-    Broken,
-    QueueChange,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    after,
-    at,
-)
+from jobmill.core.changes import Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.job import FINAL, State
 from jobmill.core.lifecycle import begin
+from jobmill.core.values import EVERYTHING, Broken, QueueChange, after, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,
@@ -110,7 +101,7 @@ class ClaimOrderContract:
 
     async def test_a_reprioritised_job_takes_its_new_place(self, harness: Harness) -> None:
         first, last = await put(harness.store, new(priority=1), new(priority=2))
-        await harness.store.change([last], Reprioritise(0))
+        await harness.store.change([last], Reprioritize(0))
         assert await claim_in_turn(harness.store) == [last, first]
 
     async def test_a_rescheduled_job_takes_its_new_place(self, harness: Harness) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import QueueChange, RateLimit, after
+from jobmill.core.values import QueueChange, RateLimit, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import QUEUE, in_state, new, next_due, put, put_one, snooze, started, wish
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import Cancel, Claimed, Lease, Remove, Report, Settlement, at
+from jobmill.core.changes import Cancel, Remove
 from jobmill.core.job import Keep, Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, begin
+from jobmill.core.values import Claimed, Lease, Report, Settlement, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Count, Filter, Page, Stats, after
 from jobmill.core.job import FINAL, LIVE, STATES, State
+from jobmill.core.values import EVERYTHING, Count, Filter, Page, Stats, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     all_pages,

@@ -15,24 +15,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from jobmill.core.changes import (
-    CHANGES_FROM,
-    EVERYTHING,
-    Cancel,
-    Change,
-    Claim,
-    Claimed,
-    Exchanged,
-    Lease,
-    QueueChange,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-    after,
-)
+from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import FINAL, LIVE, Job
+from jobmill.core.values import EVERYTHING, Claim, Claimed, Exchanged, Lease, QueueChange, after
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.model_parts import (
@@ -258,7 +243,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.put_back(known, change.due.resolve(self.now))
             case Reschedule():
                 self.put_back(known, change.due.resolve(self.now))
-            case Reprioritise():
+            case Reprioritize():
                 known.priority, known.line = change.priority, "none"
             case Remove():
                 del self.jobs[known.id]

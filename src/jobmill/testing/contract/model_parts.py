@@ -9,20 +9,10 @@ from typing import TypeAlias, TypeVar
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from jobmill.core.changes import (
-    Cancel,
-    Change,
-    Claimed,
-    Remove,
-    Reprioritise,
-    Requeue,
-    Reschedule,
-    Seize,
-    Settlement,
-    after,
-)
+from jobmill.core.changes import Cancel, Change, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import Keep, State
 from jobmill.core.lifecycle import Policy
+from jobmill.core.values import Claimed, Settlement, after
 from jobmill.testing.contract.support import fail, release, retry, snooze, succeed, wish
 
 T = TypeVar("T")
@@ -71,7 +61,7 @@ changes: st.SearchStrategy[Change] = st.one_of(
     st.just(Cancel()),
     st.builds(Requeue, st.builds(after, delays)),
     st.builds(Reschedule, st.builds(after, delays)),
-    st.builds(Reprioritise, st.integers(0, 2)),
+    st.builds(Reprioritize, st.integers(0, 2)),
     st.just(Remove()),
     st.builds(
         lambda lease_ms: Seize(token=secrets.token_hex(16), worker="by hand", lease_ms=lease_ms),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from jobmill.core.changes import Cancel, QueueChange, QueueSettings, RateLimit, after
+from jobmill.core.changes import Cancel
+from jobmill.core.values import QueueChange, QueueSettings, RateLimit, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,

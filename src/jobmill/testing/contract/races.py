@@ -10,9 +10,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Cancel, Filter, QueueChange, RateLimit, Requeue
+from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.job import LIVE
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness, ProcessHarness
 from jobmill.testing.contract.racing import (

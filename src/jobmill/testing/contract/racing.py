@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from jobmill.core.changes import Filter
+from jobmill.core.values import Filter
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import QUEUE, new, readable, second, succeed, turns, wish

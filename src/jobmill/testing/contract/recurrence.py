@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from jobmill.core.changes import Cancel, Claimed, Due, Filter, NewJob, Remove, Requeue, after, at
+from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.job import LIVE, Job, JobOptions, Keep
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Policy, Released, Snoozed, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Claimed, Due, Filter, NewJob, after, at
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (

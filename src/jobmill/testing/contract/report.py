@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from jobmill.core.changes import Cancel, LogLine, Remove, Report
+from jobmill.core.changes import Cancel, Remove
 from jobmill.core.job import Progress
+from jobmill.core.values import LogLine, Report
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import EVERYTHING, Cancel, Requeue
+from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.job import DAY_MS, JobOptions, Keep
 from jobmill.core.lifecycle import DEFAULT_POLICY, Policy, policy
+from jobmill.core.values import EVERYTHING
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.core.changes import Cancel, Filter, QueueChange, RateLimit, Report, Seize, after
+from jobmill.core.changes import Cancel, Seize
 from jobmill.core.job import FINAL, Keep, Progress, State
 from jobmill.core.lifecycle import Policy, Succeeded
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Filter, QueueChange, RateLimit, Report, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,

@@ -10,26 +10,12 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.changes import (
-    NOW,
-    Cancel,
-    Changed,
-    Claim,
-    Claimed,
-    Due,
-    Filter,
-    Lease,
-    NewJob,
-    Page,
-    Receipt,
-    Seize,
-    Settled,
-    Settlement,
-)
+from jobmill.core.changes import Cancel, Changed, Seize
 from jobmill.core.job import NO_OPTIONS, Job, JobOptions, State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Policy, Released, Snoozed, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NOW, Claim, Claimed, Due, Filter, Lease, NewJob, Page, Receipt, Settled, Settlement
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from jobmill.core.changes import Cancel, QueueChange, Requeue, Reschedule, after
+from jobmill.core.changes import Cancel, Requeue, Reschedule
+from jobmill.core.values import QueueChange, after
 from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import QUEUE, new, put, put_one, second

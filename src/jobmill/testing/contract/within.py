@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import EVERYTHING, Receipt
+from jobmill.core.values import EVERYTHING, Receipt
 from jobmill.store import EnqueuesWithin
 from jobmill.testing.contract.harness import WithinHarness
 from jobmill.testing.contract.support import claim_ids, enqueue_one, find_all, look, new, put_one, second, state_of

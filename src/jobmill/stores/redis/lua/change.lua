@@ -1,4 +1,4 @@
--- change: cancel, requeue, reschedule, reprioritise, remove or seize jobs without a lease.
+-- change: cancel, requeue, reschedule, reprioritize, remove or seize jobs without a lease.
 -- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
 -- Returns: per id, "done" or why not.
 --- include request
@@ -146,7 +146,7 @@ function verbs.reschedule(id, h, place, i)
   delayed_changed = true
 end
 
-function verbs.reprioritise(id, h, place)
+function verbs.reprioritize(id, h, place)
   call('HSET', job_key(id), 'priority', ask.priority, 'jmu', now)
   if place == 'wait' or place == 'prioritized' then
     take_out(id, place)

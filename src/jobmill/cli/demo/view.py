@@ -1,0 +1,122 @@
+"""How `jobmill demo` looks on a terminal: a row a job, what happened last, and a summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from jobmill.cli.demo.story import SIGNS, Row, Story
+from jobmill.cli.output import COLOURS, cell, one_line
+from jobmill.core.job import STATES, Job
+
+STYLES = {**COLOURS, "errored": "magenta", "retrying": "magenta"}
+LINES = 7
+#: Of the view without jobs and last lines: header, head of the table, frame, foot.
+FRAME = 8
+
+
+def view(story: Story, now_ms: int, height: int, *, final: bool = False) -> RenderableType:
+    """The whole of it; a low terminal gets fewer last lines, and the final view leaves them to the summary."""
+    above = (_header(story), _table(story, now_ms))
+    room = max(1, min(LINES, height - FRAME - len(story.rows)))
+    return Group(*above) if final else Group(*above, _last_lines(story, room))
+
+
+def _header(story: Story) -> RenderableType:
+    grid = Table.grid(expand=True)
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_row(
+        Text.assemble((" Jobmill ", "bold reverse"), "  one worker, SQLite in a temporary file"),
+        Text(f"{story.seconds:.1f} s", "bold"),
+    )
+    return grid
+
+
+def _table(story: Story, now_ms: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold", padding=(0, 1))
+    table.add_column("kind", width=12, no_wrap=True)
+    table.add_column("job", width=14, no_wrap=True)
+    table.add_column("state", width=9, no_wrap=True)
+    table.add_column("attempts", width=9, no_wrap=True)
+    table.add_column("", ratio=1)
+    for row in story.rows.values():
+        state = _state(row)
+        table.add_row(row.kind, Text(row.name, "bold"), Text(state, STYLES[state]), _signs(row), _detail(row, now_ms))
+    return table
+
+
+def _state(row: Row) -> str:
+    """Retrying is a view of waiting, not a state; here it is worth a word of its own."""
+    if row.job is None:
+        return "waiting"
+    return "retrying" if row.job.state == "waiting" and row.job.errors else row.job.state
+
+
+def _signs(row: Row) -> Text:
+    told = list(row.attempts[-8:])
+    if row.job is None or row.job.state == "waiting":
+        told.append("waiting")
+    return Text.assemble(*((SIGNS[one], STYLES[one]) for one in told))
+
+
+def _detail(row: Row, now_ms: int) -> RenderableType:
+    job = row.job
+    if job is None:
+        return ""
+    if job.state == "running" and job.progress is not None:
+        return _progress(job.progress.value, job.progress.message or "")
+    said = cell(_said(job, now_ms), "red" if job.state == "failed" else "")
+    return said.append(f"  ({row.note})", "dim") if row.note else said
+
+
+def _said(job: Job, now_ms: int) -> str:
+    """What there is to say about a job as it is now."""
+    wait = f"{max(0, job.due_ms - now_ms) / 1000:.1f} s"
+    if job.state == "running":
+        return f"for {max(0, now_ms - (job.started_ms or now_ms)) / 1000:.1f} s"
+    if job.state == "failed":
+        return one_line(job.error or "")
+    if job.state == "cancelled":
+        return "by jobs.cancel(id), while it ran"
+    if job.state == "succeeded":
+        return f"{job.runs} runs" if job.recurrence is not None else str(job.result)
+    if job.errors:
+        return f"again in {wait}: {one_line(job.error or '')}"
+    if job.recurrence is not None:
+        return f"run {job.runs + 1} in {wait}"
+    return f"due in {wait}" if job.due_ms > now_ms else "due, waiting for room"
+
+
+def _progress(value: float, message: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(ProgressBar(total=100, completed=value, width=28), f"{value:3.0f} %", Text(message, "dim"))
+    return grid
+
+
+def _last_lines(story: Story, room: int) -> RenderableType:
+    lines = [line for line in story.lines if not line.text.startswith("progress")][-room:]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=7)
+    grid.add_column(width=14)
+    grid.add_column()
+    for line in lines:
+        grid.add_row(Text(f"{line.at_s:5.1f} s", "dim"), Text(line.name, "bold"), cell(line.text))
+    for _ in range(room - len(lines)):
+        grid.add_row("", "", "")
+    foot: RenderableType = Text("  ".join(f"{SIGNS[one]} {one}" for one in SIGNS), "dim")
+    if story.burst is not None:
+        foot = _progress(100 * story.burst_done / story.burst, f"a burst of {story.burst:,} jobs")
+    return Group(Panel(grid, box=box.ROUNDED, border_style="dim"), foot)
+
+
+def counted(states: Counter[str]) -> Text:
+    """Counts by state, in the states' colours."""
+    parts = [(f"{states[state]:,} {state}", STYLES[state] if states[state] else "dim") for state in STATES]
+    return Text("   ").join(Text(text, style) for text, style in parts)

@@ -1,0 +1,124 @@
+"""Everything about one job, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from jobmill.cli.output import COLOURS, lasting, relative
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jobmill.core.job import Job
+    from jobmill.core.recurrence import Recurrence
+    from jobmill.core.values import LogLine
+
+
+def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[RenderableType]:
+    """The fields that say something, then tracebacks, then the log if it was asked for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _fields(job, now_ms):
+        if value not in (None, ""):
+            grid.add_row(name, value if isinstance(value, Text) else Text(str(value)))
+    shown: list[RenderableType] = [grid]
+    for number, traceback in enumerate(job.tracebacks, 1):
+        shown += [Text(f"\ntraceback {number} of {len(job.tracebacks)}", "bold"), Text(traceback.rstrip())]
+    if lines is not None:
+        shown.append(Text("\nlog" if lines else "\nlog: no lines", "bold"))
+        shown += [Text(f"{_clock(line.at_ms)}  {line.text}") for line in lines]
+    return shown
+
+
+def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
+    from rich.text import Text
+
+    return [
+        ("id", job.id),
+        ("name", job.name),
+        ("queue", job.queue),
+        ("state", Text(job.state, COLOURS[job.state])),
+        ("priority", job.priority),
+        ("payload", _pretty(job.payload)),
+        ("progress", _progress(job)),
+        ("result", None if job.result is None else _pretty(job.result)),
+        ("error", job.error),
+        ("attempt", _attempt(job)),
+        ("claims", job.claims),
+        ("worker", job.worker),
+        ("created", _instant(job.created_ms, now_ms)),
+        ("due", _instant(job.due_ms, now_ms)),
+        ("started", _instant(job.started_ms, now_ms)),
+        ("finished", _instant(job.finished_ms, now_ms)),
+        ("updated", _instant(job.updated_ms, now_ms)),
+        ("unique key", job.unique_key),
+        ("tenant", job.tenant),
+        ("options", _options(job)),
+        *_recurring(job, now_ms),
+    ]
+
+
+def _recurring(job: Job, now_ms: int) -> list[tuple[str, Any]]:
+    if job.recurrence is None:
+        return []
+    return [
+        ("recurrence", _recurrence(job.recurrence)),
+        ("runs", f"{job.runs}, {job.failed_runs} of them failed"),
+        ("last error", job.last_error),
+        ("last finished", _instant(job.last_finished_ms, now_ms)),
+    ]
+
+
+def _recurrence(rule: Recurrence) -> str:
+    said = f"cron {rule.cron}" if rule.cron is not None else f"every {lasting(rule.every_ms or 0)}"
+    until = "" if rule.until_ms is None else f", until {_clock(rule.until_ms)}"
+    return f"{said} ({rule.zone}{until}), key {rule.key}"
+
+
+def _attempt(job: Job) -> str:
+    parts = [str(job.attempt)]
+    if job.options.max_attempts is not None:
+        parts[0] += f" of {job.options.max_attempts}"
+    if job.errors:
+        parts.append(f"{job.errors} errored")
+    if job.crashes:
+        parts.append(f"{job.crashes} crashed")
+    return ", ".join(parts)
+
+
+def _progress(job: Job) -> str | None:
+    if job.progress is None:
+        return None
+    return f"{job.progress.value:g} %" + (f", {job.progress.message}" if job.progress.message else "")
+
+
+def _options(job: Job) -> str | None:
+    import msgspec
+
+    said = msgspec.to_builtins(job.options)
+    return _pretty(said) if said else None
+
+
+def _pretty(value: Any) -> str:
+    """JSON on one line where that is short enough to read."""
+    import json
+
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= 80 else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _instant(ms: int | None, now_ms: int) -> str | None:
+    return None if ms is None else f"{_clock(ms)}  ({relative(ms, now_ms)})"
+
+
+def _clock(ms: int) -> str:
+    """Local time, with the offset that makes it unmistakable."""
+    from jobmill.core.durations import to_datetime
+
+    moment: datetime = to_datetime(ms).astimezone()
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03}{moment:%z}"

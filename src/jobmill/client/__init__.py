@@ -1,0 +1,1 @@
+"""The client: what an application uses to define handlers, enqueue jobs, query them and manage them."""

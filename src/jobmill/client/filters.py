@@ -1,0 +1,50 @@
+"""Filters: which jobs are meant, as users say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from jobmill.core import limits
+from jobmill.core.durations import instant_ms
+from jobmill.core.job import State
+from jobmill.core.values import EVERYTHING, Filter
+from jobmill.errors import InvalidValue
+
+
+class FilterOptions(TypedDict, total=False):
+    """Every option that is given must match; `after` is inclusive, `before` exclusive."""
+
+    queue: str | None
+    name: str | None
+    states: State | Sequence[State] | None
+    tenant: str | None
+    unique_key: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    due_after: datetime | None
+    due_before: datetime | None
+    finished_after: datetime | None
+    finished_before: datetime | None
+
+
+def make_filter(given: FilterOptions | dict[str, Any]) -> Filter:
+    """A validated filter."""
+    said: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    if not said:
+        return EVERYTHING
+    made: dict[str, Any] = {}
+    for field, value in said.items():
+        if field not in FilterOptions.__annotations__:
+            raise InvalidValue(field, "one of the filters " + ", ".join(FilterOptions.__annotations__), field)
+        if field == "states":
+            several = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+            made[field] = tuple(limits.check_state(state) for state in several)
+        elif field.endswith(("_after", "_before")):
+            made[f"{field}_ms"] = instant_ms(value, field)
+        elif isinstance(value, str) and limits.storable(value) == value:
+            made[field] = value
+        else:
+            raise InvalidValue(field, "a text of UTF-8 without NUL", value)
+    return Filter(**made)

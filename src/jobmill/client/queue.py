@@ -1,0 +1,56 @@
+"""A queue as an application sees it: pause, resume, limits, feed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobmill.core import limits
+from jobmill.core.durations import to_ms
+from jobmill.core.values import QueueChange, QueueSettings, RateLimit
+from jobmill.handlers.options import Duration
+
+if TYPE_CHECKING:
+    from jobmill.client.client import Client
+
+
+class Queue:
+    """One queue; made by `jobs.queue(name)`. Each call tells what is set afterwards."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    async def pause(self) -> QueueSettings:
+        """Claim nothing more from this queue; what runs goes on."""
+        return await self._configure(QueueChange(paused=True))
+
+    async def resume(self) -> QueueSettings:
+        """End a pause."""
+        return await self._configure(QueueChange(paused=False))
+
+    async def rate_limit(self, count: int | None, per: Duration = 1) -> QueueSettings:
+        """At most `count` claims in each window of `per`, over all workers; None for no limit."""
+        if count is None:
+            return await self._configure(QueueChange(rate_limit=None))
+        limit = RateLimit(limits.check_int(count, "count", 1, 2**31 - 1), to_ms(per, "per", least=1))
+        return await self._configure(QueueChange(rate_limit=limit))
+
+    async def running_limit(self, most: int | None) -> QueueSettings:
+        """At most `most` running jobs, over all workers; None for no limit."""
+        if most is not None:
+            limits.check_int(most, "running_limit", 1, 2**31 - 1)
+        return await self._configure(QueueChange(running_limit=most))
+
+    async def feed(self, on: bool = True, *, events_max_len: int = 10_000) -> QueueSettings:
+        """Switch the event feed on or off; the last `events_max_len` events are kept."""
+        limits.check_int(events_max_len, "events_max_len", 1, 2**31 - 1)
+        return await self._configure(QueueChange(feed=on, events_max_len=events_max_len))
+
+    async def settings(self) -> QueueSettings:
+        """What is set."""
+        await self._client.open()
+        return (await self._client.store.settings([self.name]))[self.name]
+
+    async def _configure(self, change: QueueChange) -> QueueSettings:
+        await self._client.open()
+        return await self._client.store.configure(self.name, change)

@@ -1,0 +1,111 @@
+"""Events: facts told after the store agreed, and which facts each verb makes.
+
+Stores record them in their feeds where a queue's feed is on; a worker tells them to the hooks in its own process. Both
+take them from here, so that no two tell different stories.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import Struct
+
+from jobmill.core.job import NULL, Job, Progress, State
+from jobmill.core.values import Settlement
+
+EventType: TypeAlias = Literal[
+    "enqueued",
+    "claimed",
+    "progress",
+    "succeeded",
+    "errored",
+    "retrying",
+    "failed",
+    "lease_lost",
+    "cancelled",
+    "removed",
+]
+EVENT_TYPES: tuple[str, ...] = get_args(EventType)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One fact about one job. `type` is one of EVENT_TYPES, or a word of the user's own for published events."""
+
+    type: str
+    job_id: str
+    name: str
+    queue: str
+    at_ms: int
+    attempt: int = 1
+    data: dict[str, Any] = {}
+    #: Given by the feed; where to go on reading.
+    id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as JSON-ready values."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+def job_event(job: Job, type: EventType, now_ms: int, **data: Any) -> Event:
+    """An event about a job as it is."""
+    return Event(type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=data)
+
+
+def claim_events(job: Job, now_ms: int, *, lease_lost: bool) -> list[Event]:
+    """A claim tells who has the job now, and that another lost it where its lease had ended."""
+    claimed = job_event(job, "claimed", now_ms, worker=job.worker)
+    return [job_event(job, "lease_lost", now_ms), claimed] if lease_lost else [claimed]
+
+
+def progress_event(job: Job, progress: Progress, now_ms: int) -> Event:
+    """A handler said how far it is."""
+    return job_event(job, "progress", now_ms, value=progress.value, message=progress.message)
+
+
+def settlement_events(settlement: Settlement, now_ms: int) -> list[Event]:
+    """What a settlement that was done tells; nothing for snoozed and released jobs, which simply wait again."""
+    if settlement.outcome == "succeeded":
+        return [_settled(settlement, "succeeded", now_ms, result=msgspec.json.decode(settlement.result_json))]
+    if settlement.outcome not in ("errored", "crashed"):
+        return []
+    told = []
+    if settlement.outcome == "errored":
+        traceback = settlement.tracebacks[-1] if settlement.tracebacks else None
+        told.append(_settled(settlement, "errored", now_ms, error=settlement.error, traceback=traceback))
+    if settlement.state == "waiting" and settlement.rearm is None and settlement.due is not None:
+        delay_ms = max(0, settlement.due.resolve(now_ms) - now_ms)
+        told.append(_settled(settlement, "retrying", now_ms, delay_ms=delay_ms))
+    else:
+        told.append(_settled(settlement, "failed", now_ms, error=settlement.error))
+    return told
+
+
+def _settled(settlement: Settlement, type: EventType, now_ms: int, **data: Any) -> Event:
+    lease = settlement.lease
+    return Event(
+        type=type,
+        job_id=lease.id,
+        name=lease.name,
+        queue=lease.queue,
+        at_ms=now_ms,
+        attempt=settlement.attempt,
+        data=data,
+    )
+
+
+def bare_job(id: str, name: str, queue: str, state: State, errors: int, worker: str | None = None) -> Job:
+    """A job of which only what every event tells is known."""
+    return Job(
+        id=id,
+        name=name,
+        queue=queue,
+        payload_json=NULL,
+        state=state,
+        priority=0,
+        due_ms=0,
+        created_ms=0,
+        updated_ms=0,
+        errors=errors,
+        worker=worker,
+    )

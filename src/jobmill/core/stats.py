@@ -1,0 +1,60 @@
+"""Pure sums over jobs that more than one store needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmill.core.job import Job
+from jobmill.core.values import Count, Filter, Stats
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The nearest-rank percentile of values in order; None of none."""
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def stats(
+    queue: str, name: str, counts: dict[str, int], oldest_waiting_ms: int | None, durations: Sequence[float]
+) -> Stats:
+    """One line of statistics from its parts."""
+    ordered = sorted(durations)
+    return Stats(
+        queue=queue,
+        name=name,
+        **counts,
+        oldest_waiting_ms=oldest_waiting_ms,
+        average_ms=sum(ordered) / len(ordered) if ordered else None,
+        p50_ms=percentile(ordered, 0.50),
+        p95_ms=percentile(ordered, 0.95),
+        p99_ms=percentile(ordered, 0.99),
+    )
+
+
+def by_queue_and_name(counts: Sequence[Count]) -> dict[tuple[str, str], dict[str, int]]:
+    """Counts as a table: (queue, name) > state > count."""
+    table: dict[tuple[str, str], dict[str, int]] = {}
+    for one in counts:
+        table.setdefault((one.queue, one.name), {})[one.state] = one.count
+    return table
+
+
+def matches(job: Job, wanted: Filter) -> bool:
+    """Whether a job is one of those that a filter means."""
+    return (
+        (wanted.queue is None or job.queue == wanted.queue)
+        and (wanted.name is None or job.name == wanted.name)
+        and (wanted.states is None or job.state in wanted.states)
+        and (wanted.tenant is None or job.tenant == wanted.tenant)
+        and (wanted.unique_key is None or job.unique_key == wanted.unique_key)
+        and _within(job.created_ms, wanted.created_after_ms, wanted.created_before_ms)
+        and _within(job.due_ms, wanted.due_after_ms, wanted.due_before_ms)
+        and _within(job.finished_ms, wanted.finished_after_ms, wanted.finished_before_ms)
+    )
+
+
+def _within(ms: int | None, first: int | None, end: int | None) -> bool:
+    if first is None and end is None:
+        return True
+    return ms is not None and (first is None or first <= ms) and (end is None or ms < end)

@@ -1,0 +1,315 @@
+"""The values that cross the port: what goes in, what is claimed, and changes that are already decided.
+
+A store checks one guard per value and writes; it decides nothing. Data goes one way: NewJob > Job > Outcome >
+Settlement.
+
+The values that come by the thousand are `gc=False`: frozen and made of plain values they can be in no cycle, and the
+garbage collector, which took a sixth of a worker's time per job, need not look at them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import UNSET, Struct, UnsetType, structs
+
+from jobmill.core.job import NO_OPTIONS, Job, JobOptions, Keep, Progress, State
+from jobmill.core.recurrence import Recurrence
+
+
+class Due(Struct, frozen=True, gc=False):
+    """When a job may be claimed: at an instant, or after a delay that the store adds to its own clock."""
+
+    at_ms: int | None = None
+    after_ms: int = 0
+
+    def resolve(self, now_ms: int) -> int:
+        """The instant, by the store's clock."""
+        return now_ms + self.after_ms if self.at_ms is None else self.at_ms
+
+
+def at(ms: int) -> Due:
+    """Due at an instant."""
+    return Due(at_ms=ms)
+
+
+def after(ms: int) -> Due:
+    """Due after a delay, by the store's clock."""
+    return Due(after_ms=ms)
+
+
+NOW = Due()
+
+
+# ---------------------------------------------------------------------------------------------------- enqueue
+
+
+class NewJob(Struct, frozen=True, gc=False, kw_only=True):
+    """A validated job on its way in."""
+
+    id: str
+    name: str
+    queue: str
+    payload_json: bytes
+    due: Due = NOW
+    priority: int = 0
+    unique_key: str | None = None
+    tenant: str | None = None
+    options: JobOptions = NO_OPTIONS
+    recurrence: Recurrence | None = None
+    #: Nobody asked for this due time: a live job with the same rule already keeps its own, and its slot.
+    keeps_due: bool = False
+
+
+class Receipt(Struct, frozen=True, gc=False):
+    """What became of one NewJob: `id` is the job that now stands for it.
+
+    created: it is that job. exists: a job with its id was there already. duplicate: a live job has its unique key.
+    updated: a live recurring job has its key and took its recurrence, payload and (see keeps_due) due time over.
+    """
+
+    id: str
+    how: Literal["created", "exists", "duplicate", "updated"]
+
+    @property
+    def created(self) -> bool:
+        """Whether this call made the job."""
+        return self.how == "created"
+
+
+# ---------------------------------------------------------------------------------------------------- claim
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """Ownership of one running job. Whoever shows this token before `until_ms` may extend, report and settle."""
+
+    id: str
+    token: str
+    queue: str
+    name: str
+    until_ms: int
+    # Where the store finds the row again without looking the id up; nobody else reads it.
+    locator: Any = None
+
+    def __repr__(self) -> str:
+        """Without the token: it must not reach a log."""
+        return f"Lease(id={self.id!r}, queue={self.queue!r}, name={self.name!r}, until_ms={self.until_ms})"
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A wish for up to `n` due jobs of these queues, with at most `names[name]` of each name.
+
+    Queues are tried in the order given. `token` is fresh for this call: job id and token together are the guard.
+    """
+
+    queues: tuple[str, ...]
+    names: dict[str, int]
+    n: int
+    lease_ms: int
+    worker: str
+    token: str
+
+    def __repr__(self) -> str:
+        """Without the token: it must not reach a log."""
+        return f"Claim(queues={self.queues!r}, n={self.n}, worker={self.worker!r})"
+
+
+class Claimed(Struct, frozen=True, gc=False):
+    """A job under a lease."""
+
+    job: Job
+    lease: Lease
+
+
+class Broken(Struct, frozen=True, gc=False):
+    """A job under a lease whose stored form cannot be read: it can only be failed, with the reason."""
+
+    lease: Lease
+    why: str
+
+
+# ---------------------------------------------------------------------------------------------------- settle
+
+
+#: How one attempt ended.
+Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released"]
+
+
+class Runs(Struct, frozen=True, gc=False, kw_only=True):
+    """A run of a recurring job is over: what its runs have come to; the store adds when it finished.
+
+    `revision` is the recurrence that the settlement was decided from. Where the job has another by now, the store
+    writes what `Settlement.overtaken` says instead.
+    """
+
+    runs: int
+    failed_runs: int
+    last_error: str | None
+    revision: int
+
+
+class Rearm(Struct, frozen=True, gc=False, kw_only=True):
+    """A recurring job goes on with this slot."""
+
+    slot_ms: int
+
+
+class Settlement(Struct, frozen=True, gc=False, kw_only=True):
+    """The decided end of one lease. All values are absolute: the guard says that nobody wrote in between.
+
+    `outcome` is what happened in the attempt, `state` is what follows for the job: waiting, succeeded or failed.
+    """
+
+    lease: Lease
+    outcome: Ended
+    state: State
+    #: The number of the attempt that ended.
+    attempt: int
+    errors: int
+    crashes: int
+    #: While waiting: when it is due; None leaves due time and place as they were.
+    due: Due | None = None
+    error: str | None = None
+    #: None leaves them as they are.
+    tracebacks: tuple[str, ...] | None = None
+    result_json: bytes = b"null"
+    #: When final: how long the job stays.
+    keep: Keep | None = None
+    #: Of a recurring job whose run is over.
+    runs: Runs | None = None
+    rearm: Rearm | None = None
+
+    def overtaken(self) -> Settlement:
+        """What it comes to when the recurrence was updated while the job ran: the job waits as the update said."""
+        return structs.replace(self, state="waiting", errors=0, crashes=0, due=None, keep=None, rearm=None)
+
+
+class Refused(Struct, frozen=True):
+    """The store cannot hold what a settlement says (a result too large for it); the lease still stands."""
+
+    why: str
+
+
+Settled: TypeAlias = Literal["done", "lost"] | Refused
+
+
+class Exchanged(Struct, frozen=True, kw_only=True):
+    """The answer of one exchange: an answer per settlement in their order, the claimed jobs, and the store's clock.
+
+    `next_due_ms`: when claiming again may bring something; now or before if more may be claimable at once, None when
+    nothing waits, or all queues are paused or full.
+    """
+
+    settled: list[Settled]
+    claimed: list[Claimed | Broken]
+    next_due_ms: int | None
+    now_ms: int
+
+
+class LogLine(Struct, frozen=True):
+    """One line that a handler logged."""
+
+    at_ms: int
+    text: str
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """Progress and log lines of one running job."""
+
+    lease: Lease
+    progress: Progress | None = None
+    lines: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------------------------------------------- look
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which jobs: every field that is set must match. Instants: `after` is inclusive, `before` exclusive."""
+
+    queue: str | None = None
+    name: str | None = None
+    states: tuple[State, ...] | None = None
+    tenant: str | None = None
+    unique_key: str | None = None
+    created_after_ms: int | None = None
+    created_before_ms: int | None = None
+    due_after_ms: int | None = None
+    due_before_ms: int | None = None
+    finished_after_ms: int | None = None
+    finished_before_ms: int | None = None
+
+
+EVERYTHING = Filter()
+
+
+class Page(Struct, frozen=True):
+    """Some matches in the store's own order. A cursor leads on, or back; a short page may still have one."""
+
+    jobs: list[Job]
+    next: str | None = None
+    previous: str | None = None
+
+
+class Count(Struct, frozen=True):
+    """How many jobs of one queue, name and state there are."""
+
+    queue: str
+    name: str
+    state: State
+    count: int
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """How one queue and name are doing. Durations are of succeeded runs that are still kept."""
+
+    queue: str
+    name: str
+    waiting: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    # Of the jobs that are due and wait: how long the oldest has.
+    oldest_waiting_ms: int | None = None
+    average_ms: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+
+
+# ---------------------------------------------------------------------------------------------------- queues
+
+
+class RateLimit(Struct, frozen=True):
+    """At most `count` claims in each window of `per_ms`; a window opens with the first claim after the last one."""
+
+    count: int
+    per_ms: int
+
+
+class QueueSettings(Struct, frozen=True, kw_only=True):
+    """What is set for one queue."""
+
+    paused: bool = False
+    rate_limit: RateLimit | None = None
+    running_limit: int | None = None
+    feed: bool = False
+    events_max_len: int = 10_000
+
+
+class QueueChange(Struct, frozen=True, kw_only=True):
+    """Settings to change; what is left UNSET stays."""
+
+    paused: bool | UnsetType = UNSET
+    rate_limit: RateLimit | UnsetType | None = UNSET
+    running_limit: int | UnsetType | None = UNSET
+    feed: bool | UnsetType = UNSET
+    events_max_len: int | UnsetType = UNSET
+
+
+class Purged(Struct, frozen=True):
+    """How many final jobs went because their time was over, and whether there may be more."""
+
+    removed: int
+    more: bool

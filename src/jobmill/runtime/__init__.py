@@ -1,0 +1,1 @@
+"""What loops share: backoff, watchdog, handoff queue, batcher, threads and tasks."""

@@ -1,0 +1,1 @@
+"""What several stores share, written once."""

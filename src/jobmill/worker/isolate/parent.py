@@ -1,0 +1,303 @@
+"""`isolate=True`: one attempt of a job in a process of its own: whatever kills that is an error of this job alone.
+
+The process is a plain `python -c` with two pipes, not multiprocessing's: that one runs the main module for every
+handler, pickles, keeps a resource tracker running, and does not end what a child has started. Each process has one
+thread here that starts it, listens to it and reaps it with blocking calls: the event loop never waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import marshal
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, BinaryIO
+
+import msgspec
+
+from jobmill.core.job import Job, Progress
+from jobmill.core.lifecycle import Errored, Outcome
+from jobmill.errors import InvalidValue
+from jobmill.handlers.context import Tell
+from jobmill.handlers.handler import HandlerBase
+from jobmill.worker.isolate import child
+from jobmill.worker.isolate.child import Request, Where, look_up, read_answer, request_frame, write_all
+from jobmill.worker.outcomes import TRACEBACK_KEPT, raised
+
+#: How long a process may take to end after SIGTERM, or after its answer.
+GRACE_S = 2.0
+
+# sys.path comes first, by marshal, which is built in: without it the child might not find our own package.
+_BOOT = (
+    "import marshal, sys; requests = open(int(sys.argv[1]), 'rb'); fds = map(int, sys.argv[2:4]); "
+    "sys.path[:], sys.argv[:] = marshal.load(requests); "
+    "from jobmill.worker.isolate.child import main; sys.exit(main(requests, *fds))"
+)
+
+
+def check_isolatable(handler: HandlerBase[Any]) -> None:
+    """Refuse a handler that a process of its own could not find, before any job is claimed for it."""
+    if child.finding:
+        raise InvalidValue(
+            "isolate",
+            'a main file that starts its worker under `if __name__ == "__main__":`',
+            handler,
+            "the process of an isolated job runs that file again to find the handler",
+        )
+    _where(handler)
+
+
+class Isolated:
+    """One attempt of one job in a process of its own."""
+
+    def __init__(self, handler: HandlerBase[Any], job: Job, tell: Tell) -> None:
+        self._handler = handler
+        self._job = job
+        self._tell = tell
+
+    async def run(self) -> Outcome:
+        """Run it to its outcome; when this is cancelled, the process and all that it started have ended after it."""
+        try:
+            where = _where(self._handler)
+        except InvalidValue as error:
+            return raised(error, self._handler, self._job.attempt)
+        process = _Process(Request(where=where, job=self._job), self._tell)
+        process.start()
+        try:
+            outcome = await process.outcome
+        except asyncio.CancelledError:
+            process.signal(signal.SIGTERM)
+            raise
+        finally:
+            insisted = await _gone(process)
+            # An answer that is here counts, also where somebody does not want to wait for the end of the process.
+            if insisted and not _answered(process):
+                raise asyncio.CancelledError
+        return outcome
+
+
+def _answered(process: _Process) -> bool:
+    future = process.outcome
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+async def _gone(process: _Process) -> bool:
+    """Wait until the process has ended; kill it when that takes too long, or when somebody insists, which is told."""
+    insisted = not await _waited(process.ended, GRACE_S)
+    while not process.ended.done():
+        process.signal(signal.SIGKILL)
+        insisted = not await _waited(process.ended) or insisted
+    return insisted
+
+
+async def _waited(future: asyncio.Future[None], timeout: float | None = None) -> bool:
+    """Whether this task may go on as it was: False when it was cancelled meanwhile."""
+    try:
+        await asyncio.wait([future], timeout=timeout)
+    except asyncio.CancelledError:
+        return False
+    return True
+
+
+class _Process:
+    """One process, from its start to its end; all but `signal` happens in a thread of its own."""
+
+    def __init__(self, request: Request, tell: Tell) -> None:
+        self._loop = asyncio.get_running_loop()
+        #: How the attempt went: known a little before the process has ended, when it answered.
+        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        #: The process has been reaped, and nothing of it is left.
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._request = request
+        self._tell = tell
+        # Guards the process id: once the process was reaped, the number may be another's.
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        self._signal: signal.Signals | None = None
+
+    def start(self) -> None:
+        """Start the thread that starts the process."""
+        name = f"jobmill-isolated-{self._request.job.id}"
+        threading.Thread(target=self._live, name=name, daemon=True).start()
+
+    def signal(self, signum: signal.Signals) -> None:
+        """Send a signal to the process and all that it started, at the latest when it has started; never waits."""
+        with self._lock:
+            self._signal = signum
+            if self._running is not None:
+                _signal_group(self._running.pid, signum)
+
+    def _live(self) -> None:
+        try:
+            with ExitStack() as stack:
+                outcome = self._ran(stack)
+        except BaseException as error:
+            self._post(self.outcome, self.outcome.set_exception, error)
+        else:
+            self._post(self.outcome, self.outcome.set_result, outcome)
+        self._post(self.ended, self.ended.set_result, None)
+
+    def _post(self, future: asyncio.Future[Any], resolve: Callable[[Any], object], value: object) -> None:
+        # A loop that is closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: future.done() or resolve(value))
+
+    def _ran(self, stack: ExitStack) -> Outcome:
+        try:
+            crash: BinaryIO = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+            request_end, requests = _pipe(stack)
+            answers, answer_end = _pipe(stack)
+            process = self._started((request_end.fileno(), answer_end.fileno(), crash.fileno()))
+        except OSError as error:
+            return Errored(error=f"process could not be started: {error}")
+        try:
+            request_end.close()
+            answer_end.close()
+            outcome = self._conversed(requests, answers)
+        except BaseException:
+            self.signal(signal.SIGKILL)
+            raise
+        finally:
+            # `requests` is open until here: its end would kill the process.
+            code = self._reaped(process)
+        return outcome or Errored(error=_why(code), traceback=_crash_of(crash))
+
+    def _started(self, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C in a terminal is for the worker, and one signal reaches all that the job starts.
+        process = subprocess.Popen(
+            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *map(str, fds), self._request.where.name],
+            stdin=subprocess.DEVNULL,
+            pass_fds=fds,
+            start_new_session=True,
+        )
+        with self._lock:
+            self._running = process
+            if self._signal is not None:
+                _signal_group(process.pid, self._signal)
+        return process
+
+    def _conversed(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
+        """Ask, and relay what the child says, up to its outcome; None when it ended without one."""
+        # A child that died before it read everything: how it ended says more than the broken pipe.
+        with contextlib.suppress(BrokenPipeError):
+            write_all(requests.fileno(), marshal.dumps((_plain(sys.path), _plain(sys.argv))))
+            write_all(requests.fileno(), request_frame(self._request))
+        while (said := self._heard(answers)) is not None:
+            if not isinstance(said, Progress | str):
+                self._post(self.outcome, self.outcome.set_result, said)
+                return said
+            self._tell(said)
+        return None
+
+    def _heard(self, answers: BinaryIO) -> Outcome | Progress | str | None:
+        try:
+            return read_answer(answers)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self.signal(signal.SIGKILL)
+            return Errored(error=f"process gave an answer that cannot be read: {error}")
+
+    def _reaped(self, process: subprocess.Popen[bytes]) -> int:
+        _wait_for_end(process)
+        with self._lock:
+            # What it has left running goes with it; its number is still its own, for it has not been reaped.
+            _signal_group(process.pid, signal.SIGKILL)
+            self._running = None
+            return process.wait()
+
+
+def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "waitid"):
+        # ChildProcessError: the application has the system reap its children (SIGCHLD ignored).
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:  # macOS before Python 3.13
+        process.wait()
+
+
+def _signal_group(pid: int, signum: signal.Signals) -> None:
+    # PermissionError: what macOS says of a group in which all have ended.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signum)
+
+
+def _pipe(stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    reader, writer = os.pipe()
+    return stack.enter_context(open(reader, "rb")), stack.enter_context(open(writer, "wb"))
+
+
+def _plain(values: list[str]) -> list[str]:
+    return [value for value in values if type(value) is str]
+
+
+def _interpreter_flags() -> list[str]:
+    """-O, -W, -X and their like, as this process was given them; what multiprocessing asks."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+# ---------------------------------------------------------------------------------------------------- why it ended
+
+
+def how_ended(code: int) -> str:
+    """An exit code, in words: ended by SIGSEGV, killed by SIGKILL, exited with code 3."""
+    if code >= 0:
+        return f"exited with code {code}"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"
+
+
+def _why(code: int) -> str:
+    if code == -signal.SIGKILL:
+        # Nobody else kills like this, and the system does not tell.
+        return f"process {how_ended(code)} (out of memory?)"
+    return f"process {how_ended(code)}" + (" without an answer" if code >= 0 else "")
+
+
+def _crash_of(crash: BinaryIO) -> str | None:
+    """Where it was when it crashed, as faulthandler saw it."""
+    crash.seek(0)
+    return crash.read(TRACEBACK_KEPT).decode("utf-8", "replace") or None
+
+
+# ---------------------------------------------------------------------------------------------------- where it is
+
+
+def _where(handler: HandlerBase[Any]) -> Where:
+    """How another process finds the handler; InvalidValue when it cannot."""
+    if os.name != "posix":
+        raise InvalidValue("isolate", "a POSIX system (process groups and inherited pipes)", os.name)
+    name = getattr(handler.fn, "__module__", None) or ""
+    qualname = getattr(handler.fn, "__qualname__", None) or ""
+    module = sys.modules.get(name)
+    if module is None or look_up(module, qualname, handler.name) is not handler:
+        raise InvalidValue(
+            "isolate",
+            "a handler that another process can import",
+            handler,
+            f"define it at the top level of a module, not inside a function, and under one name in {name or 'it'}",
+        )
+    if name != "__main__":
+        return Where(module=name, qualname=qualname, name=handler.name)
+    # `python -m app` has a spec, `python app.py` a file; a directory's or an archive's spec has no name of its own.
+    spec_name = getattr(module.__spec__, "name", "__main__")
+    file = getattr(module, "__file__", None)
+    if spec_name == "__main__" and file is None:
+        raise InvalidValue("isolate", "a handler in a file, which another process can import", handler)
+    return Where(
+        module=name,
+        qualname=qualname,
+        name=handler.name,
+        main_module=None if spec_name == "__main__" else spec_name,
+        main_file=None if file is None else os.path.abspath(file),
+    )

@@ -1,0 +1,62 @@
+"""What may be said about a worker."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+from msgspec import Struct
+
+from jobmill.core import limits
+from jobmill.core.durations import to_ms
+from jobmill.errors import InvalidValue
+from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.options import DEFAULT_QUEUE, Duration
+
+
+class WorkerOptions(TypedDict, total=False):
+    """As users write it."""
+
+    slots: int
+    queues: Sequence[str]
+    name: str
+    lease: Duration
+    shutdown_timeout: Duration
+    health: int | None
+    health_host: str
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """As it was checked."""
+
+    slots: int
+    queues: tuple[str, ...]
+    name: str
+    lease_ms: int
+    shutdown_timeout: float
+    health: int | None
+    health_host: str
+
+
+def worker_settings(given: WorkerOptions, handlers: Iterable[HandlerBase[Any]]) -> WorkerSettings:
+    """Check and fill in. Without `queues`: the default one and all that the handlers name."""
+    for option in given:
+        if option not in WorkerOptions.__annotations__:
+            raise InvalidValue(option, "one of the options " + ", ".join(WorkerOptions.__annotations__), option)
+    queues = given.get("queues") or (DEFAULT_QUEUE, *(handler.options_given.queue for handler in handlers))
+    if isinstance(queues, str):
+        queues = [queues]
+    name = given.get("name") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    health = given.get("health")
+    return WorkerSettings(
+        slots=limits.check_int(given.get("slots", 20), "slots", 1, 10_000),
+        queues=tuple(dict.fromkeys(limits.check_queue(queue) for queue in queues)),
+        name=limits.check_name(name, "worker name"),
+        lease_ms=to_ms(given.get("lease", 15), "lease", least=100),
+        shutdown_timeout=to_ms(given.get("shutdown_timeout", 30), "shutdown_timeout") / 1000,
+        health=None if health is None else limits.check_int(health, "health", 0, 65_535),
+        health_host=given.get("health_host", "127.0.0.1"),
+    )
