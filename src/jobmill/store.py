@@ -151,4 +151,4 @@ class RecordsUsage(Protocol):
     """A store with a table for usage; or anything else that wants it in batches."""
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
-        """Add these records, all or none. After StoreUnavailable they are given again; after other errors they are dropped."""
+        """Add all records or none. After StoreUnavailable the caller tries again; after another error it drops them."""

@@ -61,7 +61,7 @@ class Cron:
 
     @staticmethod
     def parse(text: str, zone: str = "UTC") -> Cron:
-        """What `text` says, read in `zone` unless it names its own; InvalidValue (cron or zone) when it says nothing."""
+        """Parse a cron expression, in `zone` unless the text names one; InvalidValue names cron or zone."""
         if not isinstance(text, str):
             raise InvalidValue("cron", "a cron expression as text", text)
         if len(text) > _LONGEST:
