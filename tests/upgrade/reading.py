@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.changes import EVERYTHING
 from jobmill.core.job import Job
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import EVERYTHING
 from jobmill.store import Store
 from tests.upgrade.scene import TABLE
 

@@ -10,12 +10,12 @@ from msgspec import structs
 
 import jobmill
 from jobmill import Event, exponential, fixed, harmonyk
-from jobmill.core.changes import Claim, Claimed, Lease, NewJob, QueueChange, RateLimit, Report, Settlement
 from jobmill.core.job import Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded, begin, policy, settle
 from jobmill.core.usage import Usage
-from jobmill.options import EnqueueOptions
-from jobmill.store import KeepsUsage, Store
+from jobmill.core.values import Claim, Claimed, Lease, NewJob, QueueChange, RateLimit, Report, Settlement
+from jobmill.handlers.options import EnqueueOptions
+from jobmill.store import RecordsUsage, Store
 from jobmill.testing import ManualClock
 
 #: A Monday, one minute before 7 o'clock in Berlin.
@@ -208,7 +208,7 @@ async def _waiting(scene: Scene) -> None:
     await scene.add("own_id", "invoice", {"number": 1}, id="invoice-2025-ä-0001")
     await scene.add("rescheduled", "moved", {}, delay="3h")
     await scene.jobs.reschedule(scene.ids["rescheduled"], delay="20m")
-    await scene.jobs.reprioritise(scene.ids["rescheduled"], priority=33)
+    await scene.jobs.reprioritize(scene.ids["rescheduled"], priority=33)
     await scene.add("taken_key", "send", {"to": "bob"}, queue="mail", unique_key="order-9", delay="1h")
     await scene.add("deduped", "index", {"folder": 7, "deep": True}, tenant="acme", dedupe=True)
     await scene.add("deduped_by_hash", "index", {"text": LONG_TEXT}, dedupe=True)
@@ -259,8 +259,8 @@ def usage() -> list[Usage]:
 
 
 async def _usage(scene: Scene) -> None:
-    if isinstance(scene.store, KeepsUsage):
-        await scene.store.keep_usage(usage())
+    if isinstance(scene.store, RecordsUsage):
+        await scene.store.record_usage(usage())
 
 
 # ---------------------------------------------------------------------------------------------------- jobs table

@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from jobmill import Context, Worker
-from jobmill.core.changes import Claim, Claimed, Lease, Report
 from jobmill.core.durations import to_datetime
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Claim, Claimed, Lease, Report
 from tests.upgrade.conftest import Frozen
 from tests.upgrade.reading import plain, read, table_rows
 from tests.upgrade.scene import ORG, TABLE, row_id, usage
