@@ -61,7 +61,7 @@ def plain(job: Job) -> dict[str, Any]:
         "tenant": job.tenant,
         "options": msgspec.to_builtins(job.options) or None,
         "recurrence": None if job.recurrence is None else _plain_recurrence(job.recurrence),
-        "occurrence": job.slot_ms,
+        "occurrence": job.occurrence_ms,
         "runs": job.runs or None,
         "failed_runs": job.failed_runs or None,
         "last_error": job.last_error,
@@ -77,7 +77,7 @@ def _plain_recurrence(recurrence: Recurrence) -> dict[str, Any]:
         "key": recurrence.key,
         "cron": recurrence.cron,
         "every": recurrence.every_ms,
-        "timezone": recurrence.zone,
+        "timezone": recurrence.timezone,
         "until": recurrence.until_ms,
         "revision": recurrence.revision,
     }

@@ -108,11 +108,11 @@ async def _settings(scene: Scene) -> None:
 
 async def _recurring(scene: Scene) -> None:
     until = datetime(2031, 1, 1, tzinfo=UTC)
-    await scene.add("digest", "digest", {"für": "alle"}, cron="0 7 * * 1-5", zone="Europe/Berlin", key="weekdays")
+    await scene.add("digest", "digest", {"für": "alle"}, cron="0 7 * * 1-5", timezone="Europe/Berlin", key="weekdays")
     await scene.add("nightly", "nightly", {}, every="30s", key="nightly", until=until, queue="büro", tenant="acme")
     await scene.add("pulse", "pulse", {"n": 1}, every="10m", key="pulse", max_attempts=1)
     again = await scene.jobs.enqueue("pulse", {"n": 2}, every="5m", key="pulse", max_attempts=1)
-    assert again.how == "updated"
+    assert again.status == "updated"
     await scene.run("nightly", Succeeded(b'{"rows":3}'))
     await scene.run("pulse", Succeeded(b'"ok"'))
     scene.clock.advance(60)
@@ -216,7 +216,7 @@ async def _waiting(scene: Scene) -> None:
     await scene.add("text", "odd", "just text")
     await scene.add("number", "odd", -0.5)
     null = NewJob(id=scene.store.new_id(), name="odd", queue="default", payload_json=b"null")
-    assert [receipt.how for receipt in await scene.store.enqueue([null])] == ["created"]
+    assert [receipt.status for receipt in await scene.store.enqueue([null])] == ["created"]
     scene.ids["null"] = null.id
 
 

@@ -115,7 +115,7 @@ async def test_a_worker_runs_what_waits_in_the_order_of_priorities(frozen: Froze
         ran.append(who)
         return f"Hallo {who}"
 
-    async with Worker(frozen.jobs, slots=1, queues=["default"]):
+    async with Worker(frozen.jobs, concurrency=1, queues=["default"]):
         assert await frozen.jobs.result(frozen.id("due_low"), timeout=30) == "Hallo low"
     assert ran == ["Jürgen", "middle", "low"]
     assert (await frozen.jobs.get(frozen.id("due"))).state == "succeeded"
@@ -154,7 +154,7 @@ async def test_a_live_unique_key_refuses_a_duplicate(frozen: Frozen, label: str)
     options: dict[str, Any] = {"queue": job["queue"], "tenant": job.get("tenant")}
     options |= {"unique_key": job["unique_key"]} if label in ("running", "taken_key") else {"dedupe": True}
     again = await frozen.jobs.enqueue(job["name"], job["payload"], **options)
-    assert (again.how, again.id) == ("duplicate", job["id"])
+    assert (again.status, again.id) == ("duplicate", job["id"])
 
 
 async def test_the_unique_key_of_a_final_job_is_free(frozen: Frozen) -> None:
@@ -163,7 +163,7 @@ async def test_the_unique_key_of_a_final_job_is_free(frozen: Frozen) -> None:
 
 async def test_an_id_that_is_taken_stays_taken(frozen: Frozen) -> None:
     again = await frozen.jobs.enqueue("invoice", {}, id=frozen.id("own_id"))
-    assert again.how == "exists"
+    assert again.status == "exists"
 
 
 # ---------------------------------------------------------------------------------------------------- recurring
@@ -215,7 +215,7 @@ async def test_a_recurring_job_that_ran_during_the_upgrade_re_arms(frozen: Froze
 
 async def test_a_recurring_job_can_be_changed(frozen: Frozen) -> None:
     again = await frozen.jobs.enqueue("pulse", {"n": 3}, every="1m", key="pulse", max_attempts=1)
-    assert again.how == "updated"
+    assert again.status == "updated"
     job = await recurring(frozen, "pulse")
     assert job.payload == {"n": 3}
     assert job.recurrence is not None
@@ -239,7 +239,7 @@ async def test_a_failed_job_is_requeued_and_runs(frozen: Frozen) -> None:
         return f"sent to {to!r}"
 
     changed = await frozen.jobs.requeue([frozen.id("failed"), frozen.id("failed_with_taken_key")])
-    assert changed.changed == [frozen.id("failed")]
+    assert changed.ids == [frozen.id("failed")]
     assert list(changed.refused) == [frozen.id("failed_with_taken_key")]
     assert (await frozen.jobs.tick(queues=["mail"])).succeeded == 1
     job = await frozen.jobs.get(frozen.id("failed"))

@@ -39,7 +39,7 @@ def change(step: Step, which: Sequence[str] | Filter, wanted: Change, limit: int
         else:
             refused[row[1]] = why
     step.wakes += bool(changed)
-    return Changed(changed=changed, refused=refused, more=more)
+    return Changed(ids=changed, refused=refused, more=more)
 
 
 def _by_id(step: Step, ids: Sequence[str], refused: dict[str, str]) -> list[Row]:

@@ -43,10 +43,10 @@ def _insert(step: Step, new_jobs: list[NewJob]) -> list[Receipt]:
         fresh = {id for (id,) in step.rows("ids_after", (last_seq,))}
         receipts = [_receipt(step, new, fresh) for new in new_jobs]
     for new, receipt in zip(new_jobs, receipts, strict=True):
-        if len(new.payload_json) > LARGE and receipt.how == "created":
+        if len(new.payload_json) > LARGE and receipt.status == "created":
             step.write("insert_payload", (new.id, new.payload_json.decode()))
     if step.queues.any(step):
-        _tell(step, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how == "created"])
+        _tell(step, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status == "created"])
     return receipts
 
 

@@ -48,4 +48,4 @@ def _as_far_as_readable(step: Step, seq: int) -> Job:
     if isinstance(job, Job):
         return job
     plain = _decode_job(step.row("read_plain", (seq,))[0])
-    return structs.replace(plain, doomed=f"the stored job cannot be read: {job}")
+    return structs.replace(plain, deferred_error=f"the stored job cannot be read: {job}")

@@ -128,7 +128,7 @@ def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
         keep and keep.age_ms,
         keep and keep.last,
         None if done.due is None else done.due.resolve(now_ms),
-        rearm and rearm.slot_ms,
+        rearm and rearm.occurrence_ms,
         runs and runs.runs,
         runs and runs.failed_runs,
         runs and runs.last_error,

@@ -91,7 +91,7 @@ class SqliteStore:
         self._at_work: _AtWork | None = None
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The path of the file."""
         return str(self.path)
 
