@@ -25,9 +25,10 @@ from jobmill.core import limits, unique_keys
 from jobmill.core.changes import Seize
 from jobmill.core.durations import instant_ms
 from jobmill.core.events import settlement_events
-from jobmill.core.job import Job, State
+from jobmill.core.job import Job, JobOptions, State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, policy, settle
-from jobmill.core.retry import HARMONYK_BACKOFF, HARMONYK_RETRIES, delay_ms
+from jobmill.core.presets import register_preset
+from jobmill.core.retry import delay_ms, exponential
 from jobmill.core.values import Claimed, Lease, Refused, Settlement
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.handlers.options import EnqueueOptions
@@ -51,7 +52,13 @@ __all__ = [
 
 Status: TypeAlias = Literal["queued", "running", "success", "failed"]
 
-DEFAULT_MAX_ATTEMPTS: Final = HARMONYK_RETRIES
+# Harmonyk's rule for a failed run is check, increment, back off: while `attempts` is below 5, it is counted up and the
+# job waits for the delay of the new number. So a job has five retries, after 1, 2, 4, 8 and 16 s: six runs in all.
+DEFAULT_MAX_ATTEMPTS: Final = 5
+BACKOFF: Final = exponential("1s", cap="60s")
+
+# Harmonyk's `max_attempts` counts retries, ours counts runs.
+register_preset("harmonyk", JobOptions(max_attempts=DEFAULT_MAX_ATTEMPTS + 1, backoff=BACKOFF))
 
 #: Long enough for two calls to a slow store; if this process dies between them, workers have the job back after it.
 SEIZED_MS = 15_000
@@ -72,7 +79,7 @@ _STATUS: dict[State, Status] = {
 
 def backoff_delay_ms(attempts: int) -> int:
     """The delay before the next run, without jitter: 1 s after the first, then twice as long each time, up to 60 s."""
-    return delay_ms(HARMONYK_BACKOFF, attempts)
+    return delay_ms(BACKOFF, attempts)
 
 
 def can_retry(status: Status, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
