@@ -48,7 +48,7 @@ class Tracer:
 
     def remove(self) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def start(self) -> None:
         self._called = {}

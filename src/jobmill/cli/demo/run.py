@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobmill.cli.demo import handlers
-from jobmill.cli.demo.story import StoryLine, Story
+from jobmill.cli.demo.story import Story, StoryLine
 from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import lasting, plural
 from jobmill.client.client import Client, connect
