@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import making
+from tests import stores_under_test
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
-    from tests.servers.mongo import MongoDatabases, MongoReplicaSet, MongoServer
-    from tests.servers.node import Packages
-    from tests.servers.postgres import Databases, PostgresServer, PostgresServers
-    from tests.servers.redis import RedisServer, RedisServers, Rooms
-    from tests.servers.redis_groups import RedisCluster, RedisSentinel
+    from tests.kit.mongo import MongoDatabases, MongoReplicaSet, MongoServer
+    from tests.kit.node import Packages
+    from tests.kit.postgres import Databases, PostgresServer, PostgresServers
+    from tests.kit.redis import RedisServer, RedisServers, Rooms
+    from tests.kit.redis_groups import RedisCluster, RedisSentinel
 
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
@@ -93,10 +93,10 @@ def _is_older(fixture: str, value: object) -> bool:
 
 def _versions(store_name: str) -> Sequence[str]:
     if store_name == "redis":
-        from tests.servers.redis import RedisServers
+        from tests.kit.redis import RedisServers
 
         return RedisServers.names()
-    from tests.servers.postgres import PostgresServers
+    from tests.kit.postgres import PostgresServers
 
     return PostgresServers.names()
 
@@ -135,14 +135,14 @@ def _meant(item: pytest.Item) -> Sequence[str]:
 
 @pytest.fixture
 async def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """Where the store under test is, without jobs; `making.make_store` makes it, or `jobmill.connect`."""
-    return await making.make_url(store_name, tmp_path, request)
+    """Where the store under test is, without jobs; `stores_under_test.make_store` makes it, or `jobmill.connect`."""
+    return await stores_under_test.make_url(store_name, tmp_path, request)
 
 
 @pytest.fixture(scope="session")
 def postgres_servers() -> Iterator[PostgresServers]:
     """`postgres_servers[postgres_name]`: a server that all tests share; nothing runs until asked for."""
-    from tests.servers.postgres import PostgresServers
+    from tests.kit.postgres import PostgresServers
 
     with PostgresServers() as servers:
         yield servers
@@ -171,7 +171,7 @@ async def local_postgres_url(postgres_servers: PostgresServers) -> AsyncIterator
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
     """A server that this test may kill, pause and restart."""
-    from tests.servers.postgres import PostgresServer
+    from tests.kit.postgres import PostgresServer
 
     with PostgresServer() as server:
         yield server
@@ -180,7 +180,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def redis_servers() -> Iterator[RedisServers]:
     """`redis_servers[redis_name]`: a server that all tests share; nothing runs until asked for."""
-    from tests.servers.redis import RedisServers
+    from tests.kit.redis import RedisServers
 
     with RedisServers() as servers:
         yield servers
@@ -217,7 +217,7 @@ def local_redis_url(redis_servers: RedisServers) -> Iterator[str]:
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
     """A server that this test may kill, pause and restart; it keeps all that it acknowledged."""
-    from tests.servers.redis import RedisServer
+    from tests.kit.redis import RedisServer
 
     with RedisServer(aof=True) as server:
         yield server
@@ -226,7 +226,7 @@ def own_redis() -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
     """Three primaries that all tests share: not to be stopped."""
-    from tests.servers.redis_groups import RedisCluster
+    from tests.kit.redis_groups import RedisCluster
 
     with RedisCluster() as cluster:
         yield cluster
@@ -242,7 +242,7 @@ def redis_cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
 @pytest.fixture
 def own_redis_cluster() -> Iterator[RedisCluster]:
     """Three primaries with a replica each, which this test may kill."""
-    from tests.servers.redis_groups import RedisCluster
+    from tests.kit.redis_groups import RedisCluster
 
     with RedisCluster(replicas=1) as cluster:
         yield cluster
@@ -251,7 +251,7 @@ def own_redis_cluster() -> Iterator[RedisCluster]:
 @pytest.fixture
 def redis_sentinel() -> Iterator[RedisSentinel]:
     """A primary, a replica and sentinels that watch them, which this test may kill."""
-    from tests.servers.redis_groups import RedisSentinel
+    from tests.kit.redis_groups import RedisSentinel
 
     with RedisSentinel() as group:
         yield group
@@ -260,7 +260,7 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 @pytest.fixture(scope="session")
 def mongo_server() -> Iterator[MongoDatabases]:
     """A replica set of one member that all tests share: not to be stopped."""
-    from tests.servers.mongo import shared
+    from tests.kit.mongo import shared
 
     with shared() as databases:
         yield databases
@@ -274,16 +274,16 @@ def mongo_url(mongo_server: MongoDatabases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[making.InTurn]:
+def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[stores_under_test.InTurn]:
     """A migrated database that tests have in turn."""
     with mongo_server.database() as url, mongo_server.client() as client:
-        yield making.InTurn(url, client)
+        yield stores_under_test.InTurn(url, client)
 
 
 @pytest.fixture(scope="session")
 def mongo_standalone() -> Iterator[MongoServer]:
     """A server that is in no replica set, so without change streams and transactions; shared: not to be stopped."""
-    from tests.servers.mongo import MongoServer
+    from tests.kit.mongo import MongoServer
 
     with MongoServer() as server:
         yield server
@@ -299,7 +299,7 @@ def mongo_standalone_url(mongo_standalone: MongoServer) -> Iterator[str]:
 @pytest.fixture
 def own_mongo() -> Iterator[MongoReplicaSet]:
     """A replica set of one member, which this test may kill, pause and restart."""
-    from tests.servers.mongo import MongoReplicaSet
+    from tests.kit.mongo import MongoReplicaSet
 
     with MongoReplicaSet() as group:
         yield group
@@ -308,7 +308,7 @@ def own_mongo() -> Iterator[MongoReplicaSet]:
 @pytest.fixture
 def mongo_replica_set() -> Iterator[MongoReplicaSet]:
     """Three members, of which this test may kill, pause and restart any, and have the primary step down."""
-    from tests.servers.mongo import MongoReplicaSet
+    from tests.kit.mongo import MongoReplicaSet
 
     with MongoReplicaSet(3) as group:
         yield group
@@ -317,7 +317,7 @@ def mongo_replica_set() -> Iterator[MongoReplicaSet]:
 @pytest.fixture(scope="session")
 def node_packages() -> Packages:
     """BullMQ, its dashboard and mongodb-cron, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
-    from tests.servers.node import Packages
+    from tests.kit.node import Packages
 
     packages = Packages()
     packages.install()

@@ -19,8 +19,8 @@ from jobmill.stores.mongo import MongoStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
 from tests.helpers import until
-from tests.making import migrated_mongo
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
+from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 

@@ -52,7 +52,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill import Invalid, harmonyk
-from tests.servers.node import find_node
+from tests.kit.node import find_node
 
 FILE = Path(__file__).with_name("dedupe_vectors.jsonl")
 VECTORS: list[tuple[str, str | None, str, str]] = [tuple(json.loads(line)) for line in FILE.read_text().splitlines()]

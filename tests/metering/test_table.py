@@ -133,7 +133,7 @@ async def no_table(jobs: Client, store_name: str, store_url: str) -> AsyncIterat
             file.execute("DROP TABLE jobmill_usage")
         yield
         return
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     async with connected(store_url) as connection:
         await connection.execute("ALTER TABLE jobmill.usage RENAME TO not_there")
@@ -208,7 +208,7 @@ async def test_the_columns_are_the_fields(store: Store, store_name: str, store_u
         with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
             columns = [row[1] for row in connection.execute("PRAGMA table_info(jobmill_usage)")]
     else:
-        from tests.servers.postgres import connected
+        from tests.kit.postgres import connected
 
         async with connected(store_url) as connection:
             query = "SELECT attname FROM pg_attribute WHERE attrelid = 'jobmill.usage'::regclass AND attnum > 0"

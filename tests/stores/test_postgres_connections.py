@@ -19,8 +19,8 @@ from jobmill.stores.postgres import PostgresStore, connections, offices, wake
 from jobmill.stores.postgres import store as verbs
 from jobmill.testing.contract.support import LEASE_MS, QUEUE, claim_ids, fail, new, put, put_one, started, wish
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, waiting_for_locks
 
 pytestmark = [pytest.mark.stores("postgres"), pytest.mark.slow]  # most of them wait for a server that does not answer

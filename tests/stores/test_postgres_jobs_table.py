@@ -15,7 +15,7 @@ from jobmill.core.changes import Cancel, QueueChange
 from jobmill.testing import drain
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied, now
 
 pytestmark = pytest.mark.stores("postgres")

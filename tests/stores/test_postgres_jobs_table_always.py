@@ -15,7 +15,7 @@ from jobmill.core.changes import Cancel, Change, Claimed, Remove, Requeue, Resch
 from jobmill.core.durations import to_datetime
 from jobmill.testing.contract.model_parts import SETTLE
 from jobmill.testing.contract.support import readable, wish
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")

@@ -18,7 +18,7 @@ from jobmill.errors import StoreAway
 from jobmill.stores import loops
 from jobmill.stores.postgres import PostgresStore
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -16,7 +16,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.redis import RedisServer, installations
+from tests.kit.redis import RedisServer, installations
 
 pytestmark = pytest.mark.stores("redis")
 
