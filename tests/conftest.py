@@ -1,4 +1,8 @@
-"""`--store NAME` (repeatable): which stores are under test. Without it everything runs, on every store that is known.
+"""Options of this suite: `--store NAME` (repeatable), `--all` and `--shuffle SEED`; and the servers that tests use.
+
+Without `--store` the tests of all stores run. Without `--all` two kinds of tests are left out: those marked `extended`
+(test servers, benchmark, long fault runs) and those of older versions of a server. A file that the command line names
+runs whole, but for older versions; a test that it names with its parameters runs in any case.
 
 A test that uses the fixture `store_name` runs once per store; `@pytest.mark.stores("sqlite")` says that a test is only
 for some. With `--store`, whatever is not for one of the stores named is left out.
@@ -19,7 +23,9 @@ one test's own, and may be killed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import functools
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +40,7 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from tests.kit.redis import RedisServer, RedisServers, Rooms
     from tests.kit.redis_groups import RedisCluster, RedisSentinel
 
+HERE = Path(__file__).parent
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
 
@@ -46,6 +53,9 @@ LONG = (
     "::test_threads_",
 )
 
+#: Folders of tests that only `--all` runs: the test servers themselves, and the benchmark.
+EXTENDED_FOLDERS = ("kit", "bench")
+
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
 
@@ -57,9 +67,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"only the tests of this store ({', '.join(STORES)}); may be given more than once",
     )
+    parser.addoption(
+        "--all", action="store_true", help="also tests marked `extended`, and those of older versions of servers"
+    )
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order, the same for a seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "extended: only `--all` runs it")
     config.addinivalue_line("markers", "stores(*names): only for these stores")
     for name in config.getoption("--store") or ():
         if name not in STORES:
@@ -87,10 +102,7 @@ def _rows(store_name: str, versions: Sequence[str]) -> list[list[str]]:
     return [[name if version == mine else "" for version in versions] for name in names]
 
 
-def _is_older(fixture: str, value: object) -> bool:
-    return fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
-
-
+@functools.cache
 def _versions(store_name: str) -> Sequence[str]:
     if store_name == "redis":
         from tests.kit.redis import RedisServers
@@ -103,28 +115,52 @@ def _versions(store_name: str) -> Sequence[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out: set[pytest.Item] = set()
     for item in items:
-        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as is
-        # what makes many round trips.
-        params = callspec.params if (callspec := getattr(item, "callspec", None)) is not None else {}
-        is_older = any(_is_older(fixture, value) for fixture, value in params.items())
-        if is_older or (params.get("store_name") in SERVERS and any(part in item.nodeid for part in LONG)):
-            item.add_marker(pytest.mark.slow)
-        if is_older and MODEL in item.name:
-            left_out.add(item)  # the statements are the same, and it is the longest of all
-    chosen = config.getoption("--store")
-    if chosen:
-        left_out.update(item for item in items if not _is_for(item, chosen))
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        _mark(item)
+    kept = items
+    if chosen := config.getoption("--store"):
+        kept = [item for item in kept if _is_for(item, chosen)]
+    if not config.getoption("--all"):
+        files = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+        kept = [item for item in kept if not _is_left_out(item, config.args, files)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+        items[:] = kept
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
+
+
+def _mark(item: pytest.Item) -> None:
+    if item.path.relative_to(HERE).parts[0] in EXTENDED_FOLDERS:
+        item.add_marker(pytest.mark.extended)
+    takes_long = any(part in item.nodeid for part in LONG)
+    if _is_of_older_version(item) or (takes_long and _params(item).get("store_name") in SERVERS):
+        item.add_marker(pytest.mark.slow)
+
+
+def _is_left_out(item: pytest.Item, arguments: Sequence[str], files: Set[Path]) -> bool:
+    """Whether only `--all` runs a test that the command line does not name."""
+    if _is_of_older_version(item):
+        return item.nodeid not in arguments
+    return item.get_closest_marker("extended") is not None and item.path not in files
+
+
+def _is_of_older_version(item: pytest.Item) -> bool:
+    """What holds on the newest version of a server holds on the others as a rule."""
+    return any(
+        fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
+        for fixture, value in _params(item).items()
+    )
+
+
+def _params(item: pytest.Item) -> Mapping[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
 
 
 def _is_for(item: pytest.Item, chosen: Sequence[str]) -> bool:
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None and "store_name" in callspec.params:
-        return callspec.params["store_name"] in chosen
+    if (name := _params(item).get("store_name")) is not None:
+        return name in chosen
     return item.get_closest_marker("stores") is not None and any(name in chosen for name in _meant(item))
 
 

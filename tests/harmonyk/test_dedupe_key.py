@@ -129,7 +129,9 @@ def test_the_parts_of_a_key() -> None:
     assert harmonyk.dedupe_key("scan", "", {}) == "scan::::{}"
 
 
-@pytest.mark.parametrize("payload", [float("nan"), {"a": {1, 2}}, {"a": object()}, {1: 2}], ids=repr)
+@pytest.mark.parametrize(
+    "payload", [float("nan"), {"a": {1, 2}}, {"a": object()}, {1: 2}], ids=["nan", "set", "object", "number as key"]
+)
 def test_what_is_not_json_has_no_key(payload: Any) -> None:
     with pytest.raises(Invalid, match="^payload"):
         harmonyk.dedupe_key("scan", None, payload)
