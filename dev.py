@@ -34,8 +34,8 @@ OLDEST_PIP = (22, 3)  # the first with --python
 # What the installed environment depends on, besides the interpreter and the place.
 INPUTS = ("pyproject.toml", "constraints.txt", "src/jobmill/_version.py")
 
-# Tests wait for servers and for time more than half of the time.
-WORKERS = 2 * min(os.cpu_count() or 1, 4)
+# Processes for tests, which wait for servers and for time: half as many again as there are processors.
+WORKERS = min((os.cpu_count() or 1) * 3 // 2, 8) or 1
 
 # verb: (the extra it needs, what Python is to run)
 COMMANDS = {

@@ -4,6 +4,8 @@ Without `--store` the tests of all stores run. Without `--all` two kinds of test
 (test servers, benchmark, long fault runs) and those of older versions of a server. A file that the command line names
 runs whole, but for older versions; a test that it names with its parameters runs in any case.
 
+Tests marked `alone` measure time. While one runs, the other test processes wait; so they come last.
+
 A test that uses the fixture `store_name` runs once per store; `@pytest.mark.stores("sqlite")` says that a test is only
 for some. With `--store`, whatever is not for one of the stores named is left out.
 
@@ -25,10 +27,12 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
+import sys
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tests import stores_under_test
@@ -39,6 +43,7 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from tests.kit.postgres import Databases, PostgresServer, PostgresServers
     from tests.kit.redis import RedisServer, RedisServers, Rooms
     from tests.kit.redis_groups import RedisCluster, RedisSentinel
+    from tests.kit.turns import Turns
 
 HERE = Path(__file__).parent
 SERVERS = ("postgres", "redis", "mongo")
@@ -52,6 +57,9 @@ LONG = (
     "tests/metering/test_outcomes.py",
     "::test_threads_",
 )
+
+#: Hypothesis: examples of the model, and of properties that give no number. `--all` has Hypothesis' own default.
+FEW_EXAMPLES = 30
 
 #: Folders of tests that only `--all` runs: the test servers themselves, and the benchmark.
 EXTENDED_FOLDERS = ("kit", "bench")
@@ -74,11 +82,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: measures time; no other test runs meanwhile")
     config.addinivalue_line("markers", "extended: only `--all` runs it")
     config.addinivalue_line("markers", "stores(*names): only for these stores")
     for name in config.getoption("--store") or ():
         if name not in STORES:
             raise pytest.UsageError(f"--store {name}: there is no such store; known are {', '.join(STORES)}")
+
+    if not config.getoption("--all"):
+        hypothesis.settings.register_profile("few", max_examples=FEW_EXAMPLES)
+        hypothesis.settings.load_profile("few")
+
+
+@functools.cache
+def _turns() -> Turns:
+    from tests.kit.turns import Turns
+
+    return Turns(Path(sys.prefix) / "turns")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not hasattr(item.config, "workerinput"):  # there is no other process
+        return (yield)
+    with _turns().held(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -128,10 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
     if (seed := config.getoption("--shuffle")) is not None:
         random.Random(seed).shuffle(items)
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 
 def _mark(item: pytest.Item) -> None:
-    if item.path.relative_to(HERE).parts[0] in EXTENDED_FOLDERS:
+    folder = item.path.relative_to(HERE).parts[0]
+    if folder in EXTENDED_FOLDERS or (MODEL in item.name and folder != "contract"):
         item.add_marker(pytest.mark.extended)
     takes_long = any(part in item.nodeid for part in LONG)
     if _is_of_older_version(item) or (takes_long and _params(item).get("store_name") in SERVERS):

@@ -18,7 +18,7 @@ from tests.kit.places import port_of
 from tests.kit.postgres import connected
 from tests.kit.proxy import Proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("postgres")]
 
 FOR_S = 20.0
 

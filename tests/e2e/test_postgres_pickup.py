@@ -15,7 +15,7 @@ from tests.e2e.conftest import Place
 from tests.helpers import until
 from tests.kit.postgres import connected
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.stores("postgres")]
 
 
 async def delays(jobs: jobmill.Client, count: int = 20) -> list[float]:

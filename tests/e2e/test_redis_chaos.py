@@ -17,7 +17,7 @@ from tests.e2e.storms import Storm
 from tests.kit.proxy import Proxy
 from tests.kit.redis import RedisServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("redis")]
 
 FOR_S = 20.0
 

@@ -28,7 +28,7 @@ from tests.stores.redis_links import clients, linked, main_name, own
 
 pytestmark = pytest.mark.stores("redis")
 
-CERTIFICATE = Path(__file__).parents[1] / "servers" / "tls" / "localhost.pem"
+CERTIFICATE = Path(__file__).parents[1] / "kit" / "tls" / "localhost.pem"
 
 
 @pytest.fixture
