@@ -23,6 +23,7 @@ from jobmill.store import Store
 from jobmill.stores.sqlite import SqliteStore, migrating
 from jobmill.worker.worker import Worker
 from tests.helpers import until
+from tests.kit.processes import launched
 from tests.metering.conftest import Kept, read
 
 pytestmark = pytest.mark.stores("sqlite", "postgres")
@@ -226,7 +227,8 @@ def start(tmp_path: Path, store_url: str) -> Iterator[Callable[[], subprocess.Po
 
     def start() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "JOBMILL_URL": store_url, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "jobmill", "worker", "tests.metering.app:jobs", "--lease", "300ms"]
+        worker = [sys.executable, "-m", "jobmill", "worker", "tests.metering.app:jobs", "--lease", "300ms"]
+        command = launched(None, signal.SIGKILL, worker)
         with (tmp_path / f"log-{len(processes)}").open("wb") as said:
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said))
         return processes[-1]
