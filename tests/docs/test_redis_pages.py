@@ -17,7 +17,7 @@ from jobmill import bullmq
 from jobmill.stores.redis import RedisStore, connecting, line
 from jobmill.stores.redis.places import Place
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
-from tests.servers.redis import Rooms
+from tests.kit.redis import Rooms
 
 REDIS = ROOT / "docs/redis.md"
 BULLMQ = ROOT / "docs/bullmq.md"

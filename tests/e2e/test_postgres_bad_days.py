@@ -14,9 +14,9 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
-from tests.servers.places import port_of
-from tests.servers.postgres import PostgresServer, connected
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import PostgresServer, connected
+from tests.kit.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
 

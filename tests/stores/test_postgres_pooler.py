@@ -16,8 +16,8 @@ from jobmill.stores.postgres import PostgresStore, wake
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put, put_one, retry, settle, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.pgbouncer import PgBouncer
-from tests.servers.places import port_of
+from tests.kit.pgbouncer import PgBouncer
+from tests.kit.places import port_of
 
 pytestmark = pytest.mark.stores("postgres")
 

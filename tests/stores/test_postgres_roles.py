@@ -22,7 +22,7 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.kit.postgres import Databases, PostgresServers, connected
 from tests.stores.postgres_logins import ROLES, as_user, granted, login
 
 pytestmark = pytest.mark.stores("postgres")

@@ -13,8 +13,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import LEASE_MS, claim_ids, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, role_with, waiting_for_locks
 
 pytestmark = pytest.mark.stores("postgres")

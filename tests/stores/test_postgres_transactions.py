@@ -26,9 +26,9 @@ from jobmill.stores.postgres import PostgresStore, connections
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServer, PostgresServers, connected
+from tests.kit.postgres import PostgresServer, PostgresServers, connected
 from tests.stores.postgres_callers import engine
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -32,9 +32,9 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -19,8 +19,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.testing import ManualClock
-from tests.servers import mongo, redis
-from tests.servers.postgres import PostgresServer, connected, one_per_version
+from tests.kit import mongo, redis
+from tests.kit.postgres import PostgresServer, connected, one_per_version
 from tests.upgrade import dumps
 from tests.upgrade.reading import read, table_rows
 from tests.upgrade.scene import START_MS, TABLE, Scene, fill, fill_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.servers.pgwire import Statement
+from tests.kit.pgwire import Statement
 
 LINE = b"+-:,#_("  # an answer of one line
 SIZED = b"$=!"  # of so many bytes

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from tests.helpers import until
-from tests.servers.pgwire import Conversation
-from tests.servers.places import port_of
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.pgwire import Conversation
+from tests.kit.places import port_of
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -12,9 +12,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from tests.helpers import until
-from tests.servers.places import port_of
-from tests.servers.proxy import Proxy
-from tests.servers.respwire import Conversation
+from tests.kit.places import port_of
+from tests.kit.proxy import Proxy
+from tests.kit.respwire import Conversation
 
 pytestmark = pytest.mark.stores("redis")
 

@@ -36,7 +36,7 @@ import msgspec
 import pymongo
 from pymongo.errors import OperationFailure
 
-from tests.servers.processes import Group, NoServer, Server, wait_until
+from tests.kit.processes import Group, NoServer, Server, wait_until
 
 BIN = "JOBMILL_TEST_MONGO_BIN"
 URL = "JOBMILL_TEST_MONGO_URL"

@@ -17,8 +17,8 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from tests.servers import pgwire, respwire
-from tests.servers.places import at_port, free_port
+from tests.kit import pgwire, respwire
+from tests.kit.places import at_port, free_port
 
 CHUNK = 1 << 16
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.servers.places import PrivateDirectory, User, held_port, unprivileged
+from tests.kit.places import PrivateDirectory, User, held_port, unprivileged
 
 LAUNCH = Path(__file__).with_name("launch.py")
 

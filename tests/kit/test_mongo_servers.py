@@ -16,8 +16,8 @@ import pymongo
 import pytest
 from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure
 
-from tests.servers import mongo
-from tests.servers.mongo import (
+from tests.kit import mongo
+from tests.kit.mongo import (
     BIN,
     LIBCURL,
     URL,
@@ -27,11 +27,11 @@ from tests.servers.mongo import (
     first_installation,
     installations,
 )
-from tests.servers.processes import NoServer, is_gone, look_up, wait_until
+from tests.kit.processes import NoServer, is_gone, look_up, wait_until
 
 pytestmark = pytest.mark.stores("mongo")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def connected(url: str, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
@@ -206,7 +206,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
     lines = [
-        "import sys; from tests.servers.mongo import MongoServer; server = MongoServer(); server.start()",
+        "import sys; from tests.kit.mongo import MongoServer; server = MongoServer(); server.start()",
         "server.pause(); print(server.directory, server.pid, flush=True); sys.stdin.read()",
     ]
     with subprocess.Popen(

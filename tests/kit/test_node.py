@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import node
-from tests.servers.node import NODE, NodeFailed, NodeProcess, Packages, find_node, find_npm
-from tests.servers.processes import NoServer, is_gone, look_up, wait_until
+from tests.kit import node
+from tests.kit.node import NODE, NodeFailed, NodeProcess, Packages, find_node, find_npm
+from tests.kit.processes import NoServer, is_gone, look_up, wait_until
 
 pytestmark = pytest.mark.stores("redis")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 ECHO = """
 import { createInterface } from "node:readline";
@@ -201,7 +201,7 @@ async def test_one_that_does_not_end_is_killed(packages: Packages, monkeypatch: 
 
 def test_a_process_ends_with_the_one_that_started_it(packages: Packages) -> None:
     lines = [
-        "import asyncio, sys; from pathlib import Path; from tests.servers.node import NodeProcess, Packages",
+        "import asyncio, sys; from pathlib import Path; from tests.kit.node import NodeProcess, Packages",
         "async def main(folder, home):",
         "    async with NodeProcess(Packages(Path(folder), Path(home)), 'echo.mjs') as process:",
         "        await process.event('arguments'); process.pause(); print(process.pid, flush=True); sys.stdin.read()",

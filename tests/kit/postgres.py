@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import msgspec
 
-from tests.servers.places import is_reachable
-from tests.servers.processes import NoServer, Server, run_as
+from tests.kit.places import is_reachable
+from tests.kit.processes import NoServer, Server, run_as
 
 BIN = "JOBMILL_TEST_POSTGRES_BIN"
 URL = "JOBMILL_TEST_POSTGRES_URL"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
-from tests.servers.places import at_port, is_reachable
-from tests.servers.processes import NoServer, Server
+from tests.kit.places import at_port, is_reachable
+from tests.kit.processes import NoServer, Server
 
 BINARY = "JOBMILL_TEST_PGBOUNCER"
 SYSTEM = ("/usr/sbin/pgbouncer",)  # which is on root's path only

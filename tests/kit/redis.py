@@ -28,8 +28,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 import redis
 
-from tests.servers.places import is_reachable
-from tests.servers.processes import NoServer, Server
+from tests.kit.places import is_reachable
+from tests.kit.processes import NoServer, Server
 
 BIN = "JOBMILL_TEST_REDIS_BIN"
 URL = "JOBMILL_TEST_REDIS_URL"

@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 
 from redis.crc import key_slot
 
-from tests.servers.processes import Group, Server, wait_until
-from tests.servers.redis import Installation, RedisServer
+from tests.kit.processes import Group, Server, wait_until
+from tests.kit.redis import Installation, RedisServer
 
 SLOTS = 16_384
 PRIMARIES = 3

