@@ -12,7 +12,7 @@ import pytest
 from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.sqlite import SqliteStore
-from jobmill.stores.sqlite.enqueueing import LARGE
+from jobmill.stores.sqlite.enqueue import LARGE
 from jobmill.testing.contract.support import look, new, put_one, state_of
 
 pytestmark = pytest.mark.stores("sqlite")

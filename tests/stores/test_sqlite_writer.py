@@ -17,9 +17,9 @@ import pytest
 
 from jobmill.core.values import EVERYTHING, Broken, Filter, Settlement
 from jobmill.errors import StoreBusy
-from jobmill.stores.sqlite import SqliteStore, writer
-from jobmill.stores.sqlite.connection import begin
-from jobmill.stores.sqlite.enqueueing import LARGE
+from jobmill.stores.sqlite import SqliteStore
+from jobmill.stores.sqlite.connection import begin, writer
+from jobmill.stores.sqlite.enqueue import LARGE
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import claim, claim_one, look, new, put, put_one, settle, started, succeed, wish
 

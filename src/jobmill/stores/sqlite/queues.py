@@ -13,7 +13,7 @@ from jobmill.core.events import Event
 from jobmill.core.values import QueueChange, QueueSettings, RateLimit
 
 if TYPE_CHECKING:
-    from jobmill.stores.sqlite.step import Step
+    from jobmill.stores.sqlite.context import Context
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -50,28 +50,28 @@ class Queues:
         """Another connection wrote, or a transaction was rolled back."""
         self._known = None
 
-    def any(self, step: Step) -> bool:
+    def any(self, context: Context) -> bool:
         """Whether any queue has a row. Mostly none has, and then nothing else is asked."""
-        return bool(self._rows(step))
+        return bool(self._rows(context))
 
-    def get(self, step: Step, queue: str) -> Queue | None:
+    def get(self, context: Context, queue: str) -> Queue | None:
         """What is known of a queue; None: all defaults."""
-        return self._rows(step).get(queue)
+        return self._rows(context).get(queue)
 
-    def _rows(self, step: Step) -> dict[str, Queue]:
+    def _rows(self, context: Context) -> dict[str, Queue]:
         if self._known is None:
-            self._known = {row[0]: _from_row(row) for row in step.rows("queues")}
+            self._known = {row[0]: _from_row(row) for row in context.rows("queues")}
         return self._known
 
-    def feeds(self, step: Step, queue: str) -> bool:
+    def feeds(self, context: Context, queue: str) -> bool:
         """Whether a queue's feed is on."""
-        known = self.get(step, queue)
+        known = self.get(context, queue)
         return known is not None and known.settings.feed
 
-    def write(self, step: Step, queue: str, row: Queue) -> None:
+    def write(self, context: Context, queue: str, row: Queue) -> None:
         """Change a queue's row."""
         settings, rate = row.settings, row.settings.rate_limit
-        step.write(
+        context.write(
             "configure",
             (
                 *(queue, settings.paused, rate and rate.count, rate and rate.per_ms, settings.running_limit),
@@ -95,65 +95,65 @@ def _from_row(row: tuple[object, ...]) -> Queue:
     return Queue(settings, ends_ms, used, last_event)  # type: ignore[arg-type]
 
 
-def configure(step: Step, queue: str, change: QueueChange) -> QueueSettings:
+def configure(context: Context, queue: str, change: QueueChange) -> QueueSettings:
     """Change what is set for a queue."""
-    row = step.queues.get(step, queue) or Queue(QueueSettings())
+    row = context.queues.get(context, queue) or Queue(QueueSettings())
     given = {field: value for field in change.__struct_fields__ if (value := getattr(change, field)) is not UNSET}
     row = structs.replace(row, settings=structs.replace(row.settings, **given))
-    step.queues.write(step, queue, row)
-    _trim(step, queue, row)
-    step.wakes += 1
+    context.queues.write(context, queue, row)
+    _trim(context, queue, row)
+    context.wakes += 1
     return row.settings
 
 
-def settings(step: Step, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+def settings(context: Context, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
     """What is set for these queues, or for all that have a row."""
-    known = {row[0]: _from_row(row).settings for row in step.rows("queues")}
+    known = {row[0]: _from_row(row).settings for row in context.rows("queues")}
     return known if queues is None else {queue: known.get(queue) or QueueSettings() for queue in queues}
 
 
-def use_window(step: Step, queue: str, row: Queue, claims: int) -> None:
+def use_window(context: Context, queue: str, row: Queue, claims: int) -> None:
     """Count claims against the rate limit; the first one after a window opens the next."""
     rate = row.settings.rate_limit
     if rate is None or not claims:
         return
-    if step.now_ms >= row.window_ends_ms:
-        row = structs.replace(row, window_ends_ms=step.now_ms + rate.per_ms, window_used=0)
-    step.queues.write(step, queue, structs.replace(row, window_used=row.window_used + claims))
+    if context.now_ms >= row.window_ends_ms:
+        row = structs.replace(row, window_ends_ms=context.now_ms + rate.per_ms, window_used=0)
+    context.queues.write(context, queue, structs.replace(row, window_used=row.window_used + claims))
 
 
 # ---------------------------------------------------------------------------------------------------- the feeds
 
 
-def tell(step: Step, queue: str, events: Callable[[], Sequence[Event]]) -> None:
+def tell(context: Context, queue: str, events: Callable[[], Sequence[Event]]) -> None:
     """Record events where the queue's feed is on; they are not even made where it is off."""
-    if not step.queues.feeds(step, queue):
+    if not context.queues.feeds(context, queue):
         return
-    row = step.queues.get(step, queue)
+    row = context.queues.get(context, queue)
     assert row is not None
     told = [
         (queue, number, _encode(structs.replace(event, id=str(number))).decode())
         for number, event in enumerate(events(), row.last_event + 1)
     ]
     if told:
-        step.write_rows("tell", (), told)
+        context.write_rows("tell", (), told)
         row = structs.replace(row, last_event=row.last_event + len(told))
-        step.queues.write(step, queue, row)
-        _trim(step, queue, row)
+        context.queues.write(context, queue, row)
+        _trim(context, queue, row)
 
 
-def _trim(step: Step, queue: str, row: Queue) -> None:
+def _trim(context: Context, queue: str, row: Queue) -> None:
     """Keep the last events. They are numbered per queue, so that nobody has to count them."""
-    step.write("tell_trim", (queue, row.last_event - row.settings.events_max_len))
+    context.write("tell_trim", (queue, row.last_event - row.settings.events_max_len))
 
 
-def publish(step: Step, events: Sequence[Event]) -> None:
+def publish(context: Context, events: Sequence[Event]) -> None:
     """Add a user's own events."""
     for event in events:
-        tell(step, event.queue, lambda event=event: [event])  # type: ignore[misc]
+        tell(context, event.queue, lambda event=event: [event])  # type: ignore[misc]
 
 
-def events(step: Step, queue: str, after: str | None, limit: int) -> list[Event]:
+def events(context: Context, queue: str, after: str | None, limit: int) -> list[Event]:
     """The feed after an event."""
     seen = 0 if after is None else read_position(after, "after", after)
-    return [_decode(row[0]) for row in step.rows("events", (queue, seen, limit))]
+    return [_decode(row[0]) for row in context.rows("events", (queue, seen, limit))]

@@ -1,4 +1,4 @@
-"""The port on a SQLite file: each verb is a function of a step, run by the writer or by the reader."""
+"""The port on a SQLite file: each verb is a function of a context, run by the writer or by the reader."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from jobmill.core.values import (
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.sqlite import queues as queue_verbs
-from jobmill.stores.sqlite.changing import change
-from jobmill.stores.sqlite.connection import OLDEST, connect, in_our_words
-from jobmill.stores.sqlite.enqueueing import enqueue
-from jobmill.stores.sqlite.exchanging import exchange
-from jobmill.stores.sqlite.looking import count, find, get, logs, stats
-from jobmill.stores.sqlite.migrating import bring_up_to_date
-from jobmill.stores.sqlite.places import refuse_network
-from jobmill.stores.sqlite.reporting import extend, report
-from jobmill.stores.sqlite.retaining import purge
-from jobmill.stores.sqlite.step import Step
-from jobmill.stores.sqlite.threads import Desk
+from jobmill.stores.sqlite.change import change
+from jobmill.stores.sqlite.connection import OLDEST, connect, translated_errors
+from jobmill.stores.sqlite.enqueue import enqueue
+from jobmill.stores.sqlite.exchange import exchange
+from jobmill.stores.sqlite.read import count, find, get, logs, stats
+from jobmill.stores.sqlite.schema import bring_up_to_date
+from jobmill.stores.sqlite.connection.network import refuse_network
+from jobmill.stores.sqlite.report import extend, report
+from jobmill.stores.sqlite.purge import purge
+from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.connection.threads import Desk
 from jobmill.stores.sqlite.usage import record_usage
 from jobmill.stores.sqlite.wake import Bell, Watcher
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
-from jobmill.stores.sqlite.writer import Reader, Writer
+from jobmill.stores.sqlite.connection.writer import Reader, Writer
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class SqliteStore:
         with self._lock:
             if self._at_work is None:
                 self._migrate()
-                with in_our_words(self.path):
+                with translated_errors(self.path):
                     self._at_work = _AtWork(self.path, self._synchronous, self._clock, self._bell)
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class SqliteStore:
         if not self.path.parent.is_dir():
             raise StoreError(f"the directory {self.path.parent} does not exist; create it first")
         refuse_network(self.path)
-        with in_our_words(self.path):
+        with translated_errors(self.path):
             return bring_up_to_date(self.path, self._synchronous)
 
     def now(self) -> int:
@@ -146,12 +146,12 @@ class SqliteStore:
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port."""
-        return await self._write(lambda step: enqueue(step, new_jobs)) if new_jobs else []
+        return await self._write(lambda context: enqueue(context, new_jobs)) if new_jobs else []
 
     async def enqueue_within(self, connection: sqlite3.Connection, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port. Runs on the caller's thread: the connection is his, and the lock as well."""
         self._opened()
-        with in_our_words(self.path):
+        with translated_errors(self.path):
             return enqueue_within(connection, self.path, self._clock(), new_jobs)
 
     def check_unlocked(self) -> None:
@@ -160,18 +160,18 @@ class SqliteStore:
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """See the port."""
-        exchanged, seen = await self._write(lambda step: exchange(step, settlements, claim))
+        exchanged, seen = await self._write(lambda context: exchange(context, settlements, claim))
         if claim is not None:
             self._seen[frozenset(claim.queues)] = seen
         return exchanged
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
         """See the port."""
-        return await self._write(lambda step: extend(step, leases, for_ms)) if leases else []
+        return await self._write(lambda context: extend(context, leases, for_ms)) if leases else []
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
         """See the port."""
-        return await self._write(lambda step: report(step, reports)) if reports else []
+        return await self._write(lambda context: report(context, reports)) if reports else []
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """See the port."""
@@ -183,56 +183,56 @@ class SqliteStore:
 
     async def change(self, which: Sequence[str] | Filter, change_: Change, limit: int = 1_000) -> Changed:
         """See the port."""
-        return await self._write(lambda step: change(step, which, change_, limit))
+        return await self._write(lambda context: change(context, which, change_, limit))
 
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port."""
-        return await self._write(lambda step: purge(step, limit))
+        return await self._write(lambda context: purge(context, limit))
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
         """See the port."""
         if records:
-            await self._write(lambda step: record_usage(step, records))
+            await self._write(lambda context: record_usage(context, records))
 
     # ------------------------------------------------------------------------------------------------ look
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See the port."""
-        return await self._read(lambda step: get(step, ids))
+        return await self._read(lambda context: get(context, ids))
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         """See the port."""
-        return await self._read(lambda step: find(step, filter, cursor, limit))
+        return await self._read(lambda context: find(context, filter, cursor, limit))
 
     async def count(self, filter: Filter) -> list[Count]:
         """See the port."""
-        return await self._read(lambda step: count(step, filter))
+        return await self._read(lambda context: count(context, filter))
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
         """See the port."""
-        return await self._read(lambda step: stats(step, queue, name))
+        return await self._read(lambda context: stats(context, queue, name))
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """See the port."""
-        return await self._read(lambda step: logs(step, id, limit))
+        return await self._read(lambda context: logs(context, id, limit))
 
     # ------------------------------------------------------------------------------------------------ queues
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
         """See the port."""
-        return await self._write(lambda step: queue_verbs.configure(step, queue, change))
+        return await self._write(lambda context: queue_verbs.configure(context, queue, change))
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         """See the port."""
-        return await self._read(lambda step: queue_verbs.settings(step, queues))
+        return await self._read(lambda context: queue_verbs.settings(context, queues))
 
     async def publish(self, events: Sequence[Event]) -> None:
         """See the port."""
-        await self._write(lambda step: queue_verbs.publish(step, events))
+        await self._write(lambda context: queue_verbs.publish(context, events))
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
         """See the port."""
-        return await self._read(lambda step: queue_verbs.events(step, queue, after, limit))
+        return await self._read(lambda context: queue_verbs.events(context, queue, after, limit))
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -241,11 +241,11 @@ class SqliteStore:
             raise StoreError("the store is not open; await its open() first")
         return self._at_work
 
-    def _write(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
+    def _write(self, work: Callable[[Context], T]) -> asyncio.Future[T]:
         refuse_deadlock(self.path)
         return self._opened().writer.submit(work)
 
-    def _read(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
+    def _read(self, work: Callable[[Context], T]) -> asyncio.Future[T]:
         return self._opened().reader.submit(work)
 
 
@@ -273,7 +273,7 @@ class _AtWork:
         self._look()
         with self._lock:
             if self._watcher is None:
-                with in_our_words(self._path):
+                with translated_errors(self._path):
                     connection = connect(self._path, self._synchronous)
                     self._watcher = Watcher(self._path, connection, self._bell, self._look)
             self._watcher.poke()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreBusy
-from jobmill.stores.sqlite.enqueueing import enqueue
+from jobmill.stores.sqlite.enqueue import enqueue
 from jobmill.stores.sqlite.queues import Queues
-from jobmill.stores.sqlite.step import Step
+from jobmill.stores.sqlite.context import Context
 
 
 class _Open:
@@ -70,7 +70,7 @@ def enqueue_within(
         # A call that fails halfway leaves nothing behind, whatever the caller then does with the transaction.
         cursor.execute("SAVEPOINT jobmill_enqueue")
         try:
-            receipts = enqueue(Step(cursor, now_ms, Queues()), new_jobs)
+            receipts = enqueue(Context(cursor, now_ms, Queues()), new_jobs)
         except BaseException:
             cursor.execute("ROLLBACK TO jobmill_enqueue")
             raise

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jobmill.errors import StoreError
-from jobmill.stores.sqlite.step import Step
+from jobmill.stores.sqlite.context import Context
 
 T = TypeVar("T")
 
-Work = Callable[[Step], Any]
+Work = Callable[[Context], Any]
 
 
 class Failure:
@@ -52,7 +52,7 @@ class Desk:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[Context], T]) -> asyncio.Future[T]:
         """Hand work in; await the answer. Whoever stops awaiting does not stop the work."""
         if not self._open:
             raise StoreError("the store is closed; open it first")

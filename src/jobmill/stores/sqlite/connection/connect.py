@@ -72,7 +72,7 @@ def begin(connection: sqlite3.Connection, how: str = "IMMEDIATE", seconds: float
 
 
 @contextmanager
-def in_our_words(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Errors of SQLite become errors of Jobmill."""
     try:
         yield

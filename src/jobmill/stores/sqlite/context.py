@@ -10,15 +10,15 @@ from jobmill.stores.sqlite.queues import Queues
 from jobmill.stores.sqlite.statements import batches, flat, sql, sql_rows
 
 
-class TakeCare(Exception):
+class NeedsCare(Exception):
     """A statement met fewer rows than a batch has; which ones must be asked before anything is written."""
 
 
-class Step:
+class Context:
     """Runs statements at one instant. Verbs are functions of it; the writer gives several the same transaction.
 
     `careful` is false at first: verbs then write without asking and count the rows that were met. Where that number is
-    not the expected one they raise TakeCare; the transaction is rolled back and runs again with `careful`.
+    not the expected one they raise NeedsCare; the transaction is rolled back and runs again with `careful`.
     """
 
     __slots__ = ("careful", "cursor", "now_ms", "queues", "rings", "wakes")

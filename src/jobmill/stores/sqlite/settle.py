@@ -12,7 +12,7 @@ from jobmill.core.job import Job
 from jobmill.core.values import Lease, Settled, Settlement
 from jobmill.stores.sqlite.queues import tell
 from jobmill.stores.sqlite.statements import batches, flat, sql_rows
-from jobmill.stores.sqlite.step import Step, TakeCare
+from jobmill.stores.sqlite.context import Context, NeedsCare
 
 _encode = msgspec.json.Encoder().encode
 
@@ -20,59 +20,59 @@ _encode = msgspec.json.Encoder().encode
 _FEW = 2
 
 
-def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
+def settle(context: Context, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write settlements whose leases still stand; an answer for each."""
     answers: list[Settled] = ["done"] * len(settlements)
     standing = settlements
-    if step.careful:
-        held = _held_once(step, [settlement.lease for settlement in settlements])
+    if context.careful:
+        held = _held_once(context, [settlement.lease for settlement in settlements])
         answers = ["done" if index in held else "lost" for index in range(len(settlements))]
         standing = [settlement for index, settlement in enumerate(settlements) if index in held]
-    if _write(step, standing) != len(standing):
-        raise TakeCare
-    if step.queues.any(step):
-        _tell(step, standing)
-    if any(done.state == "waiting" for done in standing) or _makes_room(step, standing):
-        step.wakes += 1
+    if _write(context, standing) != len(standing):
+        raise NeedsCare
+    if context.queues.any(context):
+        _tell(context, standing)
+    if any(done.state == "waiting" for done in standing) or _makes_room(context, standing):
+        context.wakes += 1
     return answers
 
 
-def held(step: Step, leases: Sequence[Lease]) -> set[int]:
+def held(context: Context, leases: Sequence[Lease]) -> set[int]:
     """The indexes of the leases that still own their jobs."""
-    rows = [(index, locate(step, lease), lease.token) for index, lease in enumerate(leases)]
+    rows = [(index, locate(context, lease), lease.token) for index, lease in enumerate(leases)]
     found: set[int] = set()
     for batch in batches(rows):
-        (indexes,) = step.cursor.execute(sql_rows("held", len(batch)), flat((step.now_ms,), batch)).fetchone()
+        (indexes,) = context.cursor.execute(sql_rows("held", len(batch)), flat((context.now_ms,), batch)).fetchone()
         found.update(msgspec.json.decode(indexes))
     return found
 
 
-def locate(step: Step, lease: Lease) -> int:
+def locate(context: Context, lease: Lease) -> int:
     """The seq of a lease's job: the lease carries it, unless somebody made the lease by hand."""
     if type(lease.locator) is int:
         return lease.locator
-    row = step.row("seq_of", (lease.id,))
+    row = context.row("seq_of", (lease.id,))
     return row[0] if row else 0
 
 
-def _held_once(step: Step, leases: Sequence[Lease]) -> set[int]:
+def _held_once(context: Context, leases: Sequence[Lease]) -> set[int]:
     """The same, but of several settlements of one lease only the first stands."""
-    standing = held(step, leases)
+    standing = held(context, leases)
     first: dict[str, int] = {}
     for index in sorted(standing):
         first.setdefault(leases[index].id, index)
     return set(first.values())
 
 
-def _write(step: Step, settlements: Iterable[Settlement]) -> int:
+def _write(context: Context, settlements: Iterable[Settlement]) -> int:
     """Write settlements; how many of them met a lease that stands."""
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     away: list[tuple[object, ...]] = []
     for done in settlements:
         lease = done.lease
-        seq = lease.locator if type(lease.locator) is int else locate(step, lease)
-        if done.runs is not None and step.row("revision", (seq,)) not in (None, (done.runs.revision,)):
+        seq = lease.locator if type(lease.locator) is int else locate(context, lease)
+        if done.runs is not None and context.row("revision", (seq,)) not in (None, (done.runs.revision,)):
             done = done.overtaken()  # noqa: PLW2901 - the settlement that counts
         keep = done.keep
         if keep is not None and (keep.last == 0 or keep.age_ms == 0):
@@ -85,12 +85,12 @@ def _write(step: Step, settlements: Iterable[Settlement]) -> int:
             else:
                 alike[key] = [seq]
         else:
-            others.append(_row(done, seq, step.now_ms))
-    met = _write_plain(step, alike)
+            others.append(_row(done, seq, context.now_ms))
+    met = _write_plain(context, alike)
     if others:
-        met += step.write_rows("settle", (step.now_ms,), others)
+        met += context.write_rows("settle", (context.now_ms,), others)
     if away:
-        met += step.write_rows("settle_away", (step.now_ms,), away)
+        met += context.write_rows("settle_away", (context.now_ms,), away)
     return met
 
 
@@ -99,15 +99,15 @@ def _is_plain(done: Settlement) -> bool:
     return done.runs is None and done.error is None and done.tracebacks is None and done.due is None
 
 
-def _write_plain(step: Step, alike: dict[tuple[object, ...], list[int]]) -> int:
+def _write_plain(context: Context, alike: dict[tuple[object, ...], list[int]]) -> int:
     met = 0
     few: list[tuple[object, ...]] = []
     for key, seqs in alike.items():
         if len(seqs) > _FEW:
-            met += step.write("settle_alike", (_encode(seqs).decode(), step.now_ms, *key))
+            met += context.write("settle_alike", (_encode(seqs).decode(), context.now_ms, *key))
         else:
             few += [(seq, *key) for seq in seqs]
-    return met + step.write_rows("settle_success", (step.now_ms,), few) if few else met
+    return met + context.write_rows("settle_success", (context.now_ms,), few) if few else met
 
 
 def _or_null(json: bytes) -> str | None:
@@ -135,18 +135,18 @@ def _row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
     )
 
 
-def _makes_room(step: Step, settlements: Sequence[Settlement]) -> bool:
+def _makes_room(context: Context, settlements: Sequence[Settlement]) -> bool:
     """Whether a queue that was full has room for others now."""
-    if not step.queues.any(step):
+    if not context.queues.any(context):
         return False
-    known = [step.queues.get(step, queue) for queue in {done.lease.queue for done in settlements}]
+    known = [context.queues.get(context, queue) for queue in {done.lease.queue for done in settlements}]
     return any(one is not None and one.settings.running_limit is not None for one in known)
 
 
-def _tell(step: Step, settlements: Sequence[Settlement]) -> None:
+def _tell(context: Context, settlements: Sequence[Settlement]) -> None:
     for queue in {done.lease.queue for done in settlements}:
         own = [done for done in settlements if done.lease.queue == queue]
-        tell(step, queue, functools.partial(_events_of_all, own, step.now_ms))
+        tell(context, queue, functools.partial(_events_of_all, own, context.now_ms))
 
 
 def _events_of_all(settlements: Sequence[Settlement], now_ms: int) -> list[Event]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.sqlite.connection import begin, translated
 from jobmill.stores.sqlite.queues import Queues
-from jobmill.stores.sqlite.step import Step, TakeCare
-from jobmill.stores.sqlite.threads import Answer, Failure, Work
+from jobmill.stores.sqlite.context import Context, NeedsCare
+from jobmill.stores.sqlite.connection.threads import Answer, Failure, Work
 from jobmill.stores.sqlite.wake import Bell
 
 # How often the file is asked whether it is still the one that was opened.
@@ -51,7 +51,7 @@ class Writer:
                 return [failure] * len(batch)
         return [self.run([work])[0] for work in batch]
 
-    def look(self, _: Step | None = None) -> None:
+    def look(self, _: Context | None = None) -> None:
         """Find out whether another connection has written, and say so to those who sleep."""
         (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if version != self._version:
@@ -67,7 +67,7 @@ class Writer:
         self._check_file()
         try:
             return self._attempt(batch, careful=False)
-        except TakeCare:
+        except NeedsCare:
             # A lost lease, or the like. Rare, so the way that asks first need not be fast.
             return self._attempt(batch, careful=True)
 
@@ -76,16 +76,16 @@ class Writer:
         try:
             self.look()
             # The instant is taken under the lock: what was committed before it was also written before it.
-            step = Step(self._cursor, self._clock(), self._queues, careful=careful)
-            step.rings = self._bell.rings
-            answers = [work(step) for work in batch]
+            context = Context(self._cursor, self._clock(), self._queues, careful=careful)
+            context.rings = self._bell.rings
+            answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
         except BaseException:
             self._queues.forget()
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise
-        for _ in range(step.wakes):
+        for _ in range(context.wakes):
             self._bell.ring()
         return answers
 
@@ -122,7 +122,7 @@ class Reader:
         try:
             begin(self._connection, "DEFERRED")
             try:
-                return work(Step(self._cursor, self._clock(), Queues()))
+                return work(Context(self._cursor, self._clock(), Queues()))
             finally:
                 self._connection.rollback()
         except Exception as error:
