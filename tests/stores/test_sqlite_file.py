@@ -158,7 +158,7 @@ async def test_a_store_that_is_not_open_says_so(path: Path) -> None:
 async def test_a_file_that_is_removed_in_use_is_noticed(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(writer, "_CHECK_SECONDS", 0)
     await put_one(store)
     moved = path.with_name("moved.db")
     os.rename(path, moved)

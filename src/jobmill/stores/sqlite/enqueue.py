@@ -1,4 +1,4 @@
-"""The verb enqueue: insert many at once, and find out about the few that were there already."""
+"""The verb enqueue: insert many jobs at once, then look up the few that were there already."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import msgspec
 from msgspec import structs
 
 from jobmill.core.events import Event
-from jobmill.core.job import NO_OPTIONS
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
-from jobmill.stores.sqlite.queues import tell
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
 from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.feed import feeding, publish
 
-# A larger payload lies beside its job. SQLite writes the whole row again at each claim, extension and settlement.
-LARGE = 2_048
-
-_encode = msgspec.json.Encoder().encode
 _decode_recurrence = msgspec.json.Decoder(Recurrence).decode
 
 
@@ -36,22 +32,23 @@ def enqueue(context: Context, new_jobs: Sequence[NewJob]) -> list[Receipt]:
 
 def _insert(context: Context, new_jobs: list[NewJob]) -> list[Receipt]:
     (last_seq,) = context.row("last_seq")
-    met = context.write_rows("insert", (context.now_ms,), [_row(new, context.now_ms) for new in new_jobs])
-    if met == len(new_jobs):
+    inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
+    if inserted == len(new_jobs):
         receipts = [Receipt(new.id, "created") for new in new_jobs]
     else:
         fresh = {id for (id,) in context.rows("ids_after", (last_seq,))}
         receipts = [_receipt(context, new, fresh) for new in new_jobs]
-    for new, receipt in zip(new_jobs, receipts, strict=True):
-        if len(new.payload_json) > LARGE and receipt.how == "created":
+    created = [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created]
+    for new in created:
+        if len(new.payload_json) > LARGE_PAYLOAD:
             context.write("insert_payload", (new.id, new.payload_json.decode()))
-    if context.queues.any(context):
-        _tell(context, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how == "created"])
+    if queues := feeding(context):
+        publish(context, [_enqueued(new, context.now_ms) for new in created if new.queue in queues])
     return receipts
 
 
 def _receipt(context: Context, new: NewJob, fresh: set[str]) -> Receipt:
-    """What became of a job of a call in which not all were inserted; `fresh` are those that were, still unclaimed."""
+    """The receipt of a job from a call that did not insert all; `fresh`: ids inserted, without a receipt so far."""
     if new.id in fresh:
         fresh.remove(new.id)
         return Receipt(new.id, "created")
@@ -62,7 +59,7 @@ def _receipt(context: Context, new: NewJob, fresh: set[str]) -> Receipt:
 
 
 def _update_or_insert(context: Context, new: NewJob) -> Receipt:
-    """A recurrence whose key is live is updated, even while its job runs."""
+    """A recurring job whose unique key is live updates the live job, even while that runs."""
     if context.row("seq_of", (new.id,)):
         return Receipt(new.id, "exists")
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
@@ -76,16 +73,16 @@ def _update_or_insert(context: Context, new: NewJob) -> Receipt:
     assert new.recurrence is not None
     if not (new.keeps_due and known is not None and new.recurrence.same_rule(known)):
         recurrence = structs.replace(new.recurrence, revision=known.revision + 1 if known else 1)
-        context.write("update_recurrence", (seq, new.due.resolve(context.now_ms), _encode(recurrence).decode()))
+        context.write("update_recurrence", (seq, new.due.resolve(context.now_ms), as_json(recurrence)))
     return Receipt(id, "updated")
 
 
 def _write_payload(context: Context, seq: int, id: str, new: NewJob) -> None:
     payload = new.payload_json.decode()
-    large = len(new.payload_json) > LARGE
+    is_large = len(new.payload_json) > LARGE_PAYLOAD
     context.write("remove_payload", (seq,))
-    context.write("update_payload", (seq, context.now_ms, None if large else payload))
-    if large:
+    context.write("update_payload", (seq, context.now_ms, None if is_large else payload))
+    if is_large:
         context.write("insert_payload", (id, payload))
 
 
@@ -93,36 +90,9 @@ def _readable(recurrence: str) -> Recurrence | None:
     try:
         return _decode_recurrence(recurrence)
     except msgspec.MsgspecError:
-        # Garbage is replaced by something readable, whatever it was.
+        # The update replaces a recurrence that cannot be read.
         return None
 
 
-def _row(new: NewJob, now_ms: int) -> tuple[object, ...]:
-    due_ms = new.due.resolve(now_ms)
-    recurring = new.recurrence is not None
-    return (
-        new.id,
-        new.queue,
-        new.name,
-        new.priority,
-        due_ms,
-        new.unique_key,
-        new.tenant,
-        None if new.options is NO_OPTIONS or new.options == NO_OPTIONS else _encode(new.options).decode(),
-        _encode(new.recurrence).decode() if recurring else None,
-        due_ms if recurring else None,
-        None if len(new.payload_json) > LARGE else new.payload_json.decode(),
-    )
-
-
-def _tell(context: Context, new_jobs: list[NewJob]) -> None:
-    for queue in {new.queue for new in new_jobs}:
-        tell(
-            context,
-            queue,
-            lambda queue=queue: [  # type: ignore[misc]
-                Event(type="enqueued", job_id=new.id, name=new.name, queue=queue, at_ms=context.now_ms)
-                for new in new_jobs
-                if new.queue == queue
-            ],
-        )
+def _enqueued(new: NewJob, now_ms: int) -> Event:
+    return Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)

@@ -1,25 +1,30 @@
-"""The verb exchange: settle what is finished, then claim what is free."""
+"""The verb exchange: settle what is finished, then claim what is due."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled, Settlement
+from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.sqlite.claim import claim
-from jobmill.stores.sqlite.settle import locate, settle
 from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.leases import locate
+from jobmill.stores.sqlite.settle import settle
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
 
 def exchange(context: Context, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
-    """The answer; and how many rings it has seen, its own included."""
-    settled: list[Settled] = settle(context, settlements) if settlements else []
-    claimed: list[Claimed | Broken] = []
-    next_due_ms = None
-    if wish is not None:
-        # Only what waits again could be claimed in the same call. Where a settlement was lost, its job may have left,
-        # and its number be another's.
+    """The answer; and how often the bell will have rung for what it saw, its own changes included."""
+    settled = settle(context, settlements) if settlements else []
+    if wish is None:
+        exchanged = Exchanged(settled=settled, claimed=[], next_due_ms=None, now_ms=context.now_ms)
+    else:
+        # Jobs that this call made wait again are not claimed. Where a settlement was lost, the job may have been
+        # removed and its seq given to another job.
         answers = zip(settlements, settled, strict=True)
         back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
         claimed, next_due_ms = claim(context, wish, back)
-    exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
+        exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
     return exchanged, context.rings + context.wakes

@@ -1,7 +1,7 @@
-"""Schema: numbered migrations, applied in one transaction each, recorded in a table of their own.
+"""The schema: numbered migrations, recorded in a table of their own.
 
-Not in `PRAGMA user_version`: to enqueue within the application's own transactions, Jobmill's tables must be able to
-live in the application's own file, whose user_version is not ours.
+`PRAGMA user_version` cannot record them: Jobmill's tables may be in the application's own file, so that jobs can be
+enqueued within its transactions, and there the user_version belongs to the application.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 from jobmill.errors import SchemaTooNew, StoreError
-from jobmill.stores.sqlite.connection import begin, connect
+from jobmill.stores.sqlite.connection import begin, connect, translated_errors
+from jobmill.stores.sqlite.connection.connect import MIN_VERSION
+from jobmill.stores.sqlite.connection.network import refuse_network
 from jobmill.stores.sqlite.statements import HERE
 
-# "JobM": says whose file it is when Jobmill made it.
+# "JobM": marks files that Jobmill made.
 APPLICATION_ID = 0x4A6F624D
 
 _RECORD = """
@@ -30,10 +32,23 @@ def migrations() -> list[tuple[int, str, str]]:
     return [(int(file.name[:4]), file.stem, file.read_text("utf-8")) for file in files]
 
 
-def bring_up_to_date(path: Path, synchronous: str) -> list[str]:
-    """Make or migrate the file; the names of the migrations that ran. Nothing is touched when it is not for us."""
+def migrate(path: Path, synchronous: str) -> list[str]:
+    """Make or migrate the file; the names of the migrations that ran. A file that cannot be ours is not changed."""
+    if sqlite3.sqlite_version_info < MIN_VERSION:
+        oldest = ".".join(map(str, MIN_VERSION))
+        raise StoreError(f"SQLite {oldest} or newer is needed; this Python has {sqlite3.sqlite_version}")
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise StoreError(f"the directory {path.parent} does not exist; create it first")
+    refuse_network(path)
+    with translated_errors(path):
+        return _migrate(path, synchronous)
+
+
+def _migrate(path: Path, synchronous: str) -> list[str]:
     if path.exists() and path.stat().st_size:
-        done = _look(path, synchronous)
+        done = _applied_to(path, synchronous)
         if done == {number for number, _, _ in migrations()}:
             return []
     connection = connect(path, synchronous, mode="rwc")
@@ -44,8 +59,8 @@ def bring_up_to_date(path: Path, synchronous: str) -> list[str]:
         connection.close()
 
 
-def _look(path: Path, synchronous: str) -> set[int]:
-    """The numbers of the migrations that the file has, read without the right to write."""
+def _applied_to(path: Path, synchronous: str) -> set[int]:
+    """The numbers of the migrations that the file has, through a read-only connection."""
     connection = connect(path, synchronous, mode="ro")
     try:
         return _applied(connection, path)
@@ -71,7 +86,7 @@ def _applied(connection: sqlite3.Connection, path: Path) -> set[int]:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """WAL needs a moment without other connections; while another process makes the same file, it is asked again."""
+    """Switch to WAL. That needs a moment without other connections: retry while another process makes the file."""
     deadline = time.monotonic() + 5
     while True:
         try:
@@ -109,7 +124,7 @@ def _apply(connection: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _run(connection: sqlite3.Connection, text: str) -> None:
-    """All statements of a migration; executescript would commit the transaction that they belong to."""
+    """Run all statements of a migration. executescript would commit the transaction that they belong to."""
     statement = ""
     for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("--"):

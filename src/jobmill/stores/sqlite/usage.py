@@ -1,4 +1,4 @@
-"""The verb record_usage: what runs used, for whoever reads the table."""
+"""The verb record_usage: what runs used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections to the file: who writes, who reads, on which threads; and SQLite's errors as ours."""
+"""The connections to the file: opening them, the threads that use them, and SQLite's errors as ours."""
 
 from jobmill.stores.sqlite.connection.connect import BUSY_SECONDS, begin, connect, translated, translated_errors
 

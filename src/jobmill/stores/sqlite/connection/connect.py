@@ -1,7 +1,8 @@
-"""Connections to the file, and SQLite's errors in our words."""
+"""Opening connections to the file, beginning transactions, and SQLite's errors as ours."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import time
@@ -11,19 +12,19 @@ from pathlib import Path
 
 from jobmill.errors import JobmillError, StoreBusy, StoreError, StoreUnavailable
 
-# UPDATE … FROM.
-OLDEST = (3, 33, 0)
+# The first version with UPDATE … FROM.
+MIN_VERSION = (3, 33, 0)
 
 BUSY_SECONDS = 5.0
-# Short to the end: whoever commits and begins again at once leaves the lock free for a blink.
+# Short to the end: a connection that commits and begins again at once frees the lock only for a moment.
 _PAUSES = (0.0005, 0.001, 0.002, 0.003)
 
-# Trying again later may help: the disk is full or away, the file or its directory is not ours to use now.
-_AWAY = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_PERM", "SQLITE_AUTH")
+# Trying again later may help: the disk is full or missing, or permissions forbid the file or its directory.
+_UNAVAILABLE = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_PERM", "SQLITE_AUTH")
 
 
 def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connection:
-    """A connection that may be used from any one thread at a time, and that begins no transactions by itself."""
+    """A connection that one thread at a time may use, and that begins no transactions by itself."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -36,7 +37,7 @@ def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connec
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16000")
-        # Some builds overwrite what is deleted with zeros, which costs page writes.
+        # Some builds overwrite deleted content with zeros, which costs page writes.
         connection.execute("PRAGMA secure_delete = OFF")
         # A checkpoint every 16 MB: at the default of 4 MB its two fsyncs come four times as often.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -47,28 +48,35 @@ def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connec
 
 
 def begin(connection: sqlite3.Connection, how: str = "IMMEDIATE", seconds: float = BUSY_SECONDS) -> None:
-    """Begin a transaction; StoreBusy if another connection keeps the lock for so long.
+    """Begin a transaction; StoreBusy where another connection holds the lock for this long.
 
-    SQLite's own waiting sleeps up to 100 ms at a time and cannot be told to be fair; ours asks again sooner.
+    SQLite's own waiting sleeps up to 100 ms at a time and is not fair; this tries again sooner.
     """
-    deadline = None
-    tries = 0
-    while True:
-        try:
-            connection.execute(f"BEGIN {how}")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-        now = time.monotonic()
-        deadline = deadline or now + seconds
-        if now >= deadline:
+    if not _begins(connection, how):
+        _begin_later(connection, how, seconds)
+
+
+def _begins(connection: sqlite3.Connection, how: str) -> bool:
+    try:
+        connection.execute(f"BEGIN {how}")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def _begin_later(connection: sqlite3.Connection, how: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        if time.monotonic() >= deadline:
             raise StoreBusy(
                 f"another connection has held the write lock of the database for {seconds:g} s; "
                 "keep transactions short, and commit or roll back what is open"
             )
-        time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
-        tries += 1
+        time.sleep(pause)
+        if _begins(connection, how):
+            return
 
 
 @contextmanager
@@ -81,13 +89,13 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 
 def translated(error: BaseException, path: Path) -> BaseException:
-    """The same error, as Jobmill says it; others than SQLite's as they are."""
+    """An error of SQLite as an error of Jobmill; other errors unchanged."""
     if not isinstance(error, sqlite3.Error) or isinstance(error, JobmillError):
         return error
     name: str = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreBusy(f"another connection holds the lock of {path}: {error}")
-    if name.startswith(_AWAY):
+    if name.startswith(_UNAVAILABLE):
         return StoreUnavailable(f"cannot use {path} now: {error}{_hint(name, path)}")
     if name == "SQLITE_NOTADB":
         return StoreError(f"{path} is not a SQLite database; choose another file")

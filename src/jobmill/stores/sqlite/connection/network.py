@@ -1,4 +1,4 @@
-"""Places that cannot keep a SQLite file safe: network file systems, whose locks and shared memory do not hold."""
+"""Network file systems: their locks and shared memory do not hold, so a SQLite file is not safe there."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def network_file_system(mountinfo: str, path: str) -> str | None:
         fields = before.split(" ")
         if not separator or len(fields) < 5:
             continue
-        # Spaces and the like stand there as \040.
+        # A space is written as \040.
         point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4])
         inside = point == "/" or path == point or path.startswith(point + "/")
-        # Of two mounts on one point the later one covers the other.
+        # Of two mounts on one point, the later one hides the other.
         if inside and len(point) >= len(best):
             best, kind = point, behind.split(" ")[0]
     return kind if kind is not None and _is_network(kind) else None
@@ -43,7 +43,7 @@ def _is_network(kind: str) -> bool:
 
 
 def refuse_network(path: Path) -> None:
-    """Raise UnsafeStore where the file would lie on a network file system; only Linux can be asked."""
+    """Raise UnsafeStore where the file would lie on a network file system; only Linux can tell."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:

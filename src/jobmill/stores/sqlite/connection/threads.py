@@ -1,7 +1,7 @@
-"""A thread of its own for calls that block: callers on any event loop hand functions in and await the answers.
+"""A thread that runs blocking calls: callers on any event loop submit functions and await the answers.
 
-What is handed in while a call runs is taken together with the next one, and the answers of one such batch go back with
-one wake-up per event loop.
+Calls that are submitted while a batch runs go together into the next batch. The answers of a batch go back with one
+wake-up for each event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jobmill.errors import StoreError
 from jobmill.stores.sqlite.context import Context
@@ -33,16 +33,13 @@ class Failure:
 Answer = Any | Failure
 
 
-class _Call:
-    __slots__ = ("future", "loop", "work")
-
-    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.work = work
-        self.loop = loop
-        self.future: asyncio.Future[Any] | None = None if loop is None else loop.create_future()
+class _Call(NamedTuple):
+    work: Work
+    #: Where the answer goes; None where nobody awaits it.
+    future: asyncio.Future[Any] | None
 
 
-class Desk:
+class WorkThread:
     """One thread that runs batches of work with `run`, which answers each and never raises."""
 
     def __init__(self, name: str, run: Callable[[Sequence[Work]], Sequence[Answer]]) -> None:
@@ -53,20 +50,19 @@ class Desk:
         self._thread.start()
 
     def submit(self, work: Callable[[Context], T]) -> asyncio.Future[T]:
-        """Hand work in; await the answer. Whoever stops awaiting does not stop the work."""
+        """Submit work and await the answer. Cancelling the await does not cancel the work."""
         if not self._open:
             raise StoreError("the store is closed; open it first")
-        call = _Call(work, asyncio.get_running_loop())
-        assert call.future is not None
-        self._calls.put(call)
-        return call.future
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put(_Call(work, future))
+        return future
 
     def post(self, work: Work) -> None:
-        """Hand work in whose answer nobody awaits."""
+        """Submit work whose answer nobody awaits."""
         self._calls.put(_Call(work, None))
 
     def close(self) -> None:
-        """Finish what was handed in, and end the thread."""
+        """Finish what was submitted, and end the thread."""
         if self._open:
             self._open = False
             self._calls.put(None)
@@ -88,19 +84,18 @@ class Desk:
 
 def _answer(calls: Sequence[_Call], answers: Sequence[Answer]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Answer]]] = {}
-    for call, answer in zip(calls, answers, strict=True):
-        if call.loop is not None and call.future is not None:
-            by_loop.setdefault(call.loop, []).append((call.future, answer))
+    for (_, future), answer in zip(calls, answers, strict=True):
+        if future is not None:
+            by_loop.setdefault(future.get_loop(), []).append((future, answer))
     for loop, own in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # its loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_deliver, own)
 
 
 def _deliver(answers: Sequence[tuple[asyncio.Future[Any], Answer]]) -> None:
     for future, answer in answers:
         if future.done():
-            # Nobody waits any more: the caller was cancelled.
-            continue
+            continue  # the caller was cancelled
         if isinstance(answer, Failure):
             future.set_exception(answer.error)
         else:
