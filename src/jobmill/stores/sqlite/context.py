@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from jobmill.stores.sqlite.codec import QueueRow
 from jobmill.stores.sqlite.statements import batches, flat, sql, sql_rows
 
@@ -14,33 +16,22 @@ class NeedsCare(Exception):
     """A statement matched fewer rows than expected: the transaction must run again and check each row first."""
 
 
-class Context:
+class Context(Struct):
     """Runs statements in one transaction. Verbs are functions of it; the writer gives several verbs the same one.
 
     `careful` is false at first: verbs then write without reading and count the matched rows. Where the count is wrong
     they raise NeedsCare; the transaction is rolled back and runs again with `careful`.
     """
 
-    __slots__ = ("careful", "cursor", "now_ms", "queue_rows", "rings", "wakes")
-
-    def __init__(
-        self,
-        cursor: sqlite3.Cursor,
-        now_ms: int,
-        queue_rows: dict[str, QueueRow] | None = None,
-        *,
-        rings: int = 0,
-        careful: bool = False,
-    ) -> None:
-        self.cursor = cursor
-        self.now_ms = now_ms
-        #: The rows of the queue table by queue; None until a verb needs them.
-        self.queue_rows = queue_rows
-        #: How often the bell had rung when the transaction began: what it rang for is visible in this transaction.
-        self.rings = rings
-        #: How many verbs of this transaction may have made work for a sleeping worker.
-        self.wakes = 0
-        self.careful = careful
+    cursor: sqlite3.Cursor
+    now_ms: int
+    #: The rows of the queue table by queue; None until a verb needs them.
+    queue_rows: dict[str, QueueRow] | None = None
+    #: How often the bell had rung when the transaction began: what it rang for is visible in this transaction.
+    rings: int = 0
+    careful: bool = False
+    #: How many verbs of this transaction may have made work for a sleeping worker.
+    wakes: int = 0
 
     def write(self, name: str, parameters: Sequence[object] = ()) -> int:
         """Run a statement; the number of rows it matched."""

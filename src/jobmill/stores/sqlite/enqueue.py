@@ -31,12 +31,11 @@ def enqueue(context: Context, new_jobs: Sequence[NewJob]) -> list[Receipt]:
 
 
 def _insert(context: Context, new_jobs: list[NewJob]) -> list[Receipt]:
-    (last_seq,) = context.row("last_seq")
     inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         receipts = [Receipt(new.id, "created") for new in new_jobs]
     else:
-        fresh = {id for (id,) in context.rows("ids_after", (last_seq,))}
+        fresh = {id for (id,) in context.rows("newest_ids", (inserted,))}
         receipts = [_receipt(context, new, fresh) for new in new_jobs]
     created = [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created]
     for new in created:

@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 def exchange(context: Context, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
     """The answer; and how often the bell will have rung for what it saw, its own changes included."""
     settled = settle(context, settlements) if settlements else []
-    if wish is None:
-        exchanged = Exchanged(settled=settled, claimed=[], next_due_ms=None, now_ms=context.now_ms)
-    else:
-        # Jobs that this call made wait again are not claimed. Where a settlement was lost, the job may have been
-        # removed and its seq given to another job.
-        answers = zip(settlements, settled, strict=True)
-        back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
-        claimed, next_due_ms = claim(context, wish, back)
-        exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
+    # Jobs that this call made wait again are not claimed. A lost settlement excludes nothing: its job may have been
+    # removed, and its seq given to another job.
+    answers = zip(settlements, settled, strict=True)
+    back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
+    claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, back)
+    exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
     return exchanged, context.rings + context.wakes

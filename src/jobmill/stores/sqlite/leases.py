@@ -23,7 +23,9 @@ def held(context: Context, leases: Sequence[Lease]) -> set[int]:
 
 def locate(context: Context, lease: Lease) -> int:
     """The seq of a lease's job: the lease carries it, unless it was made outside this store."""
-    if type(lease.locator) is int:
-        return lease.locator
-    row = context.row("seq_of", (lease.id,))
+    return lease.locator if type(lease.locator) is int else _seq_of(context, lease.id)
+
+
+def _seq_of(context: Context, id: str) -> int:
+    row = context.row("seq_of", (id,))
     return row[0] if row else 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jobmill.core.events import Event, bare_job, job_event, settlement_events
-from jobmill.core.values import Lease, Settled
+from jobmill.core.values import Settled
 from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
 from jobmill.stores.sqlite.context import Context, NeedsCare
 from jobmill.stores.sqlite.feed import feeding, publish
@@ -22,27 +22,22 @@ _FEW = 2
 
 def settle(context: Context, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases still stand; an answer for each settlement."""
-    answers: list[Settled] = ["done"] * len(settlements)
-    standing = settlements
-    if context.careful:
-        first = _held_once(context, [done.lease for done in settlements])
-        answers = ["done" if index in first else "lost" for index in range(len(settlements))]
-        standing = [settlements[index] for index in sorted(first)]
+    indexes = _held_once(context, settlements) if context.careful else set(range(len(settlements)))
+    standing = [settlements[index] for index in sorted(indexes)]
     if _write(context, standing) != len(standing):
         raise NeedsCare
-    if known := known_queues(context):
-        queues = feeding(context)
+    if queues := feeding(context):
         publish(context, [event for done in standing if done.lease.queue in queues for event in _events(done, context)])
-    limited = {queue for queue, row in known.items() if row.settings.running_limit is not None}
+    limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
     context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in standing)
-    return answers
+    return ["done" if index in indexes else "lost" for index in range(len(settlements))]
 
 
-def _held_once(context: Context, leases: Sequence[Lease]) -> set[int]:
-    """The indexes of the leases that still own their jobs; of several settlements of one lease only the first."""
+def _held_once(context: Context, settlements: Sequence[Settlement]) -> set[int]:
+    """The indexes of those whose lease stands; of several settlements of one lease only the first."""
     first: dict[str, int] = {}
-    for index in sorted(held(context, leases)):
-        first.setdefault(leases[index].id, index)
+    for index in sorted(held(context, [done.lease for done in settlements])):
+        first.setdefault(settlements[index].lease.id, index)
     return set(first.values())
 
 

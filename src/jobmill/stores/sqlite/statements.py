@@ -7,6 +7,7 @@ for the expression of job.sql, `{rows of n from ?i}` for one row of n parameters
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -51,10 +52,7 @@ def batches(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def flat(first: Iterable[object], rows: Iterable[Sequence[object]]) -> list[object]:
     """The parameters of a statement about many rows: its own, then those of each row."""
-    parameters = list(first)
-    for row in rows:
-        parameters += row
-    return parameters
+    return [*first, *itertools.chain.from_iterable(rows)]
 
 
 @functools.cache

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Verb = Callable[Concatenate[Context, P], T]
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 
@@ -134,7 +135,6 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------------------ jobs
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """See the port."""
         return await self._write(enqueue, new_jobs) if new_jobs else []
 
     async def enqueue_within(self, connection: sqlite3.Connection, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -148,78 +148,62 @@ class SqliteStore:
         refuse_deadlock(self.path)
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-        """See the port."""
         exchanged, seen = await self._write(exchange, settlements, claim)
         if claim is not None:
             self._seen[frozenset(claim.queues)] = seen
         return exchanged
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
-        """See the port."""
         return await self._write(extend, leases, for_ms) if leases else []
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """See the port."""
         return await self._write(report, reports) if reports else []
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
-        """See the port."""
         file, key = self._opened(), frozenset(queues)
         await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
         # Without an exchange in between, the next sleep ends at the next ring.
         self._seen[key] = self._bell.count(key)
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """See the port."""
         return await self._write(change_jobs, which, change, limit)
 
     async def purge(self, limit: int = 1_000) -> Purged:
-        """See the port."""
         return await self._write(purge, limit)
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
-        """See the port."""
         if records:
             await self._write(record_usage, records)
 
     # ------------------------------------------------------------------------------------------------ read
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See the port."""
         return await self._read(read.get, ids)
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        """See the port."""
         return await self._read(read.find, filter, cursor, limit)
 
     async def count(self, filter: Filter) -> list[Count]:
-        """See the port."""
         return await self._read(read.count, filter)
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """See the port."""
         return await self._read(read.stats, queue, name)
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
-        """See the port."""
         return await self._read(read.logs, id, limit)
 
     # ------------------------------------------------------------------------------------------------ queues
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
-        """See the port."""
         return await self._write(queue_verbs.configure, queue, change)
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        """See the port."""
         return await self._read(queue_verbs.settings, queues)
 
     async def publish(self, events: Sequence[Event]) -> None:
-        """See the port."""
         await self._write(feed.publish, events)
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
-        """See the port."""
         return await self._read(feed.events, queue, after, limit)
 
     # ------------------------------------------------------------------------------------------------ inside
@@ -229,11 +213,9 @@ class SqliteStore:
             raise StoreError("the store is not open; await its open() first")
         return self._file
 
-    def _write(
-        self, verb: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> asyncio.Future[T]:
+    def _write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         refuse_deadlock(self.path)
         return self._opened().writer.submit(lambda context: verb(context, *args, **kwargs))
 
-    def _read(self, verb: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         return self._opened().reader.submit(lambda context: verb(context, *args, **kwargs))

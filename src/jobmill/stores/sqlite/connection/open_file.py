@@ -36,14 +36,16 @@ class OpenFile:
         """A worker falls asleep: notice what other connections have committed, and watch them from now on."""
         self._notice_commits()
         with self._lock:
-            if self._watcher is None:
-                with translated_errors(self._path):
-                    connection = connect(self._path, self._synchronous)
-                    self._watcher = CommitWatcher(self._path, connection, self._bell, self._notice_commits)
+            self._watcher = self._watcher or self._start_watcher()
             self._watcher.wake_up()
 
+    def _start_watcher(self) -> CommitWatcher:
+        with translated_errors(self._path):
+            connection = connect(self._path, self._synchronous)
+            return CommitWatcher(self._path, connection, self._bell, self._notice_commits)
+
     def _notice_commits(self) -> None:
-        self.writer.post(self._writer.notice_commits)
+        self.writer.call_soon(self._writer.notice_commits)
 
     def close(self) -> None:
         """Finish what was submitted, wake sleeping workers, and close everything."""

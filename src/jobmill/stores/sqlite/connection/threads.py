@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from jobmill.errors import StoreError
 from jobmill.stores.sqlite.context import Context
@@ -19,6 +19,7 @@ from jobmill.stores.sqlite.context import Context
 T = TypeVar("T")
 
 Work = Callable[[Context], Any]
+_Call = tuple[Work, asyncio.Future[Any]]
 
 
 class Failure:
@@ -33,18 +34,13 @@ class Failure:
 Answer = Any | Failure
 
 
-class _Call(NamedTuple):
-    work: Work
-    #: Where the answer goes; None where nobody awaits it.
-    future: asyncio.Future[Any] | None
-
-
 class WorkThread:
     """One thread that runs batches of work with `run`, which answers each and never raises."""
 
     def __init__(self, name: str, run: Callable[[Sequence[Work]], Sequence[Answer]]) -> None:
         self._run = run
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        # Work and where its answer goes; or a function that is called before the next batch; or None at the end.
+        self._calls: queue.SimpleQueue[_Call | Callable[[], None] | None] = queue.SimpleQueue()
         self._open = True
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -54,12 +50,12 @@ class WorkThread:
         if not self._open:
             raise StoreError("the store is closed; open it first")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put(_Call(work, future))
+        self._calls.put((work, future))
         return future
 
-    def post(self, work: Work) -> None:
-        """Submit work whose answer nobody awaits."""
-        self._calls.put(_Call(work, None))
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function on the thread, before the next batch."""
+        self._calls.put(function)
 
     def close(self) -> None:
         """Finish what was submitted, and end the thread."""
@@ -75,18 +71,19 @@ class WorkThread:
             with contextlib.suppress(queue.Empty):
                 while True:
                     calls.append(self._calls.get_nowait())
-            batch = [call for call in calls if call is not None]
-            if batch:
-                _answer(batch, self._run([call.work for call in batch]))
-            if len(batch) < len(calls):
+            for function in filter(callable, calls):
+                with contextlib.suppress(Exception):
+                    function()
+            if batch := [call for call in calls if isinstance(call, tuple)]:
+                _answer(batch, self._run([work for work, _ in batch]))
+            if None in calls:
                 return
 
 
 def _answer(calls: Sequence[_Call], answers: Sequence[Answer]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Answer]]] = {}
     for (_, future), answer in zip(calls, answers, strict=True):
-        if future is not None:
-            by_loop.setdefault(future.get_loop(), []).append((future, answer))
+        by_loop.setdefault(future.get_loop(), []).append((future, answer))
     for loop, own in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_deliver, own)

@@ -10,6 +10,7 @@ SQLite's own (settle 1.8, claim 2.1, read 1.8, find 0.9, commit 1.6) and 1.2 the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -45,13 +46,18 @@ class Writer:
     def run(self, batch: Sequence[Work]) -> Sequence[Answer]:
         """Run all in one transaction. If one of them raises, run each in its own, so that it fails alone."""
         try:
-            return self._transaction(batch)
+            self._check_file()
+            try:
+                return self._transaction(batch, careful=False)
+            except NeedsCare:
+                # A lost lease, or the like. Rare, so checking each row first need not be fast.
+                return self._transaction(batch, careful=True)
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 return [Failure(translated(error, self._path))] * len(batch)
         return [self.run([work])[0] for work in batch]
 
-    def notice_commits(self, _: Context | None = None) -> None:
+    def notice_commits(self) -> None:
         """Ring the bell where another connection has committed."""
         (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if version != self._version:
@@ -59,24 +65,12 @@ class Writer:
             self._queue_rows = None
             self._bell.ring()
 
-    def _transaction(self, batch: Sequence[Work]) -> Sequence[Answer]:
-        if all(work == self.notice_commits for work in batch):
-            self.notice_commits()  # needs no lock
-            return [None] * len(batch)
-        self._check_file()
-        try:
-            return self._attempt(batch, careful=False)
-        except NeedsCare:
-            # A lost lease, or the like. Rare, so checking each row first need not be fast.
-            return self._attempt(batch, careful=True)
-
-    def _attempt(self, batch: Sequence[Work], *, careful: bool) -> Sequence[Answer]:
+    def _transaction(self, batch: Sequence[Work], *, careful: bool) -> Sequence[Answer]:
         begin(self._connection)
         try:
             self.notice_commits()
             # The instant is taken under the lock: all that was committed before was written at an earlier instant.
-            rings = self._bell.count(())
-            context = Context(self._cursor, self._clock(), self._queue_rows, rings=rings, careful=careful)
+            context = Context(self._cursor, self._clock(), self._queue_rows, self._bell.count(()), careful)
             answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
         except BaseException:
@@ -94,12 +88,8 @@ class Writer:
         now = time.monotonic()
         if now - self._checked < _CHECK_SECONDS:
             return
-        try:
-            inode = os.stat(self._path).st_ino
-        except OSError:
-            inode = -1
-        if inode != self._inode:
-            raise StoreUnavailable(
-                f"{self._path} was removed or replaced while it was in use; put it back, or open it again"
-            )
-        self._checked = now
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:
+                self._checked = now
+                return
+        raise StoreUnavailable(f"{self._path} was removed or replaced while in use; put it back, or open it again")

@@ -2,13 +2,9 @@
 
 -- -------------------- enqueue
 
--- name: last_seq
--- The seq of the newest job. One row: seq.
-SELECT coalesce(max(seq), 0) FROM jobmill_jobs
-
--- name: ids_after
--- Jobs inserted after a seq. ?1 seq. Rows: id.
-SELECT id FROM jobmill_jobs WHERE seq > ?1
+-- name: newest_ids
+-- The jobs inserted last. ?1 their number. Rows: id.
+SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 
 -- name: seq_of
 -- ?1 id. One row: seq.
