@@ -42,7 +42,7 @@ MODEL = "_sequence_of_verbs_"
 LONG = (
     MODEL,
     "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
-    "tests/metering/test_outcomes.py",
+    "tests/usage/test_outcomes.py",
     "::test_threads_",
 )
 

@@ -193,7 +193,7 @@ def test_crashes_do_not_use_up_attempts_nor_errors_the_crash_budget() -> None:
 
 
 def test_a_doomed_job_fails_with_its_reason_and_counts_no_attempt() -> None:
-    decided = begin(claimed(errors=1, doomed="its parent failed"), RULES, NOW)
+    decided = begin(claimed(errors=1, deferred_error="its parent failed"), RULES, NOW)
     assert decided is not None
     assert (decided.outcome, decided.state, decided.errors, decided.error) == (
         "errored",
@@ -216,7 +216,7 @@ def test_a_broken_job_fails_with_the_reason() -> None:
 def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
     delays = []
     for claims in range(1, 40):
-        decided = begin(claimed(claims=claims, crashes=99, doomed="x", errors=2), None, NOW)
+        decided = begin(claimed(claims=claims, crashes=99, deferred_error="x", errors=2), None, NOW)
         assert decided is not None
         assert decided.due is not None
         assert (decided.outcome, decided.state, decided.errors, decided.crashes) == ("released", "waiting", 2, 99)

@@ -42,7 +42,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
     place = Place(path, url)
     try:
         for _ in range(workers):
-            place.worker("--slots", "20")
+            place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
             await made.was_said("20 slots")
@@ -211,7 +211,7 @@ async def test_a_storm_over_unique_keys_that_are_worked(tmp_path: Path, mongo_ur
     place = Place(tmp_path, mongo_url)
     answers: list[Counter[str]] = [Counter() for _ in range(KEYS)]
     try:
-        place.worker("--slots", "20")
+        place.worker("--concurrency", "20")
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(jobmill.connect(mongo_url)) for _ in range(PRODUCERS)]
             working = asyncio.gather(*(producing(jobs, n, answers) for n, jobs in enumerate(clients)))

@@ -56,7 +56,7 @@ async def enqueue_all_sorts(jobs: Client) -> None:
     await jobs.enqueue("work", every="1h", key="every")
     await jobs.enqueue("work", cron="0 0 1 1 *", key="cron")
     await jobs.enqueue("work", cron="0 0 1 1 *", key="cron")
-    await jobs.enqueue("work", cron="30 0 0 1 1 *", zone="Europe/Berlin", key="six")
+    await jobs.enqueue("work", cron="30 0 0 1 1 *", timezone="Europe/Berlin", key="six")
     cancelled = (await jobs.enqueue("work", delay="1h", unique_key="cancelled")).id
     moved = (await jobs.enqueue("work", delay="1h")).id
     removed = (await jobs.enqueue("work", delay="1h")).id

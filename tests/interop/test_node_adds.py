@@ -42,7 +42,7 @@ async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
 async def test_smaller_priorities_first_and_jobs_without_one_before_all(scene: Scene) -> None:
     ids = [await scene.add(priority=priority) for priority in (5, 1, 5, 2_097_151, 1)]
     ids.append(await scene.add())
-    scene.worker("--slots", "1")
+    scene.worker("--concurrency", "1")
     await until(lambda: len(scene.notes()) == 6, 30)
     assert [note.id for note in scene.notes()] == [ids[n] for n in (5, 1, 4, 0, 2, 3)]
 

@@ -34,8 +34,8 @@ def test_srv() -> None:
 def test_passwords_are_shown_nowhere() -> None:
     url = "mongodb://ada:s3cret@db/jobs?authSource=admin"
     store = MongoStore(url)
-    assert "s3cret" not in repr(Place.read(url)) + store.place
-    assert store.place == "mongodb://ada@db/jobs, collection monque_jobs"
+    assert "s3cret" not in repr(Place.read(url)) + store.address
+    assert store.address == "mongodb://ada@db/jobs, collection monque_jobs"
     with pytest.raises(InvalidValue) as caught:
         Place.read("mongodb://ada:s3cret@db")
     assert "s3cret" not in str(caught.value)

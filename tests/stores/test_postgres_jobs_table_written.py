@@ -219,7 +219,7 @@ async def test_another_connection_sees_row_and_job_change_together(table: Desk) 
     seen: set[tuple[str, str]] = set()
     for _ in range(20):
         await table.insert()
-    async with Worker(table.jobs, slots=1), connected(table.url) as other:
+    async with Worker(table.jobs, concurrency=1), connected(table.url) as other:
         while seen != {("success", "succeeded")}:
             seen = {tuple(row) for row in await other.fetch(text)}
             assert seen <= pairs

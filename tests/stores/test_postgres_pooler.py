@@ -91,7 +91,7 @@ async def test_many_clients_share_two_connections(bouncer: PgBouncer, migrated_u
         for n in range(first, 600, 3):
             await client.enqueue("work", {"n": n}, unique_key=f"key-{n}")
 
-    async with Worker(clients[0], slots=20), asyncio.timeout(40):
+    async with Worker(clients[0], concurrency=20), asyncio.timeout(40):
         await asyncio.gather(*(enqueue(client, first) for first, client in enumerate(clients[1:])))
 
         async def all_ended() -> bool:

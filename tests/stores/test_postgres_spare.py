@@ -105,7 +105,7 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
         fences.append(context.fence)
         await go.wait()
 
-    async with Worker(jobs, slots=2, lease="300ms"):
+    async with Worker(jobs, concurrency=2, lease="300ms"):
         enqueued = await long.enqueue()
         await until(lambda: fences)
         async with locked(migrated_url, "history") as rude:

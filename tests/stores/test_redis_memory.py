@@ -131,7 +131,7 @@ async def test_workers_go_on_and_make_room_by_themselves(server: RedisServer) ->
         server.ask("CONFIG", "SET", "maxmemory", str(used - 100_000))
         with pytest.raises(StoreUnavailable, match=SAID):
             await work.enqueue(text=LARGE)
-        async with Worker(jobs, slots=10, lease="1s"):
+        async with Worker(jobs, concurrency=10, lease="1s"):
             await refilled(jobs)
             await until(lambda: len(crashes) >= 202, 20)
         assert set(crashes) == {0}
@@ -158,7 +158,7 @@ async def test_workers_survive_until_there_is_room(server: RedisServer) -> None:
         async def work(n: int) -> int:
             return n
 
-        async with Worker(jobs, slots=10, lease="1s"):
+        async with Worker(jobs, concurrency=10, lease="1s"):
             assert await (await work.enqueue(n=1)).result(timeout=10) == 1
             use_up(server)
             with pytest.raises(StoreUnavailable, match=SAID):
@@ -176,4 +176,4 @@ async def test_a_job_whose_own_id_is_taken_is_known_all_the_same(server: RedisSe
     with pytest.raises(StoreUnavailable, match=SAID):
         await store.enqueue([new(id)])
     free(server)
-    assert (await store.enqueue([new(id)]))[0].how == "exists"
+    assert (await store.enqueue([new(id)]))[0].status == "exists"

@@ -217,4 +217,4 @@ async def test_an_unreadable_row_can_be_looked_at(store: SqliteStore, path: Path
     connection.close()
     job = await look(store, id)
     assert (job.id, job.state) == (id, "waiting")
-    assert "cannot be read" in (job.doomed or "")
+    assert "cannot be read" in (job.deferred_error or "")

@@ -71,7 +71,7 @@ async def test_factories_of_the_caller_are_respected(store: SqliteStore, connect
     await put_one(store, new("there"))
     receipts = await store.enqueue_within(connection, [new("there"), new("large", payload="x" * LARGE_PAYLOAD)])
     connection.commit()
-    assert [(receipt.id, receipt.how) for receipt in receipts] == [("there", "exists"), ("large", "created")]
+    assert [(receipt.id, receipt.status) for receipt in receipts] == [("there", "exists"), ("large", "created")]
     assert connection.row_factory is sqlite3.Row
     assert connection.text_factory is bytes
     assert (await look(store, "large")).payload == "x" * LARGE_PAYLOAD

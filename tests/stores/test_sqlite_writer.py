@@ -93,7 +93,7 @@ async def test_a_call_that_fails_fails_alone(store: SqliteStore) -> None:
         store, store.enqueue([good]), store.enqueue([bad]), store.enqueue([new("last")])
     )
     assert isinstance(failure, OverflowError)
-    assert [receipt.how for receipt in (*first, *last)] == ["created", "created"]
+    assert [receipt.status for receipt in (*first, *last)] == ["created", "created"]
     assert (await store.get([bad.id])) == [None]
 
 

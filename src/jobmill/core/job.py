@@ -80,7 +80,14 @@ def keep_cancelled(options_json: str | None) -> Keep:
     return said or KEEP_FAILED
 
 
-class Job(Struct, frozen=True, kw_only=True, gc=False):
+# As JSON, two fields keep the names under which stores have them.
+class Job(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"},
+):
     """One job as its store holds it. The lease token is not part of it, so no listing and no log can show it."""
 
     id: str
@@ -105,15 +112,15 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     unique_key: str | None = None
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
-    # A recurring job: what re-arms it, the slot of its present run, and what its earlier runs came to.
+    # A recurring job: its rule, the occurrence of its present run, and the results of its earlier runs.
     recurrence: Recurrence | None = None
-    slot_ms: int | None = None
+    occurrence_ms: int | None = None
     runs: int = 0
     failed_runs: int = 0
     last_error: str | None = None
     last_finished_ms: int | None = None
     # Why the next claim must fail this job instead of running it (BullMQ's deferred failure).
-    doomed: str | None = None
+    deferred_error: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -194,4 +201,6 @@ def _datetime(ms: int | None) -> datetime | None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Recurrence):
+        return {name: item for name in value.__struct_fields__ if (item := getattr(value, name)) not in (None, 0)}
     return msgspec.to_builtins(value)

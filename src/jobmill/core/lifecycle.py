@@ -20,7 +20,7 @@
 
 Budgets are separate: errors raised by the handler count against `max_attempts`, leases that ended count against
 `max_crashes`; snoozing, release at shutdown and rate limits count nothing. A recurring job never rests in succeeded or
-failed while it has a next slot: the run is counted and the job waits for that slot.
+failed while it has a next occurrence: the run is counted and the job waits for that occurrence.
 
 Everything here is pure: (job, outcome, now) in, a decided Settlement out. The clock and chance are passed in.
 """
@@ -33,7 +33,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
-from jobmill.core.recurrence import next_slot
+from jobmill.core.recurrence import next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
     DEFAULT_MAX_ATTEMPTS,
@@ -157,8 +157,8 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
     unreadable = _recurrence_fault(job, now_ms)
     if unreadable is not None:
         return _end_run(claimed, unreadable, rules, now_ms, errors=job.errors, outcome="errored")
-    if job.doomed is not None:
-        return _end_run(claimed, job.doomed, rules, now_ms, errors=job.errors, outcome="errored")
+    if job.deferred_error is not None:
+        return _end_run(claimed, job.deferred_error, rules, now_ms, errors=job.errors, outcome="errored")
     if job.crashes >= rules.max_crashes:
         why = (
             f"crashed {job.crashes} times (max_crashes={rules.max_crashes}): each time its worker died, or stopped "
@@ -184,8 +184,8 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
 def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
     """For a settlement that the store cannot hold: the job fails with that reason instead of being stuck.
 
-    A recurring job whose result was refused has failed in this run only, and still waits for its next slot; it ends
-    when that is refused as well.
+    A recurring job whose result was refused has failed in this run only and waits for its next occurrence. It ends when
+    that is refused as well.
     """
     error = f"the store refused the settlement: {why}"
     goes_on = refused.rearm is not None and refused.outcome == "succeeded"
@@ -230,9 +230,9 @@ def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, ran
     if delay is None:
         delay = delay_ms(rules.backoff, errors, random)
     if job.recurrence is not None:
-        slot = _next_slot(job, now_ms)
-        # A retry that would fall after the next slot gives way to it.
-        if slot is not None and now_ms + delay >= slot:
+        occurrence = _next_occurrence(job, now_ms)
+        # A retry that would fall after the next occurrence gives way to it.
+        if occurrence is not None and now_ms + delay >= occurrence:
             return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
     return Settlement(
         lease=claimed.lease,
@@ -256,7 +256,7 @@ def _end_run(
     outcome: Ended,
     tracebacks: tuple[str, ...] | None = None,
 ) -> Settlement:
-    """No attempt is left: a recurring job goes on with its next slot, any other has failed."""
+    """No attempt is left: a recurring job goes on with its next occurrence, any other has failed."""
     job = claimed.job
     if job.recurrence is not None:
         return _end_recurring(claimed, outcome, error, rules.keep_failed, now_ms, errors=errors, tracebacks=tracebacks)
@@ -284,30 +284,30 @@ def _end_recurring(
     result_json: bytes = b"null",
     tracebacks: tuple[str, ...] | None = None,
 ) -> Settlement:
-    """This run is counted; the job waits for its next slot with fresh budgets, or is final when there is none."""
+    """This run is counted; the job waits for its next occurrence with fresh budgets, or is final when there is none."""
     job = claimed.job
     assert job.recurrence is not None
-    slot = _next_slot(job, now_ms)
+    occurrence = _next_occurrence(job, now_ms)
     ended: State = "succeeded" if error is None else "failed"
     return Settlement(
         lease=claimed.lease,
         outcome=outcome,
-        state=ended if slot is None else "waiting",
+        state=ended if occurrence is None else "waiting",
         attempt=job.attempt,
-        errors=errors if slot is None else 0,
-        crashes=job.crashes if slot is None else 0,
-        due=None if slot is None else at(slot),
+        errors=errors if occurrence is None else 0,
+        crashes=job.crashes if occurrence is None else 0,
+        due=None if occurrence is None else at(occurrence),
         error=error,
         tracebacks=tracebacks,
         result_json=result_json,
-        keep=keep if slot is None else None,
+        keep=keep if occurrence is None else None,
         runs=Runs(
             runs=job.runs + 1,
             failed_runs=job.failed_runs + (error is not None),
             last_error=job.last_error if error is None else error,
             revision=job.recurrence.revision,
         ),
-        rearm=None if slot is None else Rearm(slot_ms=slot),
+        rearm=None if occurrence is None else Rearm(occurrence_ms=occurrence),
     )
 
 
@@ -339,15 +339,15 @@ def _unreadable(broken: Broken) -> Settlement:
     )
 
 
-def _slot(job: Job) -> int:
-    """The slot that a recurring job's run stands for: a retry has another due time, but the same slot."""
-    return job.due_ms if job.slot_ms is None else job.slot_ms
+def _occurrence(job: Job) -> int:
+    """The occurrence that a recurring job's run stands for: a retry has another due time, but the same occurrence."""
+    return job.due_ms if job.occurrence_ms is None else job.occurrence_ms
 
 
-def _next_slot(job: Job, now_ms: int) -> int | None:
-    """The next slot of a recurring job; None when there is none, also because what is stored cannot be read."""
+def _next_occurrence(job: Job, now_ms: int) -> int | None:
+    """The next occurrence of a recurring job; None when there is none, also because what is stored cannot be read."""
     try:
-        return None if job.recurrence is None else next_slot(job.recurrence, _slot(job), now_ms)
+        return None if job.recurrence is None else next_occurrence(job.recurrence, _occurrence(job), now_ms)
     except InvalidValue:
         return None
 
@@ -356,7 +356,7 @@ def _recurrence_fault(job: Job, now_ms: int) -> str | None:
     """Why a recurring job could not be re-armed; another program may have stored what nobody validated."""
     try:
         if job.recurrence is not None:
-            next_slot(job.recurrence, _slot(job), now_ms)
+            next_occurrence(job.recurrence, _occurrence(job), now_ms)
     except InvalidValue as error:
         return f"the stored recurrence cannot be read: {error}"
     return None

@@ -57,7 +57,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
-    #: Nobody asked for this due time: a live job with the same rule already keeps its own, and its slot.
+    #: The caller gave no due time: a live job with the same rule keeps its own due time and occurrence.
     keeps_due: bool = False
 
 
@@ -69,12 +69,12 @@ class Receipt(Struct, frozen=True, gc=False):
     """
 
     id: str
-    how: Literal["created", "exists", "duplicate", "updated"]
+    status: Literal["created", "exists", "duplicate", "updated"]
 
     @property
     def created(self) -> bool:
         """Whether this call made the job."""
-        return self.how == "created"
+        return self.status == "created"
 
 
 # ---------------------------------------------------------------------------------------------------- claim
@@ -149,9 +149,9 @@ class Runs(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Rearm(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring job goes on with this slot."""
+    """A recurring job waits for this occurrence."""
 
-    slot_ms: int
+    occurrence_ms: int
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):

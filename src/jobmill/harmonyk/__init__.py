@@ -168,10 +168,10 @@ class Repository:
         if run_at is not None:
             instant_ms(run_at, "run_at")
             options["due_at"] = run_at
-        draft = self._jobs.job(limits.check_name(type, "type"), payload, **options)
+        draft = self._jobs.draft(limits.check_name(type, "type"), payload, **options)
         stored = structs.replace(draft.options.stored, preset="harmonyk")
         draft = structs.replace(draft, options=structs.replace(draft.options, stored=stored))
-        return (await self._jobs.enqueue_drafts([draft], within=within))[0].id
+        return (await self._jobs.enqueue_many([draft], within=within))[0].id
 
     async def mark_success(self, id: str) -> Marked:
         """End a live job as succeeded; a worker that runs it loses its lease. JobNotFound when there is no such job."""
@@ -208,7 +208,7 @@ class Repository:
         store = self._jobs.store
         change = Seize(token=secrets.token_hex(16), worker=self._worker, lease_ms=SEIZED_MS)
         until_ms = store.now() + SEIZED_MS
-        if not (await store.change([id], change)).changed:
+        if not (await store.change([id], change)).ids:
             return None
         (job,) = await store.get([id])
         return None if job is None else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms))
@@ -232,5 +232,5 @@ class Repository:
             raise StoreError(f"job {decided.lease.id!r} cannot be marked: {settled.why}")
         if settled == "done" and self._jobs.hooks.wants_events:
             for event in settlement_events(decided, answer.now_ms):
-                await self._jobs.hooks.tell(event)
+                await self._jobs.hooks.call_event(event)
         return settled == "done"

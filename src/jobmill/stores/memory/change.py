@@ -38,7 +38,7 @@ class Changes(Looks):
                     changed.append(entry.job.id)
                 else:
                     refused[entry.job.id] = why
-            return Changed(changed=changed, refused=refused, more=more)
+            return Changed(ids=changed, refused=refused, more=more)
 
     def _change_one(self, entry: Entry, change: Change, index: int, now_ms: int) -> str | None:
         """Do it, or say why not."""
@@ -92,7 +92,7 @@ class Changes(Looks):
             error=None,
             result_json=NULL,
             progress=None,
-            doomed=None,
+            deferred_error=None,
         )
         self._tell(job.queue, [job_event(job, "enqueued", now_ms)])
         return None

@@ -50,7 +50,7 @@ class MemoryStore(Changes):
         super().__init__(clock or (lambda: time.time_ns() // 1_000_000))
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """This process."""
         return "this process"
 
@@ -96,7 +96,7 @@ class MemoryStore(Changes):
             tenant=new.tenant,
             options=new.options,
             recurrence=new.recurrence,
-            slot_ms=due_ms if new.recurrence else None,
+            occurrence_ms=due_ms if new.recurrence else None,
         )
         self._shelf.add(job)
         self._tell(job.queue, [job_event(job, "enqueued", now_ms)])
@@ -111,7 +111,7 @@ class MemoryStore(Changes):
         if not (new.keeps_due and new.recurrence.same_rule(old)):
             due_ms = new.due.resolve(now_ms)
             recurrence = structs.replace(new.recurrence, revision=old.revision + 1)
-            self._shelf.write(entry, recurrence=recurrence, due_ms=due_ms, slot_ms=due_ms)
+            self._shelf.write(entry, recurrence=recurrence, due_ms=due_ms, occurrence_ms=due_ms)
         return Receipt(entry.job.id, "updated")
 
     # ------------------------------------------------------------------------------------------------ exchange
@@ -309,7 +309,7 @@ def _settled(done: Settlement, now_ms: int) -> dict[str, object]:
     if done.tracebacks is not None:
         changed["tracebacks"] = done.tracebacks
     if done.rearm is not None:
-        changed["slot_ms"] = done.rearm.slot_ms
+        changed["occurrence_ms"] = done.rearm.occurrence_ms
     if done.runs is not None:
         changed["runs"] = done.runs.runs
         changed["failed_runs"] = done.runs.failed_runs

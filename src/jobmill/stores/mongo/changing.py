@@ -64,7 +64,7 @@ class Changes(Looks):
             self._put_behind()
             refused |= not_done
             await self._tell_changed([one for one in jobs if one.job.id in done], change, now_ms)
-        return Changed(changed=[one.job.id for one in jobs if one.job.id in done], refused=refused, more=more)
+        return Changed(ids=[one.job.id for one in jobs if one.job.id in done], refused=refused, more=more)
 
     async def _change(self, jobs: list[One], change: Change, now_ms: int) -> tuple[set[str], dict[str, str]]:
         """Do it to those that still allow it; the ids of these, and why not the others."""
@@ -179,7 +179,7 @@ def _written(one: One, change: Change, n: int, now_ms: int) -> Document:
             return _requeued(one.job, change.due.resolve(now_ms) + round(n * change.step_ms))
         case Reschedule():
             due_ms = change.due.resolve(now_ms)
-            told, gone = slot_fields(due_ms if one.job.slot_ms is None else one.job.slot_ms, due_ms)
+            told, gone = slot_fields(due_ms if one.job.occurrence_ms is None else one.job.occurrence_ms, due_ms)
             return {"$set": {"nextRunAt": date(due_ms), **told}} | ({"$unset": gone} if gone else {})
         case Reprioritize():
             return {"$set": {"priority": -change.priority}}
@@ -195,7 +195,7 @@ def _requeued(job: Job, due_ms: int) -> Document:
     told: Document = {"status": "pending", "nextRunAt": date(due_ms), "failCount": 0}
     if job.recurrence is not None:
         told["jobmill.armed"] = True
-        slots, no_slots = slot_fields(job.slot_ms or due_ms, due_ms)
+        slots, no_slots = slot_fields(job.occurrence_ms or due_ms, due_ms)
         told |= slots
         gone |= no_slots
     return {"$set": told, "$unset": gone}

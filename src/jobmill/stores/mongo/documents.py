@@ -123,8 +123,8 @@ def stored_key(queue: str, key: str, home: str) -> str:
 def rule_fields(rule: Recurrence) -> tuple[dict[str, Any], dict[str, Any]]:
     """When a job comes again: Monque's fields, or, where it has none for that, ours."""
     if rule.cron is not None and rule.until_ms is None and _is_plain(rule.cron):
-        return {"repeatInterval": rule.cron, "timezone": rule.zone}, {}
-    ours: dict[str, Any] = {"zone": rule.zone}
+        return {"repeatInterval": rule.cron, "timezone": rule.timezone}, {}
+    ours: dict[str, Any] = {"zone": rule.timezone}
     if rule.cron is not None:
         ours["cron"] = rule.cron
     if rule.every_ms is not None:
@@ -153,11 +153,11 @@ def keep_fields(keep: Keep, now_ms: int) -> tuple[dict[str, Any], dict[str, Any]
     return told, not_told
 
 
-def slot_fields(slot_ms: int, due_ms: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def slot_fields(occurrence_ms: int, due_ms: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The slot of a recurring job: what to set, and what to unset."""
-    if slot_ms == due_ms:
+    if occurrence_ms == due_ms:
         return {}, {"jobmill.slot": "", "jobmill.slotDue": ""}
-    return {"jobmill.slot": date(slot_ms), "jobmill.slotDue": date(due_ms)}, {}
+    return {"jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}, {}
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -225,7 +225,7 @@ def job_of(document: dict[str, Any], home: str, *, strict: bool = False) -> Job:
         tenant=_text(ours.get("tenant")),
         options=_options(ours.get("options"), strict),
         recurrence=rule,
-        slot_ms=None if rule is None else _slot(ours, due_ms),
+        occurrence_ms=None if rule is None else _slot(ours, due_ms),
         runs=_int(ours.get("runs")),
         failed_runs=_int(ours.get("failedRuns")),
         last_error=_text(ours.get("lastError")),
@@ -265,19 +265,19 @@ def _rule(document: dict[str, Any], ours: dict[str, Any]) -> Recurrence | None:
             key=key,
             cron=_text(said.get("cron")),
             every_ms=_int(said["everyMs"]) if "everyMs" in said else None,
-            zone=str(said.get("zone", "UTC")),
+            timezone=str(said.get("zone", "UTC")),
             until_ms=ms_of(said.get("until")),
             revision=revision,
         )
     if not isinstance(cron, str):
         return None
-    return Recurrence(key=key, cron=cron, zone=_text(document.get("timezone")) or "UTC", revision=revision)
+    return Recurrence(key=key, cron=cron, timezone=_text(document.get("timezone")) or "UTC", revision=revision)
 
 
 def _slot(ours: dict[str, Any], due_ms: int) -> int:
     """Where another process has moved nextRunAt, that is the slot."""
-    slot_ms = ms_of(ours.get("slot"))
-    return due_ms if slot_ms is None or ms_of(ours.get("slotDue")) != due_ms else slot_ms
+    occurrence_ms = ms_of(ours.get("slot"))
+    return due_ms if occurrence_ms is None or ms_of(ours.get("slotDue")) != due_ms else occurrence_ms
 
 
 def _started(document: dict[str, Any], ours: dict[str, Any]) -> int | None:

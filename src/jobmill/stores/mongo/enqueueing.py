@@ -121,7 +121,7 @@ class Enqueues(Queues):
         if any(new.due.resolve(now_ms) < now_ms for new in new_jobs):
             self._put_behind()
         self._came_in(new_jobs)
-        self._wake_here([new for new, receipt in zip(new_jobs, done, strict=True) if receipt.how != "exists"])
+        self._wake_here([new for new, receipt in zip(new_jobs, done, strict=True) if receipt.status != "exists"])
         return done
 
     async def _stand(self, jobs: Direct, made: list[Made], receipts: list[Receipt | None]) -> list[Receipt | None]:

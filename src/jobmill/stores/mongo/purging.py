@@ -9,7 +9,7 @@ from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.events import job_event
 from jobmill.core.job import Job
-from jobmill.core.recurrence import next_slot
+from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import documents, indexes
@@ -133,15 +133,17 @@ def _no_such_status(document: Document) -> str:
 def _next_run(document: Document, job: Job, now_ms: int) -> Document:
     """What re-arms a job; where its recurrence is over, that it is."""
     try:
-        slot_ms = next_slot(job.recurrence, job.slot_ms or job.due_ms, now_ms) if job.recurrence else None
+        occurrence_ms = (
+            next_occurrence(job.recurrence, job.occurrence_ms or job.due_ms, now_ms) if job.recurrence else None
+        )
     except InvalidValue:
-        slot_ms = None
-    if slot_ms is None:
+        occurrence_ms = None
+    if occurrence_ms is None:
         return {"$unset": {"jobmill.armed": ""}}
     failed = document["status"] == "failed"
     told: Document = {
         "status": "pending",
-        "nextRunAt": date(slot_ms),
+        "nextRunAt": date(occurrence_ms),
         "failCount": 0,
         "updatedAt": date(now_ms),
         "jobmill.runs": job.runs + 1,
@@ -150,5 +152,5 @@ def _next_run(document: Document, job: Job, now_ms: int) -> Document:
     }
     if failed and job.error is not None:
         told["jobmill.lastError"] = job.error
-    _, gone = slot_fields(slot_ms, slot_ms)
+    _, gone = slot_fields(occurrence_ms, occurrence_ms)
     return {"$set": told, "$unset": {**gone, **CLEAN, "jobmill.progress": "", "jobmill.crashes": ""}}

@@ -34,12 +34,12 @@ class Locator(Struct, frozen=True, gc=False):
     claimed_by: str
     is_ours: bool
     #: Of a recurring job: the slot of this run, where that is to be kept although nextRunAt changes.
-    slot_ms: int | None = None
+    occurrence_ms: int | None = None
 
 
 def locator_of(document: Document, job: Job) -> Locator:
     """Where the document of a job is."""
-    return Locator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.slot_ms)
+    return Locator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
 
 
 class Held(Struct):
@@ -248,9 +248,9 @@ class _Bulk:
 def _same(said: Settlement, held: Held) -> tuple[object, ...]:
     """What is the same in settlements that write the same, under the same guard."""
     where = held.locator
-    slot_ms = None if said.due is None else where.slot_ms
+    occurrence_ms = None if said.due is None else where.occurrence_ms
     wrote = (said.state, said.errors, said.crashes, said.due, said.error, said.tracebacks, said.result_json, said.keep)
-    return (held.lease.token, where.claimed_by, where.is_ours, slot_ms, *wrote, said.runs, said.rearm)
+    return (held.lease.token, where.claimed_by, where.is_ours, occurrence_ms, *wrote, said.runs, said.rearm)
 
 
 def settled(done: Settlement, held: Held, mark: ObjectId, now_ms: int) -> Document:
@@ -289,11 +289,11 @@ def _say_when(done: Settlement, held: Held, told: Document, gone: Document, now_
         return
     due_ms = done.due.resolve(now_ms)
     told["nextRunAt"] = date(due_ms)
-    slot_ms = held.locator.slot_ms if done.rearm is None else done.rearm.slot_ms
-    if slot_ms is None or slot_ms == due_ms:
+    occurrence_ms = held.locator.occurrence_ms if done.rearm is None else done.rearm.occurrence_ms
+    if occurrence_ms is None or occurrence_ms == due_ms:
         gone |= {"jobmill.slot": "", "jobmill.slotDue": ""}
     else:
-        told |= {"jobmill.slot": date(slot_ms), "jobmill.slotDue": date(due_ms)}
+        told |= {"jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
 
 
 def _say(told: Document, gone: Document, field: str, value: Any) -> None:

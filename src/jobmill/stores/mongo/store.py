@@ -29,7 +29,7 @@ class MongoStore(Within):
         self._is_checked = False
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The URL without its password, and the collection."""
         return self._place.shown
 
@@ -63,7 +63,7 @@ class MongoStore(Within):
                     if error.code not in _OTHER:
                         raise
                     raise StoreError(
-                        f"{self.place} has an index of its own where one of these is to be: {error}; "
+                        f"{self.address} has an index of its own where one of these is to be: {error}; "
                         "drop it, or say indexes=none in the URL and make them yourself"
                     ) from error
             self._hints = set(await self._index_names())
@@ -84,7 +84,7 @@ class MongoStore(Within):
         missing = [name for name in indexes.NEEDED if name not in self._hints]
         if missing and self._place.indexes != "none":
             raise SchemaTooOld(
-                f"{self.place} has no index {' and no '.join(missing)}, without which nothing is unique; "
+                f"{self.address} has no index {' and no '.join(missing)}, without which nothing is unique; "
                 "is it the right database? If so run `jobmill migrate`"
             )
 

@@ -38,7 +38,7 @@ def change(context: Context, which: Sequence[str] | Filter, wanted: Change, limi
             events += patch.events
     publish(context, events)
     context.wakes += bool(changed)
-    return Changed(changed=changed, refused=refused, more=more)
+    return Changed(ids=changed, refused=refused, more=more)
 
 
 def _by_id(context: Context, ids: Sequence[str], refused: dict[str, str]) -> list[SubjectRow]:

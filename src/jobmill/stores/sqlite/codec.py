@@ -92,7 +92,7 @@ def settlement_row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...
         keep and keep.age_ms,
         keep and keep.last,
         None if done.due is None else done.due.resolve(now_ms),
-        rearm and rearm.slot_ms,
+        rearm and rearm.occurrence_ms,
         runs and runs.runs,
         runs and runs.failed_runs,
         runs and runs.last_error,
@@ -109,6 +109,11 @@ def _json_or_null(json: bytes) -> str | None:
 SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None]
 
 
+# The fields of a Job whose column has another name, and the columns that hold JSON.
+_COLUMNS = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
+_JSON_COLUMNS = {"result", "progress"}
+
+
 def subject_of(row: SubjectRow) -> Subject:
     """A row as the subject of a change."""
     _, id, name, queue, state, errors, options = row
@@ -123,12 +128,9 @@ def removed_event(row: SubjectRow, now_ms: int) -> Event:
 
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
     """The columns that a patch writes."""
-    columns = dict(patch.fields)
-    if "result_json" in columns:
-        result = columns.pop("result_json")
-        columns["result"] = None if result == NULL else bytes(result).decode()
-    if columns.get("progress") is not None:
-        columns["progress"] = as_json(columns["progress"])
+    columns = {_COLUMNS.get(field, field): value for field, value in patch.fields.items()}
+    for column in _JSON_COLUMNS.intersection(columns):
+        columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
     if "state" in columns:
         columns["keep_age_ms"] = patch.keep and patch.keep.age_ms
         columns["keep_last"] = patch.keep and patch.keep.last

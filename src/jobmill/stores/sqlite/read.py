@@ -50,7 +50,7 @@ def _readable_job(context: Context, seq: int) -> Job:
     if isinstance(job, Job):
         return job
     plain = decode_job(context.row("read_plain", (seq,))[0])
-    return structs.replace(plain, doomed=f"the stored job cannot be read: {job}")
+    return structs.replace(plain, deferred_error=f"the stored job cannot be read: {job}")
 
 
 def get(context: Context, ids: Sequence[str]) -> list[Job | None]:

@@ -85,7 +85,7 @@ def _check_thread(connection: sqlite3.Connection) -> None:
     try:
         sqlite3.Cursor(connection).close()
     except sqlite3.ProgrammingError as error:  # closed, or another thread's
-        advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.job(...)], within=connection)"
+        advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.draft(...)], within=connection)"
         raise InvalidValue("within", "an open connection of the calling thread", connection, advice) from None
 
 

@@ -114,9 +114,9 @@ class StoreMachine(RuleBasedStateMachine):
         changed = self.call(self.store.change([known.id], change))
         taken = isinstance(change, Requeue) and self.owner(known.queue, known.name, known.key) is not None
         if known.state not in CHANGES_FROM[type(change)] or taken:
-            assert (changed.changed, list(changed.refused)) == ([], [known.id])
+            assert (changed.ids, list(changed.refused)) == ([], [known.id])
             return
-        assert (changed.changed, changed.refused) == ([known.id], {})
+        assert (changed.ids, changed.refused) == ([known.id], {})
         self.apply(known, change)
 
     @rule(queue=st.sampled_from(QUEUES), paused=st.booleans())
@@ -187,9 +187,9 @@ class StoreMachine(RuleBasedStateMachine):
         for job, receipt in zip(made, self.call(self.store.enqueue(made)), strict=True):
             owner = self.owner(job.queue, job.name, job.unique_key)
             if owner is not None:
-                assert (receipt.how, receipt.id) == ("duplicate", owner.id)
+                assert (receipt.status, receipt.id) == ("duplicate", owner.id)
                 continue
-            assert receipt.how == "created"
+            assert receipt.status == "created"
             self.jobs[receipt.id] = Known(
                 id=receipt.id,
                 queue=job.queue,

@@ -1,4 +1,4 @@
-"""A client on every store, by the real clock, and what its meters were handed."""
+"""A client on every store, by the real clock, and what its usage recorders were handed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def jobs(store: Store) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def used(jobs: Client) -> list[Usage]:
-    """The usage of all runs, as a meter is told it."""
+    """The usage of all runs, as a usage recorder is told it."""
     told: list[Usage] = []
 
-    @jobs.meter
+    @jobs.record_usage
     async def note(usage: Usage) -> None:
         told.append(usage)
 

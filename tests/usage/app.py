@@ -9,7 +9,7 @@ import jobmill
 from jobmill import Context
 
 jobs = jobmill.connect()
-jobs.meter(jobs.store)
+jobs.record_usage(jobs.store)
 
 
 @jobs.handler

@@ -220,21 +220,21 @@ async def test_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usa
 
 
 def test_the_docs_list_the_words() -> None:
-    told = [code_of(row["outcome"]) for row in table(ROOT / "docs/metering.md", "What a record says", "outcome")]
+    told = [code_of(row["outcome"]) for row in table(ROOT / "docs/usage.md", "What a record says", "outcome")]
     assert told == list(get_args(RunEnded))
 
 
 # ---------------------------------------------------------------------------------------------------- every way to run
 
 
-async def test_ticks_and_drains_are_metered_before_they_return(jobs: Client, used: list[Usage]) -> None:
+async def test_ticks_and_drains_are_recorded_before_they_return(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     def plain() -> None: ...
 
     await plain.enqueue()
     await jobs.tick()
     assert outcomes(used) == ["succeeded"]
-    await jobs.enqueue_many(plain.job() for _ in range(250))
+    await jobs.enqueue_many(plain.draft() for _ in range(250))
     await drain(jobs)
     assert outcomes(used) == ["succeeded"] * 251
 
@@ -282,8 +282,8 @@ async def test_every_run_gives_exactly_one_record(jobs: Client, used: list[Usage
             case 3:
                 await asyncio.sleep(0.001)
 
-    enqueued = await jobs.enqueue_many(anything.job(n=n) for n in range(100))
-    async with Worker(jobs, slots=10, lease="900ms") as worker:
+    enqueued = await jobs.enqueue_many(anything.draft(n=n) for n in range(100))
+    async with Worker(jobs, concurrency=10, lease="900ms") as worker:
         await until(lambda: sum(ran.values()) > 60)
         await jobs.cancel([one.id for one in enqueued[::7]])
         await until(lambda: sum(ran.values()) > 90)
@@ -307,7 +307,7 @@ async def test_a_run_that_its_own_worker_overtakes(jobs: Client, used: list[Usag
 
     async with Worker(jobs, lease="150ms") as worker:
         enqueued = await long.enqueue()
-        (run,) = await until(lambda: list(worker._board.runs.values()))
+        (run,) = await until(lambda: list(worker._running.runs.values()))
         run.expires += 10  # as if our own clock had stood still
         with pytest.MonkeyPatch.context() as broken:
             broken.setattr(store, "extend", away)
@@ -321,7 +321,7 @@ async def test_a_run_that_its_own_worker_overtakes(jobs: Client, used: list[Usag
 def faulty() -> tuple[Client, FaultyStore, list[Usage]]:
     store, told = FaultyStore(), list[Usage]()
     jobs = jobmill.connect(store=store)
-    jobs.meter(told.append)
+    jobs.record_usage(told.append)
     return jobs, store, told
 
 

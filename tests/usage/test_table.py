@@ -17,13 +17,13 @@ from msgspec import structs
 
 import jobmill
 from jobmill import Client, Context, Usage
-from jobmill.handlers.handler import ContextHandler
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.usage import RecordsUsage
 from jobmill.store import Store
 from jobmill.stores.sqlite import SqliteStore, schema
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.metering.conftest import Kept, read
+from tests.usage.conftest import Kept, read
 
 pytestmark = pytest.mark.stores("sqlite", "postgres")
 
@@ -47,7 +47,7 @@ def usage(**fields: Any) -> Usage:
 
 
 @pytest.fixture
-def work(jobs: Client) -> ContextHandler[..., Any]:
+def work(jobs: Client) -> Handler[..., Any]:
     @jobs.handler(backoff="1ms")
     async def work(context: Context, what: str = "ok") -> None:
         if what == "flaky" and context.attempt == 1:
@@ -59,13 +59,13 @@ def work(jobs: Client) -> ContextHandler[..., Any]:
 # ---------------------------------------------------------------------------------------------------- kept
 
 
-async def test_the_table_holds_what_meters_are_told(
-    jobs: Client, work: ContextHandler[..., Any], used: list[Usage], kept: Kept
+async def test_the_table_holds_what_recorders_get(
+    jobs: Client, work: Handler[..., Any], used: list[Usage], kept: Kept
 ) -> None:
-    jobs.meter(jobs.store)
+    jobs.record_usage(jobs.store)
     async with Worker(jobs):
         for one in await jobs.enqueue_many(
-            [work.options(tenant="acme").job(), work.job(what="flaky"), *(work.job() for _ in range(120))]
+            [work.options(tenant="acme").draft(), work.draft(what="flaky"), *(work.draft() for _ in range(120))]
         ):
             await one.result(timeout=5)
     assert len(used) == 123
@@ -74,8 +74,8 @@ async def test_the_table_holds_what_meters_are_told(
     assert {one.tenant for one in await kept()} == {"acme", "global"}
 
 
-async def test_a_tick_has_written_when_it_returns(jobs: Client, work: ContextHandler[..., Any], kept: Kept) -> None:
-    jobs.meter(jobs.store)
+async def test_a_tick_has_written_when_it_returns(jobs: Client, work: Handler[..., Any], kept: Kept) -> None:
+    jobs.record_usage(jobs.store)
     enqueued = await work.enqueue()
     await jobs.tick()
     assert [one.job_id for one in await kept()] == [enqueued.id]
@@ -97,10 +97,10 @@ async def test_any_value_is_kept_as_it_is(store: Store, kept: Kept) -> None:
     assert await kept() == records + many
 
 
-async def test_several_workers_write_to_one_table(jobs: Client, work: ContextHandler[..., Any], kept: Kept) -> None:
-    jobs.meter(jobs.store)
-    async with Worker(jobs, name="a", slots=2), Worker(jobs, name="b", slots=2):
-        enqueued = await jobs.enqueue_many(work.job() for _ in range(100))
+async def test_several_workers_write_to_one_table(jobs: Client, work: Handler[..., Any], kept: Kept) -> None:
+    jobs.record_usage(jobs.store)
+    async with Worker(jobs, name="a", concurrency=2), Worker(jobs, name="b", concurrency=2):
+        enqueued = await jobs.enqueue_many(work.draft() for _ in range(100))
         for one in enqueued:
             await one.result(timeout=5)
     assert sorted(one.job_id for one in await kept()) == sorted(one.id for one in enqueued)
@@ -110,7 +110,7 @@ async def test_several_workers_write_to_one_table(jobs: Client, work: ContextHan
 @pytest.mark.stores("sqlite")
 async def test_usage_may_be_kept_in_another_store(tmp_path: Path) -> None:
     jobs = jobmill.connect("memory://")
-    ledger = jobs.meter(SqliteStore(tmp_path / "usage.db"))
+    ledger = jobs.record_usage(SqliteStore(tmp_path / "usage.db"))
     await ledger.open()
 
     @jobs.handler
@@ -143,11 +143,11 @@ async def no_table(jobs: Client, store_name: str, store_url: str) -> AsyncIterat
 
 @pytest.mark.usefixtures("no_table")
 async def test_a_table_that_is_not_there_harms_no_job(
-    jobs: Client, work: ContextHandler[..., Any], store_name: str, caplog: pytest.LogCaptureFixture
+    jobs: Client, work: Handler[..., Any], store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs.meter(jobs.store)
+    jobs.record_usage(jobs.store)
     async with Worker(jobs):
-        for one in await jobs.enqueue_many(work.job() for _ in range(20)):
+        for one in await jobs.enqueue_many(work.draft() for _ in range(20)):
             await one.result(timeout=5)
     assert "raised, over 20 usage records; no job is affected" in caplog.text
     said = {"sqlite": "no such table: jobmill_usage", "postgres": 'relation "jobmill.usage" does not exist'}
@@ -183,7 +183,7 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
         with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.OperationalError):
             connection.execute("SELECT * FROM jobmill_usage")
     jobs = jobmill.connect(store=SqliteStore(path))
-    jobs.meter(jobs.store)
+    jobs.record_usage(jobs.store)
 
     @jobs.handler
     async def noop() -> None: ...
@@ -226,7 +226,7 @@ def start(tmp_path: Path, store_url: str) -> Iterator[Callable[[], subprocess.Po
 
     def start() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "JOBMILL_URL": store_url, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "jobmill", "worker", "tests.metering.app:jobs", "--lease", "300ms"]
+        command = [sys.executable, "-m", "jobmill", "worker", "tests.usage.app:jobs", "--lease", "300ms"]
         with (tmp_path / f"log-{len(processes)}").open("wb") as said:
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said))
         return processes[-1]
