@@ -22,23 +22,27 @@ _FEW = 2
 
 def settle(context: Context, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases still stand; an answer for each settlement."""
-    indexes = _held_once(context, settlements) if context.careful else set(range(len(settlements)))
-    standing = [settlements[index] for index in sorted(indexes)]
+    answers: list[Settled] = ["done"] * len(settlements)
+    standing = settlements
+    if context.careful:
+        standing, answers = _check(context, settlements)
     if _write(context, standing) != len(standing):
         raise NeedsCare
     if queues := feeding(context):
         publish(context, [event for done in standing if done.lease.queue in queues for event in _events(done, context)])
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
     context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in standing)
-    return ["done" if index in indexes else "lost" for index in range(len(settlements))]
+    return answers
 
 
-def _held_once(context: Context, settlements: Sequence[Settlement]) -> set[int]:
-    """The indexes of those whose lease stands; of several settlements of one lease only the first."""
+def _check(context: Context, settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settled]]:
+    """The settlements whose lease stands, of several for one lease only the first; and all answers."""
     first: dict[str, int] = {}
     for index in sorted(held(context, [done.lease for done in settlements])):
         first.setdefault(settlements[index].lease.id, index)
-    return set(first.values())
+    standing = set(first.values())
+    answers: list[Settled] = ["done" if index in standing else "lost" for index in range(len(settlements))]
+    return [settlements[index] for index in sorted(standing)], answers
 
 
 def _write(context: Context, settlements: Iterable[Settlement]) -> int:
