@@ -11,13 +11,13 @@ from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, decide, ke
 from jobmill.core.events import Event
 from jobmill.core.values import Filter
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, patched_columns, subject_of
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
 from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.statements import sql
 
 
-def change(context: Context, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+def change(context: SqliteContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
     changed: list[str] = []
     refused: dict[str, str] = {}
@@ -41,7 +41,7 @@ def change(context: Context, which: Sequence[str] | Filter, wanted: Change, limi
     return Changed(ids=changed, refused=refused, more=more)
 
 
-def _by_id(context: Context, ids: Sequence[str], refused: dict[str, str]) -> list[SubjectRow]:
+def _by_id(context: SqliteContext, ids: Sequence[str], refused: dict[str, str]) -> list[SubjectRow]:
     rows: list[SubjectRow] = []
     for id in ids:
         row = context.row("subject", (id,))
@@ -52,14 +52,14 @@ def _by_id(context: Context, ids: Sequence[str], refused: dict[str, str]) -> lis
     return rows
 
 
-def _matching(context: Context, filter: Filter, limit: int) -> tuple[list[SubjectRow], bool]:
+def _matching(context: SqliteContext, filter: Filter, limit: int) -> tuple[list[SubjectRow], bool]:
     where, parameters = conditions(filter)
     statement = sql("subjects").replace("{conditions}", where)
     rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
     return rows[:limit], len(rows) > limit
 
 
-def _apply(context: Context, row: SubjectRow, patch: Patch) -> str | None:
+def _apply(context: SqliteContext, row: SubjectRow, patch: Patch) -> str | None:
     """Write a patch; the reason where another job prevents it."""
     seq, state = row[0], row[4]
     if patch.removes:

@@ -11,7 +11,7 @@ from jobmill.core.events import Event, bare_job, claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.sqlite.codec import QueueRow, as_json
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.queues import count_claims, known_queues
 from jobmill.stores.sqlite.read import read_job, read_jobs
@@ -26,7 +26,7 @@ _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_ints = msgspec.json.Decoder(list[int]).decode
 
 
-def claim(context: Context, wish: Claim, excluded: set[int]) -> tuple[list[Claimed | Broken], int | None]:
+def claim(context: SqliteContext, wish: Claim, excluded: set[int]) -> tuple[list[Claimed | Broken], int | None]:
     """Lease up to `wish.n` due jobs, none of `excluded`; and when the next claim may find something."""
     claimed: list[Claimed | Broken] = []
     rooms = dict(wish.names)
@@ -44,7 +44,7 @@ def claim(context: Context, wish: Claim, excluded: set[int]) -> tuple[list[Claim
     return claimed, _next_due(context, wish) if more_due_ms is None else more_due_ms
 
 
-def _room(context: Context, queue: str, most: int) -> int:
+def _room(context: SqliteContext, queue: str, most: int) -> int:
     """How many jobs a queue allows to be claimed, at most `most`. Claiming an ended lease adds no running job."""
     row = known_queues(context).get(queue)
     if row is None:
@@ -54,13 +54,13 @@ def _room(context: Context, queue: str, most: int) -> int:
     return most if room is None else room
 
 
-def _running(context: Context, queue: str, after_ms: int) -> int:
+def _running(context: SqliteContext, queue: str, after_ms: int) -> int:
     running: int = context.row("running", (queue, after_ms))[0]
     return running
 
 
 def _find(
-    context: Context, queue: str, rooms: dict[str, int], excluded: set[int], most: int
+    context: SqliteContext, queue: str, rooms: dict[str, int], excluded: set[int], most: int
 ) -> tuple[list[Candidate], int | None]:
     """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`."""
     # Names without room are left out: their ended leases would fill the limit and hide other jobs.
@@ -91,7 +91,7 @@ def _find(
     return found, None
 
 
-def _lease(context: Context, wish: Claim, queue: str, found: list[Candidate]) -> list[Claimed | Broken]:
+def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidate]) -> list[Claimed | Broken]:
     seqs = [candidate[2] for candidate in found]
     token, until_ms = wish.token, context.now_ms + wish.lease_ms
     context.write("claim", (as_json(seqs), token, until_ms, context.now_ms, wish.worker))
@@ -107,7 +107,7 @@ def _lease(context: Context, wish: Claim, queue: str, found: list[Candidate]) ->
     return claimed
 
 
-def _lease_one(context: Context, token: str, until_ms: int, seq: int) -> Claimed | Broken:
+def _lease_one(context: SqliteContext, token: str, until_ms: int, seq: int) -> Claimed | Broken:
     """One job of a claim in which a job cannot be read."""
     id, queue, name, job = read_job(context, seq)
     lease = Lease(id, token, queue, name, until_ms, seq)
@@ -126,14 +126,14 @@ def _events(claimed: Claimed | Broken, worker: str, ended: set[int], now_ms: int
 # ---------------------------------------------------------------------------------------------------- when next
 
 
-def _next_due(context: Context, wish: Claim) -> int | None:
+def _next_due(context: SqliteContext, wish: Claim) -> int | None:
     """The earliest instant at which this wish may find a job that waits now."""
     names = as_json(list(wish.names))
     dues = [due for queue in wish.queues if (due := _queue_due(context, queue, names)) is not None]
     return min(dues, default=None)
 
 
-def _queue_due(context: Context, queue: str, names: str) -> int | None:
+def _queue_due(context: SqliteContext, queue: str, names: str) -> int | None:
     limits = known_queues(context).get(queue, _NO_ROW).limits
     if limits.settings.paused:
         return None

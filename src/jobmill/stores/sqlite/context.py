@@ -16,7 +16,7 @@ class NeedsCare(Exception):
     """A statement matched fewer rows than expected: the transaction must run again and check each row first."""
 
 
-class Context(Struct):
+class SqliteContext(Struct):
     """Runs statements in one transaction. Verbs are functions of it; the writer gives several verbs the same one.
 
     `careful` is false at first: verbs then write without reading and count the matched rows. Where the count is wrong

@@ -12,13 +12,13 @@ from jobmill.core.events import Event
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 
 _decode_recurrence = msgspec.json.Decoder(Recurrence).decode
 
 
-def enqueue(context: Context, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """Insert jobs; a receipt for each, in order."""
     receipts: list[Receipt] = []
     for recurring, group in itertools.groupby(new_jobs, lambda new: new.recurrence is not None):
@@ -30,7 +30,7 @@ def enqueue(context: Context, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     return receipts
 
 
-def _insert(context: Context, new_jobs: list[NewJob]) -> list[Receipt]:
+def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
     inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         receipts = [Receipt(new.id, "created") for new in new_jobs]
@@ -46,7 +46,7 @@ def _insert(context: Context, new_jobs: list[NewJob]) -> list[Receipt]:
     return receipts
 
 
-def _receipt(context: Context, new: NewJob, fresh: set[str]) -> Receipt:
+def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
     """The receipt of a job from a call that did not insert all; `fresh`: ids inserted, without a receipt so far."""
     if new.id in fresh:
         fresh.remove(new.id)
@@ -57,7 +57,7 @@ def _receipt(context: Context, new: NewJob, fresh: set[str]) -> Receipt:
     return Receipt(owner, "duplicate")
 
 
-def _update_or_insert(context: Context, new: NewJob) -> Receipt:
+def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     """A recurring job whose unique key is live updates the live job, even while that runs."""
     if context.row("seq_of", (new.id,)):
         return Receipt(new.id, "exists")
@@ -76,7 +76,7 @@ def _update_or_insert(context: Context, new: NewJob) -> Receipt:
     return Receipt(id, "updated")
 
 
-def _write_payload(context: Context, seq: int, id: str, new: NewJob) -> None:
+def _write_payload(context: SqliteContext, seq: int, id: str, new: NewJob) -> None:
     payload = new.payload_json.decode()
     is_large = len(new.payload_json) > LARGE_PAYLOAD
     context.write("remove_payload", (seq,))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.sqlite.claim import claim
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.leases import locate
 from jobmill.stores.sqlite.settle import settle
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
 
-def exchange(context: Context, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
+def exchange(context: SqliteContext, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
     """The answer; and how often the bell will have rung for what it saw, its own changes included."""
     settled = settle(context, settlements) if settlements else []
     # Jobs that this call made wait again are not claimed. A lost settlement excludes nothing: its job may have been

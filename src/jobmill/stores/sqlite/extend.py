@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobmill.core.values import Lease
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.leases import held, locate
 
 
-def extend(context: Context, leases: Sequence[Lease], for_ms: int) -> list[str]:
+def extend(context: SqliteContext, leases: Sequence[Lease], for_ms: int) -> list[str]:
     """Prolong leases; the ids of those that are lost."""
     rows = [(locate(context, lease), lease.token) for lease in leases]
     if context.write_rows("extend", (context.now_ms, context.now_ms + for_ms), rows) == len(leases):

@@ -10,18 +10,18 @@ from msgspec import structs
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event
 from jobmill.stores.sqlite.codec import as_json
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.queues import known_queues, trim_feed, write_queue
 
 _decode = msgspec.json.Decoder(Event).decode
 
 
-def feeding(context: Context) -> set[str]:
+def feeding(context: SqliteContext) -> set[str]:
     """The queues whose feed is on; verbs make events for no other queue."""
     return {queue for queue, row in known_queues(context).items() if row.settings.feed}
 
 
-def publish(context: Context, events: Sequence[Event]) -> None:
+def publish(context: SqliteContext, events: Sequence[Event]) -> None:
     """Add events to the feeds of their queues, where a feed is on."""
     for queue in feeding(context).intersection(event.queue for event in events):
         row = known_queues(context)[queue]
@@ -33,7 +33,7 @@ def publish(context: Context, events: Sequence[Event]) -> None:
         trim_feed(context, queue, row)
 
 
-def events(context: Context, queue: str, after: str | None, limit: int) -> list[Event]:
+def events(context: SqliteContext, queue: str, after: str | None, limit: int) -> list[Event]:
     """The feed after an event."""
     seen = 0 if after is None else read_position(after, "after", after)
     return [_decode(row[0]) for row in context.rows("events", (queue, seen, limit))]

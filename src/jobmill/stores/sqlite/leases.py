@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from jobmill.core.values import Lease
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.statements import batches, flat, sql_rows
 
 
-def held(context: Context, leases: Sequence[Lease]) -> set[int]:
+def held(context: SqliteContext, leases: Sequence[Lease]) -> set[int]:
     """The indexes of the leases that still own their jobs."""
     rows = [(index, locate(context, lease), lease.token) for index, lease in enumerate(leases)]
     found: set[int] = set()
@@ -21,11 +21,11 @@ def held(context: Context, leases: Sequence[Lease]) -> set[int]:
     return found
 
 
-def locate(context: Context, lease: Lease) -> int:
+def locate(context: SqliteContext, lease: Lease) -> int:
     """The seq of a lease's job: the lease carries it, unless it was made outside this store."""
     return lease.locator if type(lease.locator) is int else _seq_of(context, lease.id)
 
 
-def _seq_of(context: Context, id: str) -> int:
+def _seq_of(context: SqliteContext, id: str) -> int:
     row = context.row("seq_of", (id,))
     return row[0] if row else 0

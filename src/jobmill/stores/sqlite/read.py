@@ -14,7 +14,7 @@ from jobmill.core.stats import stats as summary
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.sqlite.codec import as_json, decode_job, decode_jobs
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.filters import conditions, wanted_states
 from jobmill.stores.sqlite.statements import sql
 
@@ -22,13 +22,13 @@ from jobmill.stores.sqlite.statements import sql
 MAX_DURATIONS = 10_000
 
 
-def read_jobs(context: Context, seqs: Sequence[int]) -> list[Job]:
+def read_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
     """Jobs by seq, in order; raises UnreadableJob where one of them cannot be read."""
     (text,) = context.row("read", (as_json(seqs),))
     return decode_jobs(text, len(seqs))
 
 
-def read_job(context: Context, seq: int) -> tuple[str, str, str, Job | UnreadableJob]:
+def read_job(context: SqliteContext, seq: int) -> tuple[str, str, str, Job | UnreadableJob]:
     """One job's id, queue and name; and the job, or why it cannot be read."""
     id, queue, name, text = context.row("read_one", (seq,))
     try:
@@ -37,7 +37,7 @@ def read_job(context: Context, seq: int) -> tuple[str, str, str, Job | Unreadabl
         return id, queue, name, error
 
 
-def _readable_jobs(context: Context, seqs: Sequence[int]) -> list[Job]:
+def _readable_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
     """Jobs for people to read: where one is unreadable, what can be read of it, and the reason."""
     try:
         return read_jobs(context, seqs)
@@ -45,7 +45,7 @@ def _readable_jobs(context: Context, seqs: Sequence[int]) -> list[Job]:
         return [_readable_job(context, seq) for seq in seqs]
 
 
-def _readable_job(context: Context, seq: int) -> Job:
+def _readable_job(context: SqliteContext, seq: int) -> Job:
     *_, job = read_job(context, seq)
     if isinstance(job, Job):
         return job
@@ -53,14 +53,14 @@ def _readable_job(context: Context, seq: int) -> Job:
     return structs.replace(plain, deferred_error=f"the stored job cannot be read: {job}")
 
 
-def get(context: Context, ids: Sequence[str]) -> list[Job | None]:
+def get(context: SqliteContext, ids: Sequence[str]) -> list[Job | None]:
     """Jobs by id."""
     found: dict[str, int] = dict(context.rows("seqs_of", (as_json(list(ids)),)))
     jobs = {job.id: job for job in _readable_jobs(context, list(found.values()))} if found else {}
     return [jobs.get(id) for id in ids]
 
 
-def find(context: Context, filter: Filter, cursor: str | None, limit: int) -> Page:
+def find(context: SqliteContext, filter: Filter, cursor: str | None, limit: int) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
     seqs = _find_seqs(context, filter, MOST if seq is None else seq, limit + 1, newer=newer)
@@ -76,13 +76,13 @@ def find(context: Context, filter: Filter, cursor: str | None, limit: int) -> Pa
     )
 
 
-def _find_seqs(context: Context, filter: Filter, seq: int, limit: int, *, newer: bool) -> list[int]:
+def _find_seqs(context: SqliteContext, filter: Filter, seq: int, limit: int, *, newer: bool) -> list[int]:
     where, parameters = conditions(filter)
     statement = sql("find_newer" if newer else "find_older").replace("{conditions}", where)
     return [row[0] for row in context.cursor.execute(statement, (*parameters, seq, limit)).fetchall()]
 
 
-def count(context: Context, filter: Filter) -> list[Count]:
+def count(context: SqliteContext, filter: Filter) -> list[Count]:
     """How many jobs match, by queue, name and state. One query for each state: each has an index of its own."""
     counts: list[Count] = []
     for state in wanted_states(filter):
@@ -92,7 +92,7 @@ def count(context: Context, filter: Filter) -> list[Count]:
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-def stats(context: Context, queue: str | None, name: str | None) -> list[Stats]:
+def stats(context: SqliteContext, queue: str | None, name: str | None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
     table = by_queue_and_name(count(context, Filter(queue=queue, name=name)))
     return [
@@ -101,18 +101,18 @@ def stats(context: Context, queue: str | None, name: str | None) -> list[Stats]:
     ]
 
 
-def _oldest_wait(context: Context, queue: str, name: str) -> int | None:
+def _oldest_wait(context: SqliteContext, queue: str, name: str) -> int | None:
     ranges = context.row("ranges", (queue, as_json([name]), 0, 0))[0]
     waits = [context.now_ms - due_ms for _, due_ms, _ in msgspec.json.decode(ranges) if due_ms <= context.now_ms]
     return max(waits, default=None)
 
 
-def _durations(context: Context, queue: str, name: str) -> list[float]:
+def _durations(context: SqliteContext, queue: str, name: str) -> list[float]:
     (durations,) = context.row("durations", (queue, name, MAX_DURATIONS))
     return msgspec.json.decode(durations, type=list[float])
 
 
-def logs(context: Context, id: str, limit: int) -> list[LogLine]:
+def logs(context: SqliteContext, id: str, limit: int) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
     lines = [LogLine(at_ms, text) for at_ms, text in context.rows("logs", (id, limit))]
     lines.reverse()

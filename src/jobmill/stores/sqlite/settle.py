@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobmill.core.events import Event, bare_job, job_event, settlement_events
 from jobmill.core.values import Settled
 from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
-from jobmill.stores.sqlite.context import Context, NeedsCare
+from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.leases import held, locate
 from jobmill.stores.sqlite.queues import known_queues
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FEW = 2
 
 
-def settle(context: Context, settlements: Sequence[Settlement]) -> list[Settled]:
+def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases still stand; an answer for each settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
     standing = settlements
@@ -35,7 +35,7 @@ def settle(context: Context, settlements: Sequence[Settlement]) -> list[Settled]
     return answers
 
 
-def _check(context: Context, settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settled]]:
+def _check(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settled]]:
     """The settlements whose lease stands, of several for one lease only the first; and all answers."""
     first: dict[str, int] = {}
     for index in sorted(held(context, [done.lease for done in settlements])):
@@ -45,7 +45,7 @@ def _check(context: Context, settlements: Sequence[Settlement]) -> tuple[list[Se
     return [settlements[index] for index in sorted(standing)], answers
 
 
-def _write(context: Context, settlements: Iterable[Settlement]) -> int:
+def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
     """Write settlements; the number of them whose lease stands."""
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
@@ -68,7 +68,7 @@ def _write(context: Context, settlements: Iterable[Settlement]) -> int:
     return written
 
 
-def _events(done: Settlement, context: Context) -> list[Event]:
+def _events(done: Settlement, context: SqliteContext) -> list[Event]:
     events = settlement_events(done, context.now_ms)
     if done.keep is not None and done.keep.at_once:
         lease = done.lease

@@ -1,4 +1,4 @@
-"""The port on a SQLite file: each verb is a function of a Context, run by the writer or by the reader."""
+"""The port on a SQLite file: each verb is a function of a SqliteContext, run by the writer or by the reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from jobmill.stores.sqlite import queues as queue_verbs
 from jobmill.stores.sqlite.change import change as change_jobs
 from jobmill.stores.sqlite.connection import translated_errors
 from jobmill.stores.sqlite.connection.open_file import OpenFile
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
 from jobmill.stores.sqlite.exchange import exchange
 from jobmill.stores.sqlite.extend import extend
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Verb = Callable[Concatenate[Context, P], T]
+Verb = Callable[Concatenate[SqliteContext, P], T]
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreBusy
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
 
 
@@ -69,7 +69,7 @@ def enqueue_within(
         # A call that fails halfway leaves nothing behind, even if the caller commits.
         cursor.execute("SAVEPOINT jobmill_enqueue")
         try:
-            receipts = enqueue(Context(cursor, now_ms), new_jobs)
+            receipts = enqueue(SqliteContext(cursor, now_ms), new_jobs)
         except BaseException:
             cursor.execute("ROLLBACK TO jobmill_enqueue")
             raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobmill.stores.sqlite.connection.connect import begin, translated
 from jobmill.stores.sqlite.connection.threads import Answer, Failure, Work
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 
 
 class Reader:
@@ -28,7 +28,7 @@ class Reader:
         try:
             begin(self._connection, "DEFERRED")
             try:
-                return work(Context(self._cursor, self._clock()))
+                return work(SqliteContext(self._cursor, self._clock()))
             finally:
                 self._connection.rollback()
         except Exception as error:

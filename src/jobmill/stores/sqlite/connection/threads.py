@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jobmill.errors import StoreError
-from jobmill.stores.sqlite.context import Context
+from jobmill.stores.sqlite.context import SqliteContext
 
 T = TypeVar("T")
 
-Work = Callable[[Context], Any]
+Work = Callable[[SqliteContext], Any]
 _Call = tuple[Work, asyncio.Future[Any]]
 
 
@@ -45,7 +45,7 @@ class WorkThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[Context], T]) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[SqliteContext], T]) -> asyncio.Future[T]:
         """Submit work and await the answer. Cancelling the await does not cancel the work."""
         if not self._open:
             raise StoreError("the store is closed; open it first")

@@ -22,7 +22,7 @@ from jobmill.stores.common.bell import Bell
 from jobmill.stores.sqlite.codec import QueueRow
 from jobmill.stores.sqlite.connection.connect import begin, translated
 from jobmill.stores.sqlite.connection.threads import Answer, Failure, Work
-from jobmill.stores.sqlite.context import Context, NeedsCare
+from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 
 # How often the writer checks that the file is still the one that was opened.
 _CHECK_SECONDS = 1.0
@@ -70,7 +70,7 @@ class Writer:
         try:
             self.notice_commits()
             # The instant is taken under the lock: all that was committed before was written at an earlier instant.
-            context = Context(self._cursor, self._clock(), self._queue_rows, self._bell.count(()), careful)
+            context = SqliteContext(self._cursor, self._clock(), self._queue_rows, self._bell.count(()), careful)
             answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
         except BaseException:
