@@ -20,7 +20,7 @@ from jobmill import Client, Context, Usage
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.usage import RecordsUsage
 from jobmill.store import Store
-from jobmill.stores.sqlite import SqliteStore, migrating
+from jobmill.stores.sqlite import SqliteStore, schema
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.kit.processes import launched
@@ -175,9 +175,9 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "old.db"
-    every = migrating.migrations()
+    every = schema.migrations()
     with monkeypatch.context() as older:
-        older.setattr(migrating, "migrations", lambda: every[:1])
+        older.setattr(schema, "migrations", lambda: every[:1])
         jobs = jobmill.connect(store=SqliteStore(path))
         enqueued = await jobs.enqueue("noop")
         await jobs.close()
@@ -196,7 +196,7 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     # An older Jobmill leaves it alone from then on.
     before = path.read_bytes()
     with monkeypatch.context() as older:
-        older.setattr(migrating, "migrations", lambda: every[:1])
+        older.setattr(schema, "migrations", lambda: every[:1])
         with pytest.raises(jobmill.SchemaTooNew):
             await SqliteStore(path).open()
     assert path.read_bytes() == before
