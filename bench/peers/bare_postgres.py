@@ -12,11 +12,11 @@ from bench.figures import Ran
 from bench.loop import on_uvloop
 from bench.peers.about import About
 from bench.stopwatch import metering
-from jobmill.stores.postgres.exchanging import NO_HINTS, call
+from jobmill.stores.postgres.context import READ_COMMITTED
+from jobmill.stores.postgres.exchange import NO_HINTS, call
 from jobmill.stores.postgres.hints import MOST_PRIORITY
-from jobmill.stores.postgres.offices import READ_COMMITTED
-from jobmill.stores.postgres.places import Place
 from jobmill.stores.postgres.statements import Statements
+from jobmill.stores.postgres.url import Place
 
 ABOUT = About(
     name="bare loop on PostgreSQL",

@@ -18,7 +18,7 @@ from bench.peers import bare_postgres, bare_redis
 from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Claim, Claimed, Settlement
-from jobmill.stores.postgres.exchanging import Batch
+from jobmill.stores.postgres.exchange import Batch
 from jobmill.stores.redis.handing import Handed
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,10 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Lease, QueueChange, Report, after
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, connections, offices, wake
+from jobmill.stores.postgres import PostgresStore, wake
+from jobmill.stores.postgres import context as offices
 from jobmill.stores.postgres import store as verbs
+from jobmill.stores.postgres.connection import pool as connections
 from jobmill.testing.contract.support import LEASE_MS, QUEUE, claim_ids, fail, new, put, put_one, started, wish
 from tests.helpers import until
 from tests.servers.postgres import connected

@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from jobmill import InvalidValue, SchemaTooOld, StoreError
-from jobmill.stores.postgres import PostgresStore, migrating
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import schema as migrating
 from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish

@@ -12,7 +12,8 @@ import pytest
 
 import jobmill
 from jobmill import StoreError
-from jobmill.stores.postgres import PostgresStore, migrating
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import schema as migrating
 from jobmill.testing import drain
 from jobmill.testing.contract.support import readable, succeed, wish
 from tests.servers.postgres import Databases, PostgresServers, connected

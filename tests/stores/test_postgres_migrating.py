@@ -14,7 +14,8 @@ import pytest
 
 from jobmill import InvalidValue, SchemaTooNew, SchemaTooOld, StoreError
 from jobmill.core.values import QueueChange
-from jobmill.stores.postgres import PostgresStore, migrating
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import schema as migrating
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, state_of, succeed, wish
 from tests.helpers import until
 from tests.servers.postgres import PostgresServers, connected, newest_installation

@@ -22,7 +22,8 @@ from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Filter, NewJob, QueueChange, RateLimit, Receipt, Report, after, at
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, connections
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres.connection import pool as connections
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
 from tests.helpers import until

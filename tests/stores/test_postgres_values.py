@@ -18,7 +18,8 @@ from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Broken, Claimed, Filter, Lease, NewJob, QueueChange, Receipt, Report
 from jobmill.errors import InvalidValue, StoreError
-from jobmill.stores.postgres import PostgresStore, enqueueing
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import enqueue as enqueueing
 from jobmill.testing.contract.support import (
     claim_one,
     enqueue_one,

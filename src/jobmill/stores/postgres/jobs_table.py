@@ -8,7 +8,7 @@ import asyncpg
 from msgspec import Struct
 
 from jobmill.errors import InvalidValue
-from jobmill.stores.postgres.connections import Connection, transaction
+from jobmill.stores.postgres.connection.pool import Connection, transaction
 from jobmill.stores.postgres.statements import Statements, check_schema, literal, quoted
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([A-Za-z_][A-Za-z0-9_]*)')

@@ -8,7 +8,7 @@ import asyncpg
 from msgspec import UNSET, structs
 
 from jobmill.core.values import QueueChange, QueueSettings, RateLimit
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.connection.pool import Connection
 from jobmill.stores.postgres.statements import Statements
 
 

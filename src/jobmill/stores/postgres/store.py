@@ -28,17 +28,20 @@ from jobmill.core.values import (
     Stats,
 )
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.postgres import jobs_table, looking, migrating, queues, reporting, roles
-from jobmill.stores.postgres.changing import Changing
-from jobmill.stores.postgres.connections import Connection, transaction
-from jobmill.stores.postgres.enqueueing import Ask, FeedIsOn, enqueue, events, is_one_call
-from jobmill.stores.postgres.exchanging import Exchanging
-from jobmill.stores.postgres.feeds import events as read_events
-from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres import jobs_table, queues, roles
+from jobmill.stores.postgres import read as looking
+from jobmill.stores.postgres import report as reporting
+from jobmill.stores.postgres import schema as migrating
+from jobmill.stores.postgres.change import Changing
+from jobmill.stores.postgres.connection.pool import Connection, transaction
+from jobmill.stores.postgres.context import Office, Offices
+from jobmill.stores.postgres.enqueue import Ask, FeedIsOn, enqueue, events, is_one_call
+from jobmill.stores.postgres.exchange import Exchanging
+from jobmill.stores.postgres.feed import events as read_events
+from jobmill.stores.postgres.feed import tell
 from jobmill.stores.postgres.jobs_table import JobsTable
-from jobmill.stores.postgres.offices import Office, Offices
-from jobmill.stores.postgres.places import Place
 from jobmill.stores.postgres.statements import Statements, quoted
+from jobmill.stores.postgres.url import Place
 from jobmill.stores.postgres.usage import record_usage
 from jobmill.stores.postgres.within import enqueue_within
 

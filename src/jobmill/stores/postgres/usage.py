@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from jobmill.core.usage import Usage
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.connection.pool import Connection
 from jobmill.stores.postgres.statements import Statements
 
 

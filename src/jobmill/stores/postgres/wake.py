@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.postgres.connections import CONNECT_SECONDS, Connection, Connections, close
+from jobmill.stores.postgres.connection.pool import CONNECT_SECONDS, Connection, Connections, close
 from jobmill.stores.postgres.statements import Statements, quoted
 
 log = logging.getLogger("jobmill.postgres")

@@ -17,8 +17,8 @@ import asyncpg
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
-from jobmill.stores.postgres.enqueueing import TYPES, Ask, Elsewhere, FeedIsOn, enqueue, events, is_one_call
-from jobmill.stores.postgres.feeds import encoded
+from jobmill.stores.postgres.enqueue import TYPES, Ask, Elsewhere, FeedIsOn, enqueue, events, is_one_call
+from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.statements import Statements, quoted
 
 if TYPE_CHECKING:

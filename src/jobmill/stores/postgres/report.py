@@ -8,8 +8,8 @@ import msgspec
 
 from jobmill.core.events import Event, bare_job, progress_event
 from jobmill.core.values import Lease, Report
-from jobmill.stores.postgres.connections import Connection
-from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres.connection.pool import Connection
+from jobmill.stores.postgres.feed import tell
 from jobmill.stores.postgres.statements import Statements, quoted
 
 _encode = msgspec.json.Encoder().encode

@@ -9,9 +9,9 @@ from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.codec import looked_at_all
+from jobmill.stores.postgres.connection.pool import Connection
 from jobmill.stores.postgres.filters import Conditions
-from jobmill.stores.postgres.rows import looked_at_all
 from jobmill.stores.postgres.statements import Statements
 
 # Durations are of the last so many succeeded jobs of a name.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobmill.errors import SchemaTooNew, SchemaTooOld, StoreError
 from jobmill.stores.postgres import jobs_table
-from jobmill.stores.postgres.connections import Connection, transaction
+from jobmill.stores.postgres.connection.pool import Connection, transaction
 from jobmill.stores.postgres.statements import HERE, Statements, quoted
 
 # The first in which the body of a function may be plain SQL (RETURN …).

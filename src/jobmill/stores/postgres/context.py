@@ -9,11 +9,11 @@ import asyncpg
 
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.postgres.connections import CONNECT_SECONDS, Connection, Connections, close
-from jobmill.stores.postgres.feeds import Told
+from jobmill.stores.postgres.connection.pool import CONNECT_SECONDS, Connection, Connections, close
+from jobmill.stores.postgres.feed import Told
 from jobmill.stores.postgres.hints import Hints
-from jobmill.stores.postgres.places import Place
 from jobmill.stores.postgres.statements import Statements
+from jobmill.stores.postgres.url import Place
 from jobmill.stores.postgres.wake import Waking
 
 # Our statements lock and then look: with one snapshot for all of a transaction they would see what was before.

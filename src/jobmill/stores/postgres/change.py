@@ -11,8 +11,8 @@ from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, 
 from jobmill.core.events import Event, EventType, bare_job, claim_events, job_event
 from jobmill.core.job import State, keep_cancelled
 from jobmill.core.values import Filter, Purged
-from jobmill.stores.postgres.connections import Connection
-from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres.connection.pool import Connection
+from jobmill.stores.postgres.feed import tell
 from jobmill.stores.postgres.filters import Conditions
 from jobmill.stores.postgres.jobs_table import catch_up
 from jobmill.stores.postgres.statements import Statements, quoted

@@ -13,11 +13,11 @@ from msgspec import structs
 
 from jobmill.core.events import Event, bare_job, claim_events, job_event, settlement_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Lease, Settled, Settlement
-from jobmill.stores.postgres.connections import Connection, transaction
-from jobmill.stores.postgres.feeds import tell
+from jobmill.stores.postgres.codec import Unreadable, claimed_job
+from jobmill.stores.postgres.connection.pool import Connection, transaction
+from jobmill.stores.postgres.context import Office
+from jobmill.stores.postgres.feed import tell
 from jobmill.stores.postgres.hints import Asked
-from jobmill.stores.postgres.offices import Office
-from jobmill.stores.postgres.rows import Unreadable, claimed_job
 from jobmill.stores.postgres.statements import Statements, quoted
 
 _encode = msgspec.json.Encoder().encode

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event
-from jobmill.stores.postgres.connections import Connection
+from jobmill.stores.postgres.connection.pool import Connection
 from jobmill.stores.postgres.statements import Statements, quoted
 
 _encode = msgspec.json.Encoder().encode
