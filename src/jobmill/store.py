@@ -48,8 +48,8 @@ class Store(Protocol):
     exchanges_in_flight: ClassVar[int]
 
     @property
-    def place(self) -> str:
-        """Where the jobs are, in words without secrets: two stores of one name and place hold the same jobs."""
+    def address(self) -> str:
+        """Where the jobs are, in words without secrets: two stores of one name and address hold the same jobs."""
 
     async def open(self) -> None:
         """Connect, check the schema, measure the clock. Opening twice is harmless."""

@@ -101,7 +101,7 @@ def check_url(client: Client, target: str) -> None:
     from jobmill.stores import store_for
 
     asked = store_for(url)
-    if (asked.name, asked.place) != (client.store.name, client.store.place):
+    if (asked.name, asked.address) != (client.store.name, client.store.address):
         raise Unusable(f"{target} names a store of its own, so that --url has no effect; use connect() without a URL")
 
 
