@@ -1,13 +1,4 @@
-"""Harmonyk's library of jobs: its retry rule, its dedupe key, and its JobsRepository over any store.
-
-    from jobmill import harmonyk
-
-    repository = harmonyk.Repository(jobs)
-    id = await repository.enqueue("hygiene_scan", org_id="acme", payload={"folder": 7})
-    await repository.mark_failure(id, "the folder is locked")
-
-Its words are kept here: `type`, `org_id`, `run_at`, and a status instead of a state.
-"""
+"""Harmonyk's JobsRepository over a client's store."""
 
 from __future__ import annotations
 
@@ -17,100 +8,34 @@ import random
 import secrets
 import socket
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, structs
 
-from jobmill.core import limits, unique_keys
+from jobmill.core import limits
 from jobmill.core.changes import Seize
 from jobmill.core.durations import instant_ms
 from jobmill.core.events import settlement_events
-from jobmill.core.job import Job, State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, policy, settle
-from jobmill.core.retry import HARMONYK_BACKOFF, HARMONYK_RETRIES, delay_ms
 from jobmill.core.values import Claimed, Lease, Refused, Settlement
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.handlers.options import EnqueueOptions
+from jobmill.harmonyk.rules import PRESET, STATUS_OF, Status, status
 from jobmill.worker.outcomes import ERROR_KEPT, own_delay
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
 
-__all__ = [
-    "DEFAULT_MAX_ATTEMPTS",
-    "JobsRepository",
-    "Marked",
-    "Repository",
-    "Status",
-    "backoff_delay_ms",
-    "can_retry",
-    "dedupe_key",
-    "last_error",
-    "status",
-]
-
-Status: TypeAlias = Literal["queued", "running", "success", "failed"]
-
-DEFAULT_MAX_ATTEMPTS: Final = HARMONYK_RETRIES
-
-#: Long enough for two calls to a slow store; if this process dies between them, workers have the job back after it.
+#: Long enough for two calls to a slow store. If this process dies between them, workers have the job back after it.
 SEIZED_MS = 15_000
-#: How often others may take a job away in the middle of marking it before we give up.
+#: How many times others may take a job away while it is being marked before we give up.
 TURNS = 10
-
-_STATUS: dict[State, Status] = {
-    "waiting": "queued",
-    "running": "running",
-    "succeeded": "success",
-    "failed": "failed",
-    "cancelled": "failed",
-}
-
-
-# ---------------------------------------------------------------------------------------------------- rules
-
-
-def backoff_delay_ms(attempts: int) -> int:
-    """The delay before the next run, without jitter: 1 s after the first, then twice as long each time, up to 60 s."""
-    return delay_ms(HARMONYK_BACKOFF, attempts)
-
-
-def can_retry(status: Status, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
-    """Whether a job may run again: never when success or running, else while `attempts` is below the most.
-
-    `attempts` is what was counted before the run that failed: check, increment, back off. So there are `max_attempts`
-    retries, and one run more than that.
-    """
-    if status not in get_args(Status):
-        raise InvalidValue("status", "one of " + ", ".join(get_args(Status)), status)
-    return status not in ("success", "running") and attempts < max_attempts
-
-
-def dedupe_key(type: str, org_id: str | None, payload: object) -> str:
-    """`type::org_id::payload`, byte for byte as Harmonyk's JavaScript has it; without an `org_id`, "global".
-
-    The payload is printed as JSON with the keys sorted at every level. InvalidValue for what is not JSON.
-    """
-    return unique_keys.dedupe_key(type, org_id, payload)
-
-
-def status(job: Job) -> Status:
-    """A job's state in Harmonyk's word; it has none for cancelled, which is failed (see `last_error`)."""
-    return _STATUS[job.state]
-
-
-def last_error(job: Job) -> str | None:
-    """What went wrong last; "cancelled" where a job was cancelled."""
-    return "cancelled" if job.state == "cancelled" else job.error
-
-
-# ---------------------------------------------------------------------------------------------------- repository
 
 
 class Marked(Struct, frozen=True, kw_only=True):
-    """What marking a job came to: whether it changed the job, and the job's status since.
+    """The result of marking a job: whether it changed the job, and the job's status now.
 
-    Nothing is changed where the job was final already; `status` then says which way it had ended.
+    A job that was final already is not changed; `status` then says how it had ended.
     """
 
     changed: bool
@@ -118,7 +43,7 @@ class Marked(Struct, frozen=True, kw_only=True):
 
 
 class JobsRepository(Protocol):
-    """Where Harmonyk's application keeps its jobs. `Repository` is one; a test may have another."""
+    """Where Harmonyk's application keeps its jobs. `Repository` is one; a test may use another."""
 
     async def enqueue(
         self,
@@ -127,7 +52,7 @@ class JobsRepository(Protocol):
         payload: dict[str, Any] | None = None,
         run_at: datetime | None = None,
     ) -> str:
-        """Keep a job to be run at `run_at`, or now; its id."""
+        """Store a job that runs at `run_at`, or now; its id."""
 
     async def mark_success(self, id: str) -> Marked | None:
         """The job has succeeded."""
@@ -137,9 +62,9 @@ class JobsRepository(Protocol):
 
 
 class Repository:
-    """A JobsRepository over a client's store, whichever that is.
+    """A JobsRepository over any client's store.
 
-    Its jobs are ordinary ones, which workers run. Where neither the job nor its handler says otherwise they retry by
+    Its jobs are ordinary jobs, which workers run. Unless the job or its handler says otherwise, they retry by
     Harmonyk's rule: after 1, 2, 4, 8 and 16 s, six runs in all.
     """
 
@@ -169,7 +94,7 @@ class Repository:
             instant_ms(run_at, "run_at")
             options["due_at"] = run_at
         draft = self._jobs.job(limits.check_name(type, "type"), payload, **options)
-        stored = structs.replace(draft.options.stored, preset="harmonyk")
+        stored = structs.replace(draft.options.stored, preset=PRESET)
         draft = structs.replace(draft, options=structs.replace(draft.options, stored=stored))
         return (await self._jobs.enqueue_drafts([draft], within=within))[0].id
 
@@ -198,7 +123,7 @@ class Repository:
             if seized is not None:
                 decided = self._decided(seized, error)
                 if await self._settle(decided):
-                    return Marked(changed=True, status=_STATUS[decided.state])
+                    return Marked(changed=True, status=STATUS_OF[decided.state])
             elif (job := await self._jobs.get(id)).is_final:
                 return Marked(changed=False, status=status(job))
         raise StoreUnavailable(f"job {id!r} was taken away {TURNS} times while it was being marked; try again later")

@@ -72,7 +72,7 @@ BEGIN
     IF FOUND THEN
         PERFORM {schema}.jobs_table_tell('enqueued', ARRAY[this]);
         PERFORM nextval('{schema}.rewinds');
-        PERFORM {schema}.wake(ARRAY['default']);
+        PERFORM {schema}.wake(ARRAY[{default_queue}]);
     ELSE
         PERFORM {schema}.jobs_table_enqueue(ARRAY[this::uuid]);
     END IF;

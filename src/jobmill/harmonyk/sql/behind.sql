@@ -1,5 +1,5 @@
 -- Of these rows those that do not say what their jobs are, and what they should say. A job that is neither live nor in
--- the history was removed, or its row has ended long ago. Put in place of {jobs_table_behind}.
+-- the history was removed, or its row has ended long ago. Put in place of {behind}.
 -- LIMIT 1 keeps the planner to the indexes, whatever it thinks of how much there is.
 SELECT ours.id, ours.place, should.status, should.attempts, should.next_run_at, should.last_error, should.updated_at
 FROM {schema}.jobs_table AS ours

@@ -9,7 +9,7 @@ DECLARE
     possible text;
 BEGIN
     IF NEW.type <> OLD.type THEN
-        PERFORM {schema}.check_text('type', NEW.type, 255, false, false);
+        PERFORM {schema}.check_text('type', NEW.type, {max_name}, false, false);
     END IF;
     IF NEW.payload <> OLD.payload THEN
         PERFORM {schema}.check_payload(NEW.payload::text);

@@ -10,7 +10,7 @@ DECLARE
     first_due bigint;
 BEGIN
     PERFORM set_config('jobmill.writes_at', pg_trigger_depth()::text, true);
-    PERFORM {schema}.check_text('type', known.type, 255, false, false)
+    PERFORM {schema}.check_text('type', known.type, {max_name}, false, false)
     FROM (SELECT DISTINCT ours.type FROM {schema}.jobs_table AS ours WHERE ours.id = ANY (these)) AS known;
     PERFORM {schema}.jobs_table_attempts(ours.attempts), {schema}.check_payload(ours.payload::text)
     FROM {schema}.jobs_table AS ours
@@ -25,10 +25,10 @@ BEGIN
             started_ms, worker, log_lines, tracebacks
         )
         SELECT
-            ours.id::text, coalesce(gone.queue, 'default'), ours.type, coalesce(gone.priority, 0),
+            ours.id::text, coalesce(gone.queue, {default_queue}), ours.type, coalesce(gone.priority, 0),
             {schema}.jobs_table_ms(ours.next_run_at),
             coalesce(gone.created_ms, {schema}.jobs_table_ms(ours.created_at)), now_ms, ours.payload::text,
-            ours.org_id::text, {jobs_table_options}, ours.attempts, ours.last_error, coalesce(gone.claims, 0),
+            ours.org_id::text, {options}, ours.attempts, ours.last_error, coalesce(gone.claims, 0),
             coalesce(gone.started_ms, 0), coalesce(gone.worker, ''), gone.log_lines, gone.tracebacks
         FROM unnest(these) WITH ORDINALITY AS one (id, n)
         JOIN {schema}.jobs_table AS ours ON ours.id = one.id
@@ -44,7 +44,7 @@ BEGIN
         PERFORM nextval('{schema}.rewinds');
     END IF;
     PERFORM {schema}.jobs_table_tell('enqueued', made);
-    PERFORM {schema}.wake(ARRAY['default']);
+    PERFORM {schema}.wake(ARRAY[{default_queue}]);
     PERFORM set_config('jobmill.writes_at', coalesce(before, ''), true);
     RETURN coalesce(cardinality(made), 0);
 END $$;

@@ -11,7 +11,7 @@ BEGIN
     -- Ids of other jobs need not be uuids; their options tell most of them apart. To check each would take 2 us a job.
     BEGIN
         SELECT array_agg(changed.id::uuid) INTO these
-        FROM changed WHERE changed.options = {jobs_table_options} AND octet_length(changed.id) = 36;
+        FROM changed WHERE changed.options = {options} AND octet_length(changed.id) = 36;
     EXCEPTION WHEN invalid_text_representation THEN
         SELECT array_agg({schema}.jobs_table_uuid(changed.id)) INTO these
         FROM changed WHERE {schema}.jobs_table_uuid(changed.id) IS NOT NULL;
@@ -42,7 +42,7 @@ DECLARE
 BEGIN
     SELECT coalesce(array_agg(note.id::text), '{}') INTO noted
     FROM {schema}.jobs_table_unwritten AS note WHERE note.id::text = ANY (these);
-    UPDATE {schema}.history SET expires_ms = finished_ms + 86400000, keep_last = NULL WHERE history.id = ANY (noted);
+    UPDATE {schema}.history SET expires_ms = finished_ms + {day_ms}, keep_last = NULL WHERE history.id = ANY (noted);
     DELETE FROM {schema}.history WHERE history.id = ANY (these) AND history.id <> ALL (noted);
 END $$;
 

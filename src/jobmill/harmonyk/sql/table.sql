@@ -25,18 +25,18 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (
     id uuid NOT NULL, restarts boolean NOT NULL DEFAULT false
 );
 
--- install jobs_table_values
--- install jobs_table_tell
--- install jobs_table_ending
--- install jobs_table_enqueue
--- install jobs_table_fill
--- install jobs_table_inserted
--- install jobs_table_deciding
--- install jobs_table_updated
--- install jobs_table_deleted
--- install jobs_table_at_commit
--- install jobs_table_write
--- install jobs_table_catch_up
--- install jobs_table_job_changed
--- install jobs_table_shape
--- install jobs_table_adopt
+-- install values
+-- install tell
+-- install ending
+-- install enqueue
+-- install fill
+-- install inserted
+-- install deciding
+-- install updated
+-- install deleted
+-- install at_commit
+-- install write
+-- install catch_up
+-- install job_changed
+-- install shape
+-- install adopt

@@ -16,13 +16,13 @@ EXECUTE FUNCTION {schema}.jobs_table_inserted();
 
 CREATE OR REPLACE TRIGGER jobmill_deciding BEFORE UPDATE ON {table} FOR EACH ROW
 WHEN (
-    {jobs_table_foreign}
+    {foreign}
 )
 EXECUTE FUNCTION {schema}.jobs_table_deciding();
 
 CREATE OR REPLACE TRIGGER jobmill_updated AFTER UPDATE ON {table} FOR EACH ROW
 WHEN (
-    {jobs_table_foreign}
+    {foreign}
 )
 EXECUTE FUNCTION {schema}.jobs_table_updated();
 

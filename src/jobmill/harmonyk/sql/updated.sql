@@ -65,6 +65,6 @@ BEGIN
     -- Claims may have passed the new place, and sleepers may sleep too long.
     IF new_name IS NOT NULL OR new_due_ms IS NOT NULL THEN
         PERFORM nextval('{schema}.rewinds');
-        PERFORM {schema}.wake(ARRAY['default']);
+        PERFORM {schema}.wake(ARRAY[{default_queue}]);
     END IF;
 END $$;

@@ -13,7 +13,7 @@ BEGIN
     -- Our own triggers on the table let pass what is written from this depth; those of others are not meant.
     PERFORM pg_catalog.set_config('jobmill.writes_at', pg_catalog.pg_trigger_depth()::text, true);
     WITH free AS MATERIALIZED (
-        {jobs_table_behind}
+        {behind}
         FOR NO KEY UPDATE OF ours SKIP LOCKED
     )
 
@@ -24,7 +24,7 @@ BEGIN
     GET DIAGNOSTICS wrote = ROW_COUNT;
     -- Locked by others, or changed since this statement began.
     IF wrote < pg_catalog.cardinality(these) THEN
-        INSERT INTO {schema}.jobs_table_unwritten (id) SELECT behind.id FROM ({jobs_table_behind}) AS behind;
+        INSERT INTO {schema}.jobs_table_unwritten (id) SELECT behind.id FROM ({behind}) AS behind;
     END IF;
     PERFORM pg_catalog.set_config('jobmill.writes_at', coalesce(before, ''), true);
 END $$;

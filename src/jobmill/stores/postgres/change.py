@@ -1,163 +1,133 @@
-"""The verbs change and purge: without a lease, in one transaction each."""
+"""The verb change: the core decides for each job, this module writes the patches; all in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-import asyncpg
-from msgspec import Struct
+import msgspec
 
-from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
-from jobmill.core.events import Event, EventType, bare_job, claim_events, job_event
-from jobmill.core.job import State, keep_cancelled
-from jobmill.core.values import Filter, Purged
-from jobmill.stores.postgres.connection.pool import Connection
-from jobmill.stores.postgres.feed import tell
-from jobmill.stores.postgres.filters import Conditions
-from jobmill.stores.postgres.jobs_table import catch_up
-from jobmill.stores.postgres.statements import Statements, quoted
+from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
+from jobmill.core.job import FINAL
+from jobmill.core.values import Filter
+from jobmill.stores.postgres.codec import HISTORY_COLUMNS, SHARED_COLUMNS, patch_columns, subject
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_events
+from jobmill.stores.postgres.filters import PostgresConditions
+from jobmill.stores.postgres.statements import Statements
 
-
-class Row(Struct, frozen=True):
-    """What a change must know of a job, which is locked."""
-
-    id: str
-    name: str
-    queue: str
-    state: State
-    errors: int
-    options: str | None
-
-    def event(self, fact: EventType, now_ms: int, *, state: State | None = None, errors: int | None = None) -> Event:
-        """What is told of it."""
-        errors = self.errors if errors is None else errors
-        return job_event(bare_job(self.id, self.name, self.queue, state or self.state, errors), fact, now_ms)
+_encode = msgspec.json.Encoder().encode
 
 
-class Changing:
-    """One change, in one transaction: what it did, what it tells."""
+async def change(context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
+    """See the port."""
+    queues: set[str] = set()
 
-    def __init__(self, connection: Connection, statements: Statements, now_ms: int) -> None:
-        self._connection = connection
-        self._statements = statements
-        self._now_ms = now_ms
-        self.queues: set[str] = set()
-
-    async def run(self, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
-        """Change jobs by id, or those that match; at most `limit`."""
-        allowed = CHANGES_FROM[type(wanted)]
-        refused: dict[str, str] = {}
+    async def work(connection: Connection) -> Changed:
+        queues.clear()
+        now_ms = await context.now_ms(connection)
         if isinstance(which, Filter):
-            rows, more = await self._by_filter(which, allowed, limit)
+            subjects, more = await _matching(connection, context.statements, which, change, limit)
+            refused: dict[str, str] = {}
         else:
             ids = list(dict.fromkeys(which))
-            rows, more = await self._by_id(ids[:limit], refused), len(ids) > limit
-        fitting = [row for row in rows if row.state in allowed]
-        refused.update({row.id: f"the job is {row.state}" for row in rows if row.state not in allowed})
-        events = await self._apply(fitting, wanted, refused)
-        await tell(self._connection, self._statements, events)
-        changed = [row.id for row in fitting if row.id not in refused]
-        self.queues = {row.queue for row in fitting if row.id not in refused}
-        return Changed(changed=changed, refused=refused, more=more)
+            subjects, more = await _by_id(connection, context.statements, ids[:limit]), len(ids) > limit
+            refused = dict.fromkeys({*ids[:limit]} - {one.id for one in subjects}, NO_SUCH_JOB)
+        patches = await _apply(connection, context.statements, subjects, change, now_ms, refused)
+        queues.update(one.queue for one in subjects if one.id in patches)
+        return Changed(changed=list(patches), refused=refused, more=more)
 
-    # ------------------------------------------------------------------------------------------------ which
+    changed = await context.transact(work)
+    if queues:
+        context.loops.here().notifications.notify(queues)
+    return changed
 
-    async def _by_id(self, ids: Sequence[str], refused: dict[str, str]) -> list[Row]:
-        found: dict[str, Row] = {}
-        # A job may move from the one to the other between two looks; the third finds what was requeued meanwhile.
-        for table in ("live_rows", "final_rows", "live_rows"):
-            missing = [id for id in ids if id not in found]
-            if missing:
-                rows = await self._connection.fetch(self._statements(table), missing)
-                found.update({row[0]: Row(*row) for row in rows})
-        refused.update({id: "there is no such job" for id in ids if id not in found})
-        return [found[id] for id in ids if id in found]
 
-    async def _by_filter(self, filter: Filter, allowed: tuple[State, ...], limit: int) -> tuple[list[Row], bool]:
-        where = Conditions(filter, allowed, first=2)
-        rows: list[Row] = []
-        for table, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
-            if wanted and len(rows) <= limit:
-                text = where.into(self._statements(table))
-                found = await self._connection.fetch(text, limit + 1 - len(rows), *where.parameters)
-                rows += [Row(*row) for row in found]
-        return rows[:limit], len(rows) > limit
+# ---------------------------------------------------------------------------------------------------- which jobs
 
-    # ------------------------------------------------------------------------------------------------ what
 
-    async def _apply(self, rows: list[Row], wanted: Change, refused: dict[str, str]) -> list[Event]:
-        ids = [row.id for row in rows]
-        match wanted:
-            case _ if not rows:
-                return []
-            case Cancel():
-                return await self._cancel(rows)
-            case Requeue():
-                return await self._requeue(rows, wanted, refused)
-            case Reschedule():
-                await self._write("reschedule", ids, self._now_ms, wanted.due.resolve(self._now_ms))
-            case Reprioritize():
-                await self._write("reprioritize", ids, self._now_ms, wanted.priority)
-            case Remove():
-                return await self.remove(rows)
-            case Seize():
-                return await self._seize(rows, wanted)
-        return []
+async def _by_id(connection: Connection, statements: Statements, ids: Sequence[str]) -> list[Subject]:
+    """The jobs of these ids, locked, in their order."""
+    found: dict[str, Subject] = {}
+    # A job may move from one table to the other between two queries; the third finds one that was requeued meanwhile.
+    for name in ("live_subjects", "final_subjects", "live_subjects"):
+        missing = [id for id in ids if id not in found]
+        if missing:
+            found.update({row[0]: subject(row) for row in await connection.fetch(statements(name), missing)})
+    return [found[id] for id in ids if id in found]
 
-    async def _cancel(self, rows: list[Row]) -> list[Event]:
-        keeps = [keep_cancelled(row.options) for row in rows]
-        ages, lasts = [keep.age_ms for keep in keeps], [keep.last for keep in keeps]
-        await self._write("cancel", [row.id for row in rows], self._now_ms, ages, lasts)
-        events = [row.event("cancelled", self._now_ms, state="cancelled") for row in rows]
-        gone = [row for row, keep in zip(rows, keeps, strict=True) if keep.at_once]
-        return events + await self.remove(gone, state="cancelled")
 
-    async def _requeue(self, rows: list[Row], wanted: Requeue, refused: dict[str, str]) -> list[Event]:
-        due_ms = wanted.due.resolve(self._now_ms)
-        events: list[Event] = []
-        # One by one where a key may be in the way: of two that have the same the first is requeued.
-        for row in rows:
-            step = round(len(events) * wanted.step_ms)
-            owner = await self._connection.fetchval(self._statements("requeue"), row.id, self._now_ms, due_ms + step)
-            if owner is None:
-                events.append(row.event("enqueued", self._now_ms, state="waiting", errors=0))
-            else:
-                refused[row.id] = f"the live job {owner} has its unique key"
-        return events
+async def _matching(
+    connection: Connection, statements: Statements, filter: Filter, change: Change, limit: int
+) -> tuple[list[Subject], bool]:
+    """Jobs that match and may be changed, locked; and whether there are more."""
+    where = PostgresConditions(filter, states_for(change, filter), first=2)
+    found: list[Subject] = []
+    for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
+        if wanted and len(found) <= limit:
+            rows = await connection.fetch(where.into(statements(name)), limit + 1 - len(found), *where.parameters)
+            found += map(subject, rows)
+    return found[:limit], len(found) > limit
 
-    async def _seize(self, rows: list[Row], wanted: Seize) -> list[Event]:
-        ids = [row.id for row in rows]
-        until_ms = self._now_ms + wanted.lease_ms
-        await self._write("seize", ids, self._now_ms, until_ms, wanted.token, wanted.worker)
-        jobs = [bare_job(row.id, row.name, row.queue, "running", row.errors, wanted.worker) for row in rows]
-        return [event for job in jobs for event in claim_events(job, self._now_ms, lease_lost=False)]
 
-    async def remove(self, rows: Sequence[Row], state: State | None = None) -> list[Event]:
-        """Take jobs away, with their log lines."""
-        if not rows:
-            return []
-        await self._write("remove", [row.id for row in rows])
-        return [row.event("removed", self._now_ms, state=state) for row in rows]
+# ---------------------------------------------------------------------------------------------------- what is written
 
-    async def _write(self, name: str, *parameters: object) -> None:
-        await self._connection.execute(self._statements(name), *parameters)
 
-    # ------------------------------------------------------------------------------------------------ purge
+async def _apply(
+    connection: Connection,
+    statements: Statements,
+    subjects: Sequence[Subject],
+    change: Change,
+    now_ms: int,
+    refused: dict[str, str],
+) -> dict[str, Patch]:
+    """Decide and write; the patches that were written, by id. Refusals are added to `refused`."""
+    patches: dict[str, Patch] = {}
+    for one in subjects:
+        patch = decide(change, one, now_ms, len(patches))
+        if isinstance(patch, Patch) and patch.becomes_live:
+            # One by one, because of two jobs with the same unique key only the first becomes live.
+            owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
+            patch = patch if owner is None else key_taken(owner)
+        if isinstance(patch, Patch):
+            patches[one.id] = patch
+        else:
+            refused[one.id] = patch
+    await _write(connection, statements, {id: patch for id, patch in patches.items() if not patch.becomes_live}, now_ms)
+    await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
+    return patches
 
-    async def purge(self, limit: int) -> Purged:
-        """Remove jobs that are too old, then those that are not among the last of their queue and state."""
-        await catch_up(self._connection, self._statements)
-        found = await self._fetch("purge_old", self._now_ms, limit + 1)
-        for queue, state, last in await self._connection.fetch(self._statements("keep_last")):
-            if len(found) <= limit:
-                more = await self._fetch("purge_surplus", queue, state, last, limit + 1)
-                known = {row.id for row in found}
-                found += [row for row in more if row.id not in known]
-        await tell(self._connection, self._statements, await self.remove(found[:limit]))
-        schema = quoted(self._statements.schema)
-        await self._connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
-        return Purged(min(len(found), limit), more=len(found) > limit)
 
-    async def _fetch(self, name: str, *parameters: object) -> list[Row]:
-        rows: list[asyncpg.Record] = await self._connection.fetch(self._statements(name), *parameters)
-        return [Row(*row) for row in rows]
+async def _write(connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int) -> None:
+    """Write patches of one change, which all write the same fields."""
+    rows = [patch_columns(id, patch, now_ms) for id, patch in patches.items() if patch.fields]
+    columns = rows[0] if rows else {}
+    if columns.get("state") in FINAL:
+        text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")
+        await connection.execute(text, _encode(rows).decode())
+    elif columns:
+        is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
+        sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
+        sets += ["claims = jobs.claims + 1"] if is_seized else []
+        text = statements("change_live").replace("{sets}", ", ".join(sets))
+        await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
+    await remove(connection, statements, [id for id, patch in patches.items() if patch.removes])
+
+
+async def _make_live(connection: Connection, statements: Statements, columns: dict[str, object]) -> str | None:
+    """Move a final job back; the id of the live job that has its unique key, where that prevents it."""
+    text = _with_columns(statements("make_live"), SHARED_COLUMNS, columns, "history")
+    owner: str | None = await connection.fetchval(text, _encode([columns]).decode())
+    return owner
+
+
+async def remove(connection: Connection, statements: Statements, ids: Sequence[str]) -> None:
+    """Delete jobs, with their log lines."""
+    if ids:
+        await connection.execute(statements("remove"), ids)
+
+
+def _with_columns(text: str, columns: Sequence[str], patched: Collection[str], table: str) -> str:
+    """A statement that copies these columns of a table, with those of the patch instead where it has them."""
+    values = [f"{'patch' if column in patched else table}.{column}" for column in columns]
+    return text.replace("{columns}", ", ".join(columns)).replace("{values}", ", ".join(values))

@@ -1,23 +1,32 @@
-"""Rows as Jobs."""
+"""Rows as Jobs, and patches as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from jobmill.core.changes import Patch, Subject
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.unreadable import UnreadableJob
 
-
-class Unreadable(Exception):
-    """What is stored of a job is not what Jobmill writes."""
+#: The columns that the tables jobs and history share.
+SHARED_COLUMNS = (
+    *("due_ms", "created_ms", "priority", "errors", "crashes", "claims", "updated_ms", "started_ms", "worker", "id"),
+    *("queue", "name", "payload", "unique_key", "tenant", "options", "log_lines", "error", "result", "progress"),
+    *("tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
+    "last_finished_ms",
+)
+HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
 
 
 class _Extra(Struct, frozen=True):
-    """What extra.sql says of a job, in the words of Job."""
+    """What extra.sql selects, by the fields of Job."""
 
     unique_key: str | None = None
     tenant: str | None = None
@@ -37,7 +46,7 @@ class _Extra(Struct, frozen=True):
 
 
 class _Plain(Struct, frozen=True):
-    """The part of it that no garbage can be in."""
+    """The part of it that is always readable."""
 
     unique_key: str | None = None
     tenant: str | None = None
@@ -47,51 +56,62 @@ class _Plain(Struct, frozen=True):
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode_extra = msgspec.json.Decoder(_Extra).decode
 _decode_plain = msgspec.json.Decoder(_Plain).decode
+_decode_options = msgspec.json.Decoder(JobOptions).decode
+
+# ---------------------------------------------------------------------------------------------------- rows
 
 
-def claimed_job(row: asyncpg.Record, worker: str, now_ms: int) -> Job:
-    """A row of an exchange; Unreadable where its payload, options or recurrence are garbage."""
-    payload = _payload(row[3])
-    job = Job(
-        id=row[0],
-        name=row[2],
-        queue=row[1],
-        payload_json=payload,
-        state="running",
-        priority=row[4],
-        due_ms=row[5],
-        created_ms=row[6],
-        updated_ms=now_ms,
-        started_ms=now_ms,
-        errors=row[8],
-        crashes=row[9],
-        claims=row[10],
-        worker=worker,
-    )
-    return job if row[11] is None else _with_extra(job, row[11])
+def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Broken:
+    """A row of an exchange; Broken where its payload, options or recurrence cannot be read."""
+    lease = Lease(row[0], claim.token, row[1], row[2], now_ms + claim.lease_ms)
+    try:
+        job = Job(
+            id=row[0],
+            name=row[2],
+            queue=row[1],
+            payload_json=_payload(row[3]),
+            state="running",
+            priority=row[4],
+            due_ms=row[5],
+            created_ms=row[6],
+            updated_ms=now_ms,
+            started_ms=now_ms,
+            errors=row[8],
+            crashes=row[9],
+            claims=row[10],
+            worker=claim.worker,
+        )
+        return Claimed(job if row[11] is None else _with_extra(job, row[11]), lease)
+    except UnreadableJob as error:
+        return Broken(lease, str(error))
 
 
 def _payload(text: str) -> Raw:
     try:
         return _check_json(text.encode())
     except msgspec.MsgspecError as error:
-        raise Unreadable(f"payload: {error}") from None
+        raise UnreadableJob(f"payload: {error}") from None
 
 
 def _with_extra(job: Job, text: str) -> Job:
     try:
         extra = _decode_extra("{" + text)
     except msgspec.MsgspecError as error:
-        raise Unreadable(str(error)) from None
-    given = structs.asdict(extra)
-    revision = given.pop("revision")
+        raise UnreadableJob(str(error)) from None
+    fields = structs.asdict(extra)
+    revision = fields.pop("revision")
     if extra.recurrence is not None:
-        given["recurrence"] = structs.replace(extra.recurrence, revision=revision)
-    return structs.replace(job, **given)
+        fields["recurrence"] = structs.replace(extra.recurrence, revision=revision)
+    return structs.replace(job, **fields)
 
 
-def looked_at(row: asyncpg.Record) -> Job:
-    """A row of read.sql, for people to look at: one that is unreadable shows what can be read of it, and the reason."""
+def stored_jobs(rows: Sequence[asyncpg.Record]) -> list[Job]:
+    """Rows with the columns of `read`, in their order."""
+    return [_stored_job(row) for row in rows]
+
+
+def _stored_job(row: asyncpg.Record) -> Job:
+    """A row as a Job; an unreadable one with what can be read of it, and the reason in `doomed`."""
     job = Job(
         id=row["id"],
         name=row["name"],
@@ -112,11 +132,34 @@ def looked_at(row: asyncpg.Record) -> Job:
     try:
         job = structs.replace(job, payload_json=_payload(row["payload"]))
         return job if row["extra"] is None else _with_extra(job, row["extra"])
-    except Unreadable as error:
+    except UnreadableJob as error:
         plain = structs.asdict(_decode_plain(row["plain"]))
         return structs.replace(job, **plain, doomed=f"the stored job cannot be read: {error}")
 
 
-def looked_at_all(rows: Sequence[asyncpg.Record]) -> list[Job]:
-    """Rows of read.sql, in their order."""
-    return [looked_at(row) for row in rows]
+# ---------------------------------------------------------------------------------------------------- changes
+
+
+def subject(row: asyncpg.Record) -> Subject:
+    """A row with the columns of `subject` or `live_subject`; options that cannot be read count as none."""
+    id, name, queue, state, errors, options = row
+    try:
+        keep = None if options is None else _decode_options(options).keep_failed
+    except msgspec.MsgspecError:
+        keep = None
+    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep)
+
+
+def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
+    """The columns that a patch writes, and the id of its job."""
+    columns = {"id": id, **patch.fields}
+    if "result_json" in columns:
+        result = bytes(columns.pop("result_json"))
+        columns["result"] = None if result == NULL else result.decode()
+    if patch.keep is not None:
+        keep = patch.keep
+        columns |= {"expires_ms": None if keep.age_ms is None else now_ms + keep.age_ms, "keep_last": keep.last}
+    if patch.seize is not None:
+        seize = patch.seize
+        columns |= {"lease_until_ms": now_ms + seize.lease_ms, "token": seize.token}
+    return columns

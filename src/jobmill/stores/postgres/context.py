@@ -1,103 +1,105 @@
-"""Offices: what a store holds for one event loop."""
+"""What the verbs of the store share."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-
-import asyncpg
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from jobmill.errors import StoreUnavailable
+from jobmill.stores.common.claim_cursor import ClaimCursor, Start
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.postgres.connection.pool import CONNECT_SECONDS, Connection, Connections, close
-from jobmill.stores.postgres.feed import Told
-from jobmill.stores.postgres.hints import Hints
+from jobmill.stores.common.server_clock import ServerClock
+from jobmill.stores.postgres.connection.connector import Connection, Connector, transaction
+from jobmill.stores.postgres.connection.pool import ConnectionPool
 from jobmill.stores.postgres.statements import Statements
-from jobmill.stores.postgres.url import Place
-from jobmill.stores.postgres.wake import Waking
+from jobmill.stores.postgres.url import PostgresUrl
+from jobmill.stores.postgres.wake import WorkNotifications
 
-# Our statements lock and then look: with one snapshot for all of a transaction they would see what was before.
-READ_COMMITTED = "SET default_transaction_isolation = 'read committed'"
-
-# Behind a pooler in transaction mode a prepared statement may be gone with the next transaction.
-_NO_STATEMENTS = 0
-_STATEMENTS = 100
+T = TypeVar("T")
 
 
-class Office:
-    """Connections, a spare one, a listener and the hints of one loop."""
+class LoopResources:
+    """What the store holds for one event loop."""
 
-    def __init__(self, place: Place, statements: Statements) -> None:
-        self._place = place
+    def __init__(self, url: PostgresUrl, statements: Statements) -> None:
+        self.connector = Connector(url.url)
+        self.pool = ConnectionPool(self.connector.connect, url.pool_size)
+        # Only for extending leases, so that a full pool cannot end a lease. Kept however long it is idle.
+        self.lease_pool = ConnectionPool(self.connector.connect, 1, math.inf)
+        self.notifications = WorkNotifications(self.connector, self.pool, statements)
+        self.cursor = ClaimCursor()
+        #: Queues whose feeds were on when last seen: verbs about them take a transaction.
+        self.feeds_on: set[str] = set()
         self.is_open = False
-        #: Whether a pooler is between us and the server, by the last connection; None before the first.
-        self.pooled: bool | None = None
-        self.connections = Connections(self.connect, place.pool)
-        # Whoever has claimed with it must not have to make another.
-        self.spare = Connections(self.connect, 1, math.inf)
-        self.waking = Waking(self.connect, self.connections, statements, lambda: self.pooled)
-        self.hints = Hints()
-        self.told = Told()
 
-    async def connect(self) -> Connection:
-        """A connection that suits what is at its other end."""
-        pooled = bool(self.pooled)
-        connection = await self._connect(_NO_STATEMENTS if pooled else _STATEMENTS)
-        if self.pooled and not pooled:
-            # No statement was prepared on it so far.
-            await close(connection)
-            connection = await self._connect(_NO_STATEMENTS)
-        return connection
+    def begin_claim(self, queues: Sequence[str], names: Iterable[str]) -> Start:
+        """Where a claim begins. Rings of the bell until now are for it: it will see what they announced."""
+        self.notifications.exchange_begins(queues)
+        return self.cursor.start(queues, names)
 
-    async def _connect(self, statement_cache_size: int) -> Connection:
-        connection: Connection | None = None
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await asyncpg.connect(self._place.url, statement_cache_size=statement_cache_size)
-                # A pooler tells a process id of its own making: it does not know yet which server it will use.
-                pid = connection.get_server_pid()
-                self.pooled = await connection.execute(f"SELECT WHERE pg_backend_pid() = {pid}") != "SELECT 1"
-                if not self.pooled:
-                    await connection.execute(READ_COMMITTED)
-        except BaseException as error:
-            if connection is not None:
-                connection.terminate()
-            if isinstance(error, TimeoutError):
-                raise StoreUnavailable(f"PostgreSQL could not be reached within {CONNECT_SECONDS:g} s") from error
-            raise
-        return connection
+    async def can_extend(self, *, or_settle: bool) -> bool:
+        """Whether leases can be extended: without the connection for it, nothing is claimed.
 
-    async def may_claim(self, *, otherwise_settles: bool) -> bool:
-        """Whether leases can be extended: without the connection that is spared for it nothing is claimed.
-
-        False where that cannot be had now and there is something to settle; otherwise that is an error.
+        False where there is no such connection now and the caller has jobs to settle; otherwise that is an error.
         """
-        if not self.spare.is_ready:
+        if not self.lease_pool.is_connected:
             try:
-                await self.spare.use(_nothing)
+                await self.lease_pool.use(_do_nothing)
             except StoreUnavailable:
-                if not otherwise_settles:
+                if not or_settle:
                     raise
                 return False
         return True
 
     async def close(self) -> None:
-        """Give everything back, within about three seconds. Closing twice is harmless."""
-        await self.waking.close()
-        await asyncio.gather(self.spare.close(), self.connections.close())
+        """Close everything, within about three seconds. Closing twice is harmless."""
+        await self.notifications.close()
+        await asyncio.gather(self.lease_pool.close(), self.pool.close())
 
     def abandon(self) -> None:
-        """Forget everything, when the loop does not run and nothing can be awaited on it."""
-        self.spare.abandon()
-        self.connections.abandon()
+        """Drop everything when the loop does not run any more."""
+        self.lease_pool.abandon()
+        self.pool.abandon()
 
 
-async def _nothing(_: Connection) -> None:
-    """To have a connection is enough."""
+async def _do_nothing(_: Connection) -> None:
+    """Only connect."""
 
 
-class Offices(PerLoop[Office]):
-    """The offices of a store, by loop."""
+class PostgresContext:
+    """Where the store is, its statements and its clock, and what it holds for each event loop."""
 
-    def __init__(self, place: Place, statements: Statements) -> None:
-        super().__init__(lambda: Office(place, statements))
+    def __init__(self, url: PostgresUrl, clock: Callable[[], int] | None) -> None:
+        self.url = url
+        self.statements = Statements(url.schema)
+        self.clock = ServerClock(clock)
+        #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
+        self.schema_id: int | None = None
+        self.loops = PerLoop(lambda: LoopResources(url, self.statements))
+
+    @property
+    def feeds_on(self) -> set[str]:
+        """Queues whose feeds were on when this loop last saw them: verbs about them take a transaction."""
+        return self.loops.here().feeds_on
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do something with a connection of the running loop."""
+        return await self.loops.here().pool.use(work, seconds)
+
+    async def transact(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do something in a transaction."""
+
+        async def within(connection: Connection) -> T:
+            async with transaction(connection):
+                return await work(connection)
+
+        return await self.use(within, seconds)
+
+    async def now_ms(self, connection: Connection) -> int:
+        """The time by the server's clock, or by the clock that the store was given."""
+        if self.clock.is_given:
+            return self.clock.now()
+        now_ms: int = await connection.fetchval(self.statements.call("now_ms", 0))
+        return now_ms

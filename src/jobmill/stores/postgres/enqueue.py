@@ -1,8 +1,9 @@
-"""The verb enqueue: what is sent, and what became of each job. Also for callers' own connections: see within.py."""
+"""The verb enqueue: what is sent, and the receipts. Transactions of callers use it too: see within.py."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,10 +13,170 @@ from jobmill.core.events import Event
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreBusy
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_and_learn
 
 _encode = msgspec.json.Encoder().encode
 
-#: The functions of the schema that enqueue, and the types of what they take.
+#: Calls a function of the schema with these parameters, and returns its rows.
+CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any]]]]
+
+# A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
+_TRIES = 20
+# Payloads in one statement: PostgreSQL accepts no more than 1 GB.
+MAX_BYTES = 128 * 1024 * 1024
+
+
+class FeedIsOn(Exception):
+    """Nothing was done: the feed of a queue is on, and its events must be added in the same transaction."""
+
+
+class WrongSchema(Exception):
+    """Nothing was done: the schema is not the one that was meant."""
+
+
+async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """See the port."""
+    if not new_jobs:
+        return []
+    loop = context.loops.here()
+    queues = {new.queue for new in new_jobs}
+    groups = grouped(new_jobs)
+    receipts: list[Receipt] = []
+    if len(groups) == 1 and loop.feeds_on.isdisjoint(queues):
+        try:
+            receipts = await context.use(lambda c: insert(_caller(context, c), groups, context.clock.given_ms()))
+        except FeedIsOn:
+            loop.feeds_on |= queues
+    if not receipts:
+        receipts = await context.transact(lambda c: _insert_with_events(context, c, groups))
+    loop.notifications.notify(queues)
+    return receipts
+
+
+async def _insert_with_events(
+    context: PostgresContext, connection: Connection, groups: Sequence[Sequence[NewJob]]
+) -> list[Receipt]:
+    call = _caller(context, connection)
+    receipts = await insert(call, groups, context.clock.given_ms(), adds_events=True)
+    await add_and_learn(context, connection, enqueued_events(groups, receipts, context.clock.now()))
+    return receipts
+
+
+def _caller(context: PostgresContext, connection: Connection) -> CallFunction:
+    async def call(function: str, parameters: Sequence[object]) -> Sequence[Iterable[Any]]:
+        return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
+
+    return call
+
+
+def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
+    """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
+    groups: list[list[NewJob]] = []
+    ids: set[str] = set()
+    size = 0
+    for new in new_jobs:
+        size += len(new.payload_json)
+        is_alone = new.recurrence is not None or (groups and groups[-1][0].recurrence is not None)
+        if not groups or is_alone or new.id in ids or size > MAX_BYTES:
+            groups.append([])
+            ids, size = set(), len(new.payload_json)
+        groups[-1].append(new)
+        ids.add(new.id)
+    return groups
+
+
+async def insert(
+    call: CallFunction,
+    groups: Sequence[Sequence[NewJob]],
+    at_ms: int | None,
+    *,
+    adds_events: bool = False,
+    inside: bool = False,
+    schema_id: int | None = None,
+) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order. FeedIsOn unless the caller `adds_events`.
+
+    `inside` a transaction of the caller's, sleepers are woken by its commit. WrongSchema where the schema is not that
+    of `schema_id`.
+    """
+    receipts: list[Receipt] = []
+    first = (at_ms, adds_events, inside, schema_id)
+    for group in groups:
+        receipts += await (_insert if group[0].recurrence is None else _insert_recurring)(call, group, first)
+    return receipts
+
+
+async def _insert(call: CallFunction, group: Sequence[NewJob], first: tuple[object, ...]) -> list[Receipt]:
+    receipts = [Receipt(new.id, "created") for new in group]
+    indexes = list(range(len(group)))
+    for _ in range(_TRIES):
+        rows = await call("enqueue_jobs", (*first, *_columns([group[index] for index in indexes])))
+        again = []
+        for number, id, how in rows:
+            _check_done(how)
+            if how == "again":
+                again.append(indexes[number - 1])
+            else:
+                receipts[indexes[number - 1]] = Receipt(id, how)
+        if not again:
+            return receipts
+        indexes = again
+    raise StoreBusy(
+        f"could not resolve a unique-key conflict after {_TRIES} attempts: the conflicting job kept disappearing"
+    )
+
+
+async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: tuple[object, ...]) -> list[Receipt]:
+    (new,) = group
+    assert new.recurrence is not None
+    # The revision has a column of its own, so that the stored rules can be compared as text.
+    rule = _encode(structs.replace(new.recurrence, revision=0)).decode()
+    due = new.due
+    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, new.payload_json.decode())
+    more = (new.unique_key, new.tenant, _options(new), rule, new.keeps_due)
+    ((id, how),) = await call("enqueue_recurring", (*first, *job, *more))
+    _check_done(how)
+    return [Receipt(id, how)]
+
+
+def _check_done(how: str) -> None:
+    if how == "feed":
+        raise FeedIsOn
+    if how == "elsewhere":
+        raise WrongSchema
+
+
+def _options(new: NewJob) -> str | None:
+    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
+    return None if is_plain else _encode(new.options).decode()
+
+
+#: The columns that enqueue_jobs takes, and those of them that may be an empty array where no job has a value.
+_COLUMNS: tuple[Callable[[NewJob], object], ...] = (
+    *(attrgetter("id"), attrgetter("queue"), attrgetter("name"), attrgetter("priority"), attrgetter("due.at_ms")),
+    *(attrgetter("due.after_ms"), lambda new: new.payload_json.decode()),
+    *(attrgetter("unique_key"), attrgetter("tenant"), _options),
+)
+
+
+def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
+    columns = [list(map(column, new_jobs)) for column in _COLUMNS]
+    return [[] if column.count(None) == len(column) else column for column in columns]
+
+
+def enqueued_events(groups: Sequence[Sequence[NewJob]], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
+    """The events of jobs that were created."""
+    new_jobs = [new for group in groups for new in group]
+    return [
+        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
+        for new, receipt in zip(new_jobs, receipts, strict=True)
+        if receipt.created
+    ]
+
+
+#: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
 TYPES: dict[str, tuple[str, ...]] = {
     "enqueue_jobs": (
         *("bigint", "boolean", "boolean", "bigint", "text[]", "text[]", "text[]", "integer[]", "bigint[]", "bigint[]"),
@@ -26,136 +187,3 @@ TYPES: dict[str, tuple[str, ...]] = {
         *("text", "text", "text", "text", "boolean"),
     ),
 }
-
-#: Calls a function of TYPES with what it takes; its rows.
-Ask = Callable[[str, Sequence[object]], Awaitable[Sequence[Sequence[Any]]]]
-
-# An owner of a unique key that is gone whenever we look: more often than this is no coincidence.
-_TRIES = 20
-# Of payloads, in one statement: PostgreSQL takes no more than 1 GB.
-MOST_BYTES = 128 * 1024 * 1024
-
-
-class FeedIsOn(Exception):
-    """Nothing was done: the feed of a queue is on, and what is told must be in the same transaction."""
-
-
-class Elsewhere(Exception):
-    """Nothing was done: this is not the database that it should be."""
-
-
-async def enqueue(
-    ask: Ask, new_jobs: Sequence[NewJob], at_ms: int | None, *, told: bool, inside: bool, home: int | None = None
-) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. FeedIsOn unless `told`; `inside` a caller's transaction.
-
-    With `home` (see home.sql) Elsewhere where the schema is another one.
-    """
-    receipts: list[Receipt] = []
-    first = (at_ms, told, inside, home)
-    for group in _groups(new_jobs):
-        if group[0].recurrence is None:
-            receipts += await _insert(ask, group, first)
-        else:
-            receipts.append(await _recurring(ask, group[0], first))
-    return receipts
-
-
-def is_one_call(new_jobs: Sequence[NewJob]) -> bool:
-    """Whether one statement does it all, and so needs no transaction around it."""
-    groups = _groups(new_jobs)
-    next(groups, None)
-    return next(groups, None) is None
-
-
-def _groups(new_jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
-    group: list[NewJob] = []
-    seen: set[str] = set()
-    size = 0
-    for new in new_jobs:
-        size += len(new.payload_json)
-        alone = new.recurrence is not None or (group and group[0].recurrence is not None)
-        if group and (alone or new.id in seen or size > MOST_BYTES):
-            yield group
-            group, seen, size = [], set(), len(new.payload_json)
-        group.append(new)
-        seen.add(new.id)
-    if group:
-        yield group
-
-
-async def _insert(ask: Ask, new_jobs: list[NewJob], first: tuple[object, ...]) -> list[Receipt]:
-    receipts = [Receipt(new.id, "created") for new in new_jobs]
-    places = list(range(len(new_jobs)))
-    for _ in range(_TRIES):
-        rows = await ask("enqueue_jobs", (*first, *_columns([new_jobs[place] for place in places])))
-        again = []
-        for number, id, how in rows:
-            _check_done(how)
-            if how == "again":
-                again.append(places[number - 1])
-            else:
-                receipts[places[number - 1]] = Receipt(id, how)
-        if not again:
-            return receipts
-        places = again
-    raise StoreBusy(f"{_TRIES} times the live job that has a unique key of these was there, and gone when looked at")
-
-
-def _check_done(how: str) -> None:
-    if how == "feed":
-        raise FeedIsOn
-    if how == "elsewhere":
-        raise Elsewhere
-
-
-def _columns(new_jobs: Sequence[NewJob]) -> tuple[list[object], ...]:
-    """One list per parameter; an empty one where no job says anything."""
-    return (
-        [new.id for new in new_jobs],
-        [new.queue for new in new_jobs],
-        [new.name for new in new_jobs],
-        [new.priority for new in new_jobs],
-        _or_empty([new.due.at_ms for new in new_jobs]),
-        [new.due.after_ms for new in new_jobs],
-        [new.payload_json.decode() for new in new_jobs],
-        _or_empty([new.unique_key for new in new_jobs]),
-        _or_empty([new.tenant for new in new_jobs]),
-        _or_empty([_options(new) for new in new_jobs]),
-    )
-
-
-def _or_empty(values: Sequence[object]) -> list[object]:
-    return list(values) if any(value is not None for value in values) else []
-
-
-def _options(new: NewJob) -> str | None:
-    plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
-    return None if plain else _encode(new.options).decode()
-
-
-async def _recurring(ask: Ask, new: NewJob, first: tuple[object, ...]) -> Receipt:
-    assert new.recurrence is not None
-    # The revision has a column of its own: the rule can then be compared as it is.
-    rule = _encode(structs.replace(new.recurrence, revision=0)).decode()
-    due = new.due
-    ((id, how),) = await ask(
-        "enqueue_recurring",
-        (
-            *first,
-            *(new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, new.payload_json.decode()),
-            *(new.unique_key, new.tenant, _options(new), rule, new.keeps_due),
-        ),
-    )
-    _check_done(how)
-    return Receipt(id, how)
-
-
-def events(new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
-    """What enqueued jobs tell."""
-    return [
-        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
-        for new, receipt in zip(new_jobs, receipts, strict=True)
-        if receipt.how == "created"
-    ]
