@@ -75,8 +75,8 @@ VERBS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines short enough to be awaited."""
+def impatient(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines short enough to be awaited, once the database is migrated."""
     for module, name in (
         (pool, "CALL_SECONDS"),
         (read, "READ_SECONDS"),

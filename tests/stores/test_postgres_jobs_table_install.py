@@ -11,6 +11,8 @@ import pytest
 
 from jobmill import InvalidValue, SchemaTooOld, StoreError
 from jobmill.harmonyk import JobsTable, install_jobs_table
+from jobmill.stores.common.extensions import renewals
+from jobmill.stores.memory import MemoryStore
 from jobmill.stores.postgres import PostgresStore, schema
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
@@ -321,6 +323,24 @@ async def test_a_migration_renews_what_belongs_to_the_table(
     await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert await sql.fetchval("SELECT status FROM public.jobs") == "running"
     assert await sql.fetchval("INSERT INTO public.jobs (type) VALUES ('scan') RETURNING next_run_at IS NOT NULL")
+
+
+async def test_a_migration_without_what_renews_the_table_changes_nothing(
+    store: PostgresStore, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that has not imported jobmill.harmonyk."""
+    await install_jobs_table(store, TABLE)
+    await sql.execute("DELETE FROM jobmill.migrations")
+    monkeypatch.delitem(renewals, "jobs_table")
+    monkeypatch.setattr(schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
+    with pytest.raises(StoreError, match=r"has a 'jobs_table', which this migration must renew: run `jobmill migrate`"):
+        await store.migrate()
+    assert await sql.fetchval("SELECT count(*) FROM jobmill.migrations") == 0
+
+
+async def test_other_stores_have_no_jobs_table() -> None:
+    with pytest.raises(InvalidValue, match="store: expected a PostgreSQL store, got 'memory'"):
+        await install_jobs_table(MemoryStore(), TABLE)
 
 
 async def run(command: list[str], input: str = "") -> str:
