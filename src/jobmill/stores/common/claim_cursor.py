@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 #: The due time of the last job that was claimed from a range, and what orders jobs of the same due time.
 Position: TypeAlias = tuple[int, Any]
 #: Where a job stands in claim order: its priority, its due time, and what orders jobs of the same due time.
@@ -35,30 +37,22 @@ SHORT_SCAN_PAGES = 100
 SHORT_SCAN_SECONDS = 0.01
 
 
-class Start:
+class Start(Struct, frozen=True):
     """Where one claim begins: the positions that the cursor had when the claim was sent."""
 
-    __slots__ = ("began", "generation", "has_positions", "is_known", "is_return", "positions", "rewinds")
+    generation: int
+    began: float
+    is_return: bool
+    rewinds: int
+    #: (queue, name) > priority > position.
+    positions: dict[tuple[str, str], dict[float, Position]]
+    #: Whether a claim has seen all of these queues and names since the last return.
+    is_known: bool
 
-    def __init__(
-        self,
-        generation: int,
-        began: float,
-        is_return: bool,
-        rewinds: int,
-        positions: dict[tuple[str, str], dict[float, Position]],
-        is_known: bool,
-    ) -> None:
-        self.generation = generation
-        self.began = began
-        self.is_return = is_return
-        self.rewinds = rewinds
-        #: (queue, name) > priority > position.
-        self.positions = positions
-        #: Whether the claim begins anywhere but at the start.
-        self.has_positions = any(positions.values())
-        #: Whether a claim has seen all of these queues and names since the last return.
-        self.is_known = is_known
+    @property
+    def has_positions(self) -> bool:
+        """Whether the claim begins anywhere but at the start."""
+        return any(self.positions.values())
 
 
 class ClaimCursor:
