@@ -14,7 +14,6 @@ from bench.peers.about import About
 from bench.stopwatch import metering
 from jobmill.stores.postgres.claim import MAX_INTEGER, NO_POSITIONS
 from jobmill.stores.postgres.connection.connector import READ_COMMITTED
-from jobmill.stores.postgres.exchange import PARAMETERS
 from jobmill.stores.postgres.statements import Statements
 from jobmill.stores.postgres.url import PostgresUrl
 
@@ -76,10 +75,11 @@ def settled(ids: list[str], token: str) -> tuple[object, ...]:
 async def drain(url: str, batch: int, flights: int) -> Ran:
     """Claim and settle all that waits, so many at a time in each of so many flights."""
     connections = [await asyncpg.connect(PostgresUrl.parse(url).url) for _ in range(flights)]
+    arguments = len(Flight(batch, "").arguments())
     statements = []
     for connection in connections:
         await connection.execute(READ_COMMITTED)
-        statements.append(await connection.prepare(Statements("jobmill").call("exchange", PARAMETERS)))
+        statements.append(await connection.prepare(Statements("jobmill").call("exchange", arguments)))
     with metering() as watch:
         flown = (_fly(statement, Flight(batch, f"{n:032x}")) for n, statement in enumerate(statements))
         ran = watch.ran(sum(await asyncio.gather(*flown)))

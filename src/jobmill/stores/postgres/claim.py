@@ -30,7 +30,7 @@ def parameters(claim: Claim, start: Start, excluded: list[str]) -> tuple[object,
     ranges: list[tuple[object, ...]] = []
     gaps: list[tuple[object, ...]] = []
     for (queue, name), known in start.positions.items():
-        above = -1
+        above: float = -1
         for priority, (due_ms, seq) in sorted(known.items()):
             ranges.append((queue, name, priority, due_ms, seq))
             if priority > above + 1:

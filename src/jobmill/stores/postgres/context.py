@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.common.claim_cursor import ClaimCursor, Start
+from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.common.server_clock import ServerClock
 from jobmill.stores.postgres.connection.connector import Connection, Connector, transaction
@@ -34,23 +34,17 @@ class LoopResources:
         self.feeds_on: set[str] = set()
         self.is_open = False
 
-    def begin_claim(self, queues: Sequence[str], names: Iterable[str]) -> Start:
-        """Where a claim begins. Rings of the bell until now are for it: it will see what they announced."""
-        self.notifications.exchange_begins(queues)
-        return self.cursor.start(queues, names)
+    async def connect_for_leases(self, *, or_settle: bool) -> bool:
+        """Connect the pool for leases: without it, nothing is claimed.
 
-    async def can_extend(self, *, or_settle: bool) -> bool:
-        """Whether leases can be extended: without the connection for it, nothing is claimed.
-
-        False where there is no such connection now and the caller has jobs to settle; otherwise that is an error.
+        False where that fails and the caller has jobs to settle; otherwise the error is raised.
         """
-        if not self.lease_pool.is_connected:
-            try:
-                await self.lease_pool.use(_do_nothing)
-            except StoreUnavailable:
-                if not or_settle:
-                    raise
-                return False
+        try:
+            await self.lease_pool.use(_do_nothing)
+        except StoreUnavailable:
+            if not or_settle:
+                raise
+            return False
         return True
 
     async def close(self) -> None:
@@ -78,11 +72,6 @@ class PostgresContext:
         #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
         self.schema_id: int | None = None
         self.loops = PerLoop(lambda: LoopResources(url, self.statements))
-
-    @property
-    def feeds_on(self) -> set[str]:
-        """Queues whose feeds were on when this loop last saw them: verbs about them take a transaction."""
-        return self.loops.here().feeds_on
 
     async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
         """Do something with a connection of the running loop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +22,11 @@ _encode = msgspec.json.Encoder().encode
 
 #: Calls a function of the schema with these parameters, and returns its rows.
 CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any]]]]
+
+#: The first parameters of the functions that enqueue: the time, where the store was given a clock; whether the caller
+#: adds the events (FeedIsOn otherwise); whether sleepers are woken by the commit of the caller's own transaction; and
+#: the id of the schema, if another one is to be refused (WrongSchema).
+FirstParameters = tuple[int | None, bool, bool, int | None]
 
 # A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
 _TRIES = 20
@@ -46,7 +52,8 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     receipts: list[Receipt] = []
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues):
         try:
-            receipts = await context.use(lambda c: insert(_caller(context, c), groups, context.clock.given_ms()))
+            first = (context.clock.given_ms(), False, False, None)
+            receipts = await context.use(lambda c: insert(partial(_call, context, c), groups, first))
         except FeedIsOn:
             loop.feeds_on |= queues
     if not receipts:
@@ -58,17 +65,16 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
 async def _insert_with_events(
     context: PostgresContext, connection: Connection, groups: Sequence[Sequence[NewJob]]
 ) -> list[Receipt]:
-    call = _caller(context, connection)
-    receipts = await insert(call, groups, context.clock.given_ms(), adds_events=True)
+    first = (context.clock.given_ms(), True, False, None)
+    receipts = await insert(partial(_call, context, connection), groups, first)
     await add_and_learn(context, connection, enqueued_events(groups, receipts, context.clock.now()))
     return receipts
 
 
-def _caller(context: PostgresContext, connection: Connection) -> CallFunction:
-    async def call(function: str, parameters: Sequence[object]) -> Sequence[Iterable[Any]]:
-        return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
-
-    return call
+async def _call(
+    context: PostgresContext, connection: Connection, function: str, parameters: Sequence[object]
+) -> Sequence[Iterable[Any]]:
+    return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
 
 
 def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
@@ -87,28 +93,15 @@ def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
     return groups
 
 
-async def insert(
-    call: CallFunction,
-    groups: Sequence[Sequence[NewJob]],
-    at_ms: int | None,
-    *,
-    adds_events: bool = False,
-    inside: bool = False,
-    schema_id: int | None = None,
-) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order. FeedIsOn unless the caller `adds_events`.
-
-    `inside` a transaction of the caller's, sleepers are woken by its commit. WrongSchema where the schema is not that
-    of `schema_id`.
-    """
+async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order."""
     receipts: list[Receipt] = []
-    first = (at_ms, adds_events, inside, schema_id)
     for group in groups:
         receipts += await (_insert if group[0].recurrence is None else _insert_recurring)(call, group, first)
     return receipts
 
 
-async def _insert(call: CallFunction, group: Sequence[NewJob], first: tuple[object, ...]) -> list[Receipt]:
+async def _insert(call: CallFunction, group: Sequence[NewJob], first: FirstParameters) -> list[Receipt]:
     receipts = [Receipt(new.id, "created") for new in group]
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
@@ -128,7 +121,7 @@ async def _insert(call: CallFunction, group: Sequence[NewJob], first: tuple[obje
     )
 
 
-async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: tuple[object, ...]) -> list[Receipt]:
+async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: FirstParameters) -> list[Receipt]:
     (new,) = group
     assert new.recurrence is not None
     # The revision has a column of its own, so that the stored rules can be compared as text.

@@ -39,8 +39,9 @@ def encoded(events: Sequence[Event]) -> tuple[list[str], list[str]]:
 async def add_and_learn(context: PostgresContext, connection: Connection, events: Sequence[Event]) -> None:
     """Add events, and remember which of their feeds are on."""
     on = await add_events(connection, context.statements, events)
-    context.feeds_on.difference_update(event.queue for event in events)
-    context.feeds_on.update(on)
+    feeds_on = context.loops.here().feeds_on
+    feeds_on.difference_update(event.queue for event in events)
+    feeds_on.update(on)
 
 
 async def read_events(context: PostgresContext, queue: str, after: str | None, limit: int) -> list[Event]:

@@ -83,8 +83,9 @@ async def extensions(connection: Connection, statements: Statements) -> list[str
 def _renewal(extension: str, statements: Statements) -> Callable[[Connection, str], Awaitable[None]]:
     if extension not in renewals:
         raise StoreError(
-            f"the schema {statements.schema!r} has a {extension!r}, which this migration must renew: run `jobmill migrate`, "
-            "or first import the module that installed it (such as jobmill.harmonyk); nothing was changed"
+            f"the schema {statements.schema!r} has a {extension!r}, which this migration must renew: "
+            "run `jobmill migrate`, or first import the module that installed it (such as jobmill.harmonyk); "
+            "nothing was changed"
         )
     return renewals[extension]
 

@@ -149,5 +149,5 @@ class PostgresStore:
         return roles.script(self.context.statements)
 
     async def run_as_migration(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run further SQL in a transaction under the lock of migrations: for parts of Jobmill that extend the schema."""
+        """Run further SQL in a transaction under the lock of migrations: for modules that extend the schema."""
         return await schema.run_as_migration(self.context, work)

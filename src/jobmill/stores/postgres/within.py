@@ -73,9 +73,9 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     try:
         if len(groups) <= 1:
             with contextlib.suppress(FeedIsOn):
-                return await insert(call, groups, at_ms, inside=True, schema_id=schema_id)
+                return await insert(call, groups, (at_ms, False, True, schema_id))
         async with _all_or_nothing(caller):
-            receipts = await insert(call, groups, at_ms, adds_events=True, inside=True, schema_id=schema_id)
+            receipts = await insert(call, groups, (at_ms, True, True, schema_id))
             events = enqueued_events(groups, receipts, context.clock.now())
             if events:
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))

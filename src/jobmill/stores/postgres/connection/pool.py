@@ -145,14 +145,13 @@ class ConnectionPool:
     def _give_back(self, connection: Connection, error: BaseException | None = None) -> None:
         """Keep the connection for the next use, unless it is broken, in an unknown state, or cannot write."""
         self._used.discard(connection)
-        ends = error is not None and ends_connection(error)
         if error is not None and not isinstance(error, Exception):
             self._drop(connection)
-        elif ends or self._closed or connection.is_closed() or connection.is_in_transaction():
+        elif self._closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
         else:
             self._idle.append((time.monotonic(), connection))
-        if ends:
+        if error is not None and ends_connection(error):
             # The reason (the server accepts no writes any more) may apply to all.
             self.drop_idle()
         if self._waiting:
