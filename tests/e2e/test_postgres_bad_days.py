@@ -109,8 +109,8 @@ async def test_a_server_that_takes_no_writes_for_a_while(tmp_path: Path, own_pos
                 await connection.execute("SELECT pg_reload_conf()")
                 await made.resumes()
                 await made.moves()
-        assert any("takes no writes now" in said for said in made.refused)
-        await made.was_said("takes no writes now")
+        assert any("accepts no writes now" in said for said in made.refused)
+        await made.was_said("accepts no writes now")
     assert made.claimed_again
 
 

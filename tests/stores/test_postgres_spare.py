@@ -37,7 +37,7 @@ async def test_a_full_pool_costs_no_lease(migrated_url: str) -> None:
             async with asyncio.timeout(GRACE_S):
                 assert await store.extend([claimed.lease], LEASE_MS) == []
         with pytest.raises(StoreUnavailable, match=r"all 2 connections were in use for 0.1 s; see pool="):
-            await store._offices.here().connections.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
+            await store.context.loops.here().pool.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
     assert await asyncio.gather(*looks) == [[None]] * 5
     await store.close()
 

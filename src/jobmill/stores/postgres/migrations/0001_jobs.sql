@@ -109,7 +109,7 @@ CREATE TABLE {schema}.queues (
     rate_per_ms bigint,
     running_limit integer,
     feed boolean NOT NULL DEFAULT false,
-    events_max_len integer NOT NULL DEFAULT 10000,
+    events_max_len integer NOT NULL DEFAULT {events_max_len},
     window_ends_ms bigint NOT NULL DEFAULT 0,
     window_used integer NOT NULL DEFAULT 0,
     last_event bigint NOT NULL DEFAULT 0

@@ -39,8 +39,8 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             HINT = 'for a handler without parameters leave it out, or give {}';
     END IF;
-    IF octet_length(payload) > 10485760 THEN
-        RAISE 'payload: expected at most 10485760 bytes of JSON, got %', octet_length(payload) USING
+    IF octet_length(payload) > {max_payload_bytes} THEN
+        RAISE 'payload: expected at most {max_payload_bytes} bytes of JSON, got %', octet_length(payload) USING
             ERRCODE = 'invalid_parameter_value', HINT = 'store the data elsewhere and pass a reference to it';
     END IF;
     PERFORM payload::json;

@@ -49,7 +49,7 @@ BEGIN
         WHERE
             (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)
             -- Where there is a jobs table its trigger learns from the history how a job ended, and takes it out again.
-            OR (options = {jobs_table_options} AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
+            OR (options = '{"preset":"harmonyk"}' AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
     ),
 
     silenced AS (
