@@ -104,4 +104,4 @@ def _said(ran: list[str], table: JobsTable | None) -> Iterator[str]:
     if table.enqueued:
         yield f"enqueued {table.enqueued} queued rows"
     if table.left_running:
-        yield f"left {table.left_running} running rows to whoever runs them"
+        yield f"left {table.left_running} running rows to the program that runs them"

@@ -1,5 +1,6 @@
--- Bring the rows of the jobs table and the jobs together: queued rows without a job are enqueued; where both are there,
--- the row says what the job is. Rows that somebody else runs are left alone. Returns how many were enqueued, and left.
+-- Reconcile the rows of the jobs table with the jobs: queued rows without a job are enqueued, other rows are written
+-- from their jobs. Running rows without a job belong to another program, and are left alone. Returns how many rows were
+-- enqueued, and how many running rows were left.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_adopt(OUT enqueued bigint, OUT left_running bigint)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,5 +1,5 @@
--- At the end of a transaction that has cancelled, deleted or given to another tenant jobs that ran: all of them, now.
--- What was settled meanwhile stands, and its row says so.
+-- At the end of a transaction that cancelled or deleted rows of running jobs, or changed their tenant: change the jobs
+-- now. A job that was settled meanwhile stays as it was settled, and its row is written from it.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_at_commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -20,8 +20,9 @@ BEGIN
     IF asked IS NULL THEN
         RETURN NULL;
     END IF;
-    -- Jobs that are being settled are waited for, but not long with others locked: an exchange may want just those, and
-    -- it can be told to try again better than whoever commits here. In all, as long as that one's own timeout says.
+    -- Wait for jobs that are being settled, but only shortly while other jobs are locked: an exchange may need those,
+    -- and of two transactions that wait for each other the exchange can be repeated, this commit cannot. In all, wait
+    -- as long as the caller's own lock_timeout allows.
     LOOP
         BEGIN
             PERFORM set_config('lock_timeout', '200ms', true);
@@ -60,7 +61,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Have a job wait again as its row says, with nothing of the run that somebody may be at: they have lost it.
+-- Let a job wait again as its row says. A worker that runs it has lost its lease, and nothing of that run is kept.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_restart(this text) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off AS $$
 BEGIN

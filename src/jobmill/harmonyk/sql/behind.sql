@@ -1,6 +1,6 @@
--- Of these rows those that do not say what their jobs are, and what they should say. A job that is neither live nor in
--- the history was removed, or its row has ended long ago. Put in place of {behind}.
--- LIMIT 1 keeps the planner to the indexes, whatever it thinks of how much there is.
+-- The rows among `these` that differ from their jobs, and the values that they should have. A job that is neither live
+-- nor in the history was removed, or has left the history after its retention.
+-- LIMIT 1 makes the planner use the indexes whatever it estimates.
 SELECT ours.id, ours.place, should.status, should.attempts, should.next_run_at, should.last_error, should.updated_at
 FROM {schema}.jobs_table AS ours
 LEFT JOIN LATERAL (
@@ -27,7 +27,7 @@ CROSS JOIN LATERAL (
         END AS status,
         CASE
             WHEN live.errors IS NOT NULL THEN live.error
-            -- Whoever cancelled it by an UPDATE may have said why.
+            -- An UPDATE that cancelled the job may have given a reason.
             WHEN ended.state = 'cancelled' AND ours.status = 'failed' THEN coalesce(ours.last_error, 'cancelled')
             WHEN ended.state = 'cancelled' THEN 'cancelled'
             WHEN ended.state IS NOT NULL THEN ended.error

@@ -1,5 +1,6 @@
--- Write the rows that were locked when their jobs changed, and remove the jobs of rows that are gone; at most so many.
--- A row is locked before its job is looked at: whoever changes the job after that finds it locked, and notes it again.
+-- Write rows that were locked when their jobs changed, and remove the jobs of deleted rows; at most `most` of them.
+-- A row is locked before its job is read: a transaction that changes the job after that finds the row locked, and notes
+-- it again. The store's purge calls this function.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_catch_up(most integer) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -20,7 +21,7 @@ BEGIN
             SELECT mine.id FROM {schema}.jobs_table AS mine
             WHERE mine.id = ANY (noted) FOR NO KEY UPDATE OF mine SKIP LOCKED
         ) AS ours;
-        -- Those that are not there any more have nothing to be written.
+        -- Rows that do not exist any more need not be written.
         DELETE FROM {schema}.jobs_table_unwritten AS note
         WHERE
             note.id = ANY (noted) AND NOT note.is_gone

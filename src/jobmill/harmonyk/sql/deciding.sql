@@ -1,6 +1,6 @@
--- BEFORE UPDATE of a row by its application: what is possible, and what else of the row changes with it.
--- A queued row may be edited and a final one too; `failed` cancels a live job, `queued` has a final one run again; the
--- rest is refused.
+-- BEFORE UPDATE of a row by its application: refuse what is not possible, and fill in the columns that change with it.
+-- Queued and final rows may be edited; `failed` cancels a live job, `queued` runs a final job again; everything else is
+-- refused.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_deciding() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -20,7 +20,7 @@ BEGIN
     SELECT CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'queued' END INTO actual
     FROM {schema}.jobs WHERE jobs.id = OLD.id::text;
     IF OLD.status <> 'running' AND EXISTS (SELECT FROM {schema}.jobs_table_asked AS asked WHERE asked.id = OLD.id) THEN
-        actual := NULL;  -- whoever runs it loses it at the end of this transaction
+        actual := NULL;  -- its worker loses it at the end of this transaction
     END IF;
     IF actual IS NOT NULL THEN
         IF NEW.id <> OLD.id THEN
@@ -43,7 +43,7 @@ BEGIN
     ELSIF OLD.status IN ('queued', 'running') THEN
         SELECT * INTO ended FROM {schema}.history WHERE history.id = OLD.id::text;
         IF FOUND THEN
-            -- It was settled after this row was locked: a moment earlier, this UPDATE would have met what it is now.
+            -- The job was settled after this row was locked: the row now gets the values of the job.
             NEW.status := CASE WHEN ended.state = 'succeeded' THEN 'success' ELSE 'failed' END;
             NEW.attempts := ended.errors;
             NEW.next_run_at := {schema}.jobs_table_at(ended.due_ms);
@@ -55,7 +55,7 @@ BEGIN
             possible := 'success or failed';
         END IF;
     ELSIF NEW.status = 'queued' AND OLD.status <> 'queued' THEN
-        -- Fresh budgets, and now, unless the same UPDATE says otherwise.
+        -- With fresh budgets, and due now, unless the same UPDATE sets other values.
         NEW.next_run_at := {schema}.jobs_table_due(nullif(NEW.next_run_at, OLD.next_run_at));
         NEW.attempts := CASE WHEN NEW.attempts = OLD.attempts THEN 0 ELSE NEW.attempts END;
         NEW.last_error := nullif(NEW.last_error, OLD.last_error);

@@ -1,4 +1,4 @@
--- AFTER DELETE of rows: their jobs go too; those that run, when the transaction commits.
+-- AFTER DELETE of rows: remove their jobs; running jobs are removed when the transaction commits.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_deleted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -22,8 +22,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- BEFORE TRUNCATE: the same for all. Whoever just claims or settles a job waits for the table, which is locked: that
--- job is left now, and goes when the next one changes.
+-- BEFORE TRUNCATE: the same for all rows. A transaction that is claiming or settling a job now waits for the table,
+-- which is locked: that job is noted, and removed when the next job changes.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_truncating() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

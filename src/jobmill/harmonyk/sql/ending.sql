@@ -1,4 +1,4 @@
--- Cancel live jobs as the verb does: they move to the history, and whoever runs one loses its lease.
+-- Cancel live jobs as the verb does: they move to the history, and a worker that runs one loses its lease.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_cancel(
     this text[], at_ms bigint DEFAULT {schema}.now_ms(), age_ms bigint[] DEFAULT '{{keep_failed_ms}}',
     keep_last integer[] DEFAULT '{NULL}'
@@ -27,7 +27,7 @@ BEGIN
     FROM gone;
 END $$;
 
--- Delete jobs in any state, with their log lines; whoever runs one loses its lease.
+-- Delete jobs in any state, with their log lines; a worker that runs one loses its lease.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_remove(these text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN

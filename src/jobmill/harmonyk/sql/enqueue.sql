@@ -1,5 +1,5 @@
--- Enqueue rows of the jobs table as they are now: new ones, and those that are queued again, with what the history has
--- of them. Returns how many were; a row whose job is live is left.
+-- Enqueue rows of the jobs table as they are now: new rows, and rows that are queued again, for which the history has
+-- further columns. Returns how many were enqueued; a row whose job is live is skipped.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_enqueue(these uuid[]) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -39,7 +39,8 @@ BEGIN
     )
 
     SELECT array_agg(inserted.id), min(inserted.due_ms) INTO made, first_due FROM inserted;
-    -- Claims may have passed the place of what was due before now. A moment is no matter: commits may come that late.
+    -- A job that was due before now may stand before the position of a claim cursor. A moment does not matter: any
+    -- commit may come that late.
     IF first_due < now_ms - 100 THEN
         PERFORM nextval('{schema}.rewinds');
     END IF;

@@ -1,4 +1,5 @@
--- AFTER INSERT: queued rows become jobs, in the same transaction. What ON CONFLICT DO NOTHING left out is not here.
+-- AFTER INSERT: queued rows become jobs, in the same transaction. Rows that ON CONFLICT DO NOTHING skipped are not
+-- included.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_inserted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,5 +1,4 @@
--- Check that a table is a jobs table, column by column, and add what may be missing: defaults, the CHECK, the indexes.
--- Returns what was added.
+-- Check each column of a jobs table, and add missing defaults, the CHECK and the indexes. Returns what was added.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_shape(place regclass) RETURNS text[] LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -28,7 +27,7 @@ BEGIN
     IF kind IS NOT NULL THEN
         RAISE '%: expected an ordinary table, found %', place, kind USING ERRCODE = 'wrong_object_type';
     END IF;
-    -- Triggers that the owner makes run with the rights of whoever installs: they must be the same.
+    -- Triggers of the table's owner run with the rights of the role that installs it: the two must be the same.
     SELECT pg_get_userbyid(pg_class.relowner) INTO kind FROM pg_class WHERE pg_class.oid = place;
     IF kind <> current_user THEN
         RAISE '%: expected a table of %, who installs it, found one of %', place, current_user, kind

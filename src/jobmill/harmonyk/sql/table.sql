@@ -1,5 +1,5 @@
 -- The jobs table {table}: an application's own table, whose rows are jobs.
--- Everything of it hangs on the view jobs_table, by which our functions find it whatever it is called one day:
+-- Its triggers depend on the view jobs_table, by which our functions find the table also after it was renamed:
 -- DROP VIEW {schema}.jobs_table CASCADE leaves a plain table.
 
 CREATE TABLE IF NOT EXISTS {table} (
@@ -16,11 +16,11 @@ CREATE TABLE IF NOT EXISTS {table} (
 );
 LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE;
 
--- Rows that could not be written, since somebody had locked them; jobs whose rows are gone. Empty but for moments.
--- Without an index: whoever notes something must not wait for anybody.
+-- Rows that could not be written because they were locked, and jobs whose rows are deleted. Almost always empty.
+-- Without an index, because noting a row must not wait for another transaction.
 CREATE TABLE IF NOT EXISTS {schema}.jobs_table_unwritten (id uuid NOT NULL, is_gone boolean NOT NULL DEFAULT false);
 
--- What a transaction that is still open will do to running jobs at its end; restarts: cancelled and queued again.
+-- Running jobs that an open transaction will change at its end; restarts: cancelled and queued again.
 CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (
     id uuid NOT NULL, restarts boolean NOT NULL DEFAULT false
 );

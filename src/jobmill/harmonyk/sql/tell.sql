@@ -1,4 +1,4 @@
--- Add a fact about jobs to the feeds that are on.
+-- Add an event about jobs to the feeds that are on.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_tell(fact text, these text[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off AS $$
 BEGIN

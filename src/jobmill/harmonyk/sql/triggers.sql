@@ -1,11 +1,11 @@
--- What makes rows of {table} jobs, and what keeps the two together.
+-- The triggers that make rows of {table} jobs, and that write changes of one to the other.
 
 CREATE OR REPLACE VIEW {schema}.jobs_table AS
 SELECT
     id, type, org_id, payload, status, attempts, next_run_at, last_error, created_at, updated_at, ctid AS place
 FROM {table};
 
--- Of the application's doings. NULL::jobs_table IS NULL is always true: by it a trigger depends on the view.
+-- On writes of the application. NULL::jobs_table IS NULL is always true; it makes a trigger depend on the view.
 CREATE OR REPLACE TRIGGER jobmill_fill BEFORE INSERT ON {table} FOR EACH ROW
 WHEN (NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_fill();
@@ -38,7 +38,7 @@ DROP TRIGGER IF EXISTS at_commit ON {schema}.jobs_table_asked;
 CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON {schema}.jobs_table_asked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 EXECUTE FUNCTION {schema}.jobs_table_at_commit();
 
--- Of our own.
+-- On writes of the store.
 CREATE OR REPLACE TRIGGER jobs_table_changed AFTER UPDATE ON {schema}.jobs
 REFERENCING NEW TABLE AS changed FOR EACH STATEMENT
 WHEN (NULL::{schema}.jobs_table IS NULL)
@@ -54,17 +54,18 @@ REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
 WHEN (NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_job_changed();
 
--- Where a trigger takes a job away (depth 1), its row is gone, or follows by itself. Running jobs are not removed.
+-- Where a trigger deletes a job (depth 1), its row is deleted too, or is written by that trigger. Running jobs are
+-- never removed.
 CREATE OR REPLACE TRIGGER jobs_table_removed AFTER DELETE ON {schema}.jobs FOR EACH ROW
 WHEN (OLD.lease_until_ms = 0 AND pg_trigger_depth() = 0 AND NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_job_removed();
 
--- Row-level security that is forced on the table's owner, too, is not meant for what we write.
+-- Lets the store write all rows also where row-level security is forced on the table's owner.
 DROP POLICY IF EXISTS jobmill ON {table};
 CREATE POLICY jobmill ON {table} TO CURRENT_USER
 USING (current_setting('jobmill.writes_at', true) <> '' AND NULL::{schema}.jobs_table IS NULL);
 
--- Nobody calls them but these triggers.
+-- Only these triggers call them.
 REVOKE ALL ON FUNCTION
     {schema}.jobs_table_fill(), {schema}.jobs_table_inserted(), {schema}.jobs_table_deciding(),
     {schema}.jobs_table_updated(), {schema}.jobs_table_deleted(), {schema}.jobs_table_truncating(),

@@ -1,5 +1,5 @@
--- AFTER UPDATE of a row by its application: its job follows. A running job is dealt with when the transaction commits:
--- until then nobody has to wait for it, neither its worker's heartbeat nor what is settled together with it.
+-- AFTER UPDATE of a row by its application: change its job. A running job is changed when the transaction commits:
+-- until then neither its worker's heartbeat nor a settlement has to wait for it.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_updated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -23,7 +23,7 @@ BEGIN
     IF FOUND THEN
         RETURN NULL;
     END IF;
-    -- A job that is being claimed at this moment is as good as running.
+    -- A job that is being claimed at this moment counts as running.
     SELECT true INTO is_held FROM {schema}.jobs WHERE jobs.id = this AND jobs.lease_until_ms = 0 FOR UPDATE SKIP LOCKED;
     IF NEW.status = 'failed' AND OLD.status <> 'failed' THEN
         IF is_held THEN
@@ -51,7 +51,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Change a job that waits, and is locked, as its row was edited; NULL: not edited.
+-- Change a waiting job, which is locked, as its row was edited; NULL: not edited.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_edit(
     this text, new_name text, new_payload text, new_errors integer, new_due_ms bigint, has_error boolean,
     new_error text, new_tenant text
@@ -62,7 +62,7 @@ BEGIN
         payload = coalesce(new_payload, jobs.payload), errors = coalesce(new_errors, jobs.errors),
         due_ms = coalesce(new_due_ms, jobs.due_ms), error = CASE WHEN has_error THEN new_error ELSE jobs.error END
     WHERE jobs.id = this;
-    -- Claims may have passed the new place, and sleepers may sleep too long.
+    -- The job may now stand before the position of a claim cursor, and workers may sleep too long.
     IF new_name IS NOT NULL OR new_due_ms IS NOT NULL THEN
         PERFORM nextval('{schema}.rewinds');
         PERFORM {schema}.wake(ARRAY[{default_queue}]);

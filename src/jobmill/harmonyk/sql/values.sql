@@ -1,11 +1,11 @@
--- The jobs table's values as the store has them: instants in whole milliseconds, and back, exactly until the year 9999.
+-- Conversions: timestamps to whole milliseconds and back, exact until the year 9999.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_ms(instant timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE
     RETURN floor(extract(epoch FROM instant) * 1000)::bigint;
 
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_at(ms bigint) RETURNS timestamptz LANGUAGE sql STABLE
     RETURN timestamptz '1970-01-01 00:00:00+00' + ms / 1000 * interval '1 second' + ms % 1000 * interval '1 ms';
 
--- When a row is to run: what it says, rounded down to milliseconds, or now.
+-- When a row is to run: its value rounded down to milliseconds, or now.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_due(next_run_at timestamptz) RETURNS timestamptz LANGUAGE plpgsql AS $$
 BEGIN
     IF next_run_at < '1970-01-01 00:00:00+00' OR next_run_at >= '10000-01-01 00:00:00+00' THEN
@@ -22,6 +22,6 @@ BEGIN
     END IF;
 END $$;
 
--- An id as a uuid; NULL where it is none, or not as PostgreSQL writes it.
+-- An id as a uuid; NULL where it is not a uuid in PostgreSQL's own form.
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_uuid(id text) RETURNS uuid LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' THEN id::uuid END;

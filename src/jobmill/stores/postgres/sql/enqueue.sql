@@ -1,7 +1,7 @@
 -- Enqueue from plain SQL, in the caller's transaction: SELECT {schema}.enqueue('send_email', '{"to": "ada"}').
--- Returns the id of the job; of the live job that has its unique key, where there is one (NULL where that is no uuid).
--- A payload given as text or json is kept byte for byte.
--- Measured: 170 us of the server a call, of which enqueue_jobs takes 110.
+-- Returns the id of the job. Where a live job has its unique key, that job's id (NULL if it is not a uuid).
+-- A payload of type text or json is stored byte for byte.
+-- Measured: 170 us of server time a call, of which enqueue_jobs takes 110.
 CREATE OR REPLACE FUNCTION {schema}.enqueue(
     name text, payload text, queue text DEFAULT {default_queue}, due_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
