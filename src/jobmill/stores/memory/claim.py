@@ -11,8 +11,8 @@ from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
 
 
-def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> list[Claimed | Broken]:
-    """Lease up to `wish.n` due jobs, none of `excluded`."""
+def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> tuple[list[Claimed | Broken], int | None]:
+    """Lease up to `wish.n` due jobs, none of `excluded`; and when the next claim may find something."""
     claimed: list[Claimed | Broken] = []
     rooms = dict(wish.names)
     for queue in wish.queues:
@@ -27,7 +27,8 @@ def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> list[Claim
         claimed += [_lease(context, wish, stored) for stored in found]
         if state is not None:
             state.limits = state.limits.after_claims(len(found), context.now_ms)
-    return claimed
+    dues = [_next_due(context, queue, wish.names) for queue in wish.queues]
+    return claimed, min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
 
 def _find(
@@ -64,13 +65,8 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
     return Claimed(job, lease)
 
 
-def next_due(context: MemoryContext, wish: Claim) -> int | None:
-    """The earliest instant at which this wish may find a job that waits now."""
-    dues = [due for queue in wish.queues if (due := _queue_due(context, queue, wish.names)) is not None]
-    return min(dues, default=None)
-
-
-def _queue_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
+def _next_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
+    """The earliest instant at which a job of this queue that waits now may be claimed."""
     ranges = context.jobs.waiting[queue].items()
     due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
     if due_ms is None or queue not in context.queues:

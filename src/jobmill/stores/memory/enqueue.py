@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Raw, structs
 
@@ -13,9 +12,6 @@ from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
-
-# The fields that a NewJob and its Job have in common.
-_SHARED = ("id", "name", "queue", "priority", "unique_key", "tenant", "options", "recurrence")
 
 
 def enqueue(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -30,10 +26,22 @@ def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:
     if (owner := context.jobs.owner(new.queue, new.name, new.unique_key)) is not None:
         return _update(context, owner, new)
     now_ms, due_ms = context.now_ms, new.due.resolve(context.now_ms)
-    fields: dict[str, Any] = {field: getattr(new, field) for field in _SHARED}
-    fields |= {"due_ms": due_ms, "created_ms": now_ms, "updated_ms": now_ms}
-    fields |= {} if new.recurrence is None else {"occurrence_ms": due_ms}
-    job = Job(state="waiting", payload_json=Raw(new.payload_json), **fields)
+    job = Job(
+        id=new.id,
+        name=new.name,
+        queue=new.queue,
+        payload_json=Raw(new.payload_json),
+        state="waiting",
+        priority=new.priority,
+        due_ms=due_ms,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        unique_key=new.unique_key,
+        tenant=new.tenant,
+        options=new.options,
+        recurrence=new.recurrence,
+        occurrence_ms=due_ms if new.recurrence else None,
+    )
     context.jobs.add(job)
     if job.queue in context.queues:
         publish(context, [job_event(job, "enqueued", now_ms)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from jobmill.core.events import settlement_events
+from jobmill.core.job import Keep
 from jobmill.core.values import Settled
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
@@ -26,12 +27,10 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     recurrence = stored.job.recurrence
     if done.runs is not None and recurrence is not None and recurrence.revision != done.runs.revision:
         done = done.overtaken()
-    stored.token = None
+    stored.token, stored.keep = None, done.keep or Keep()
     context.jobs.write(stored, **_fields(done, context.now_ms))
-    if done.keep is not None:
-        stored.keep = done.keep
-        if done.keep.at_once:
-            remove(context, stored)
+    if stored.keep.at_once:
+        remove(context, stored)
     return "done"
 
 
