@@ -6,6 +6,7 @@ import msgspec
 
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -49,14 +50,11 @@ def _find(
 
 
 def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | Broken:
-    job, now_ms = stored.job, context.now_ms
-    # A job that is still running has lost its worker: that is a crash.
-    lost = job.state == "running"
-    fields = {"state": "running", "worker": wish.worker, "started_ms": now_ms, "updated_ms": now_ms}
-    job = context.jobs.write(stored, claims=job.claims + 1, crashes=job.crashes + lost, **fields)
-    stored.token, stored.lease_until_ms = wish.token, now_ms + wish.lease_ms
+    was_running = stored.job.state == "running"
+    job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms))
+    stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
     if job.queue in context.queues:
-        publish(context, claim_events(job, now_ms, lease_lost=lost))
+        publish(context, claim_events(job, context.now_ms, lease_lost=was_running))
     lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms)
     try:
         msgspec.json.decode(job.payload_json)
@@ -69,10 +67,6 @@ def _next_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int 
     """The earliest instant at which a job of this queue that waits now may be claimed."""
     ranges = context.jobs.waiting[queue].items()
     due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
-    if due_ms is None or queue not in context.queues:
+    if queue not in context.queues:
         return due_ms
-    limits = context.queues[queue].limits
-    limit = limits.settings.running_limit
-    if limits.settings.paused or (limit is not None and len(context.jobs.running[queue]) >= limit):
-        return None
-    return max(due_ms, limits.window_ends_ms) if limits.claims_left(context.now_ms) == 0 else due_ms
+    return claimable_ms(context.queues[queue].limits, due_ms, len(context.jobs.running[queue]), context.now_ms)

@@ -10,7 +10,8 @@ import msgspec
 from jobmill.core.events import Event, bare_job, claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.sqlite.codec import QueueRow, as_json
+from jobmill.stores.common.whole_jobs import claimable_ms
+from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.queues import count_claims, known_queues
@@ -134,15 +135,10 @@ def _next_due(context: SqliteContext, wish: Claim) -> int | None:
 
 
 def _queue_due(context: SqliteContext, queue: str, names: str) -> int | None:
-    limits = known_queues(context).get(queue, _NO_ROW).limits
-    if limits.settings.paused:
-        return None
     ranges = _decode_ranges(context.row("ranges", (queue, names, 0, 0))[0])
     due_ms = min((one[1] for one in ranges), default=None)
-    limit = limits.settings.running_limit
-    if due_ms is None or (limit is not None and _running(context, queue, -1) >= limit):
-        return None
-    return max(due_ms, limits.window_ends_ms) if limits.claims_left(context.now_ms) == 0 else due_ms
-
-
-_NO_ROW = QueueRow()
+    row = known_queues(context).get(queue)
+    if row is None:
+        return due_ms
+    running = 0 if row.settings.running_limit is None else _running(context, queue, -1)
+    return claimable_ms(row.limits, due_ms, running, context.now_ms)
