@@ -178,7 +178,7 @@ def test_every_function_of_the_walk_is_in_a_file_that_its_step_names() -> None:
     steps = [heading for heading in headings(ARCHITECTURE) if re.match(r"\d\. ", heading)]
     assert [spans(step)[0] for step in steps] == [
         *("core/lifecycle.py", "client.py", "store.py", "stores/memory/store.py"),
-        *("worker/exchanger.py", "worker/runner.py", "core/lifecycle.py", "stores/sqlite/exchanging.py"),
+        *("worker/exchanger.py", "worker/runner.py", "core/lifecycle.py", "stores/sqlite/exchange.py"),
     ]
     for step in [*steps, "The loops of a worker"]:
         named = spans(step + section(ARCHITECTURE, step))
