@@ -63,8 +63,11 @@ def _running(context: SqliteContext, queue: str, after_ms: int) -> int:
 def _find(
     context: SqliteContext, queue: str, rooms: dict[str, int], excluded: set[int], most: int
 ) -> tuple[list[Candidate], int | None]:
-    """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`."""
-    # Names without room are left out: their ended leases would fill the limit and hide other jobs.
+    """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`.
+
+    Names without room are left out: their ended leases would fill the limit and hide other jobs. From each range comes
+    one job more than there is room for, which shows whether the range is empty afterwards.
+    """
     names = as_json([name for name, room in rooms.items() if room > 0])
     ranges, ended = context.row("ranges", (queue, names, context.now_ms, most + len(excluded)))
     due = [one for one in _decode_ranges(ranges) if one[1] <= context.now_ms]
@@ -73,7 +76,6 @@ def _find(
     for priority in sorted({one[0] for one in due} | {one[0] for one in lost}):
         candidates = [one for one in lost if one[0] == priority]
         for name in [one[2] for one in due if one[0] == priority and rooms[one[2]] > 0]:
-            # One more than there is room for shows whether the range is empty afterwards.
             limit = min(rooms[name], most - len(found)) + len(excluded) + 1
             dues, seqs = context.row("due_jobs", (queue, name, priority, context.now_ms, limit))
             rows = zip(_decode_ints(dues), _decode_ints(seqs), strict=True)
