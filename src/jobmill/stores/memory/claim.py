@@ -6,13 +6,14 @@ import msgspec
 
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
 
 
-def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> list[Claimed | Broken]:
-    """Lease up to `wish.n` due jobs, none of `excluded`."""
+def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> tuple[list[Claimed | Broken], int | None]:
+    """Lease up to `wish.n` due jobs, none of `excluded`; and when the next claim may find something."""
     claimed: list[Claimed | Broken] = []
     rooms = dict(wish.names)
     for queue in wish.queues:
@@ -27,7 +28,8 @@ def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> list[Claim
         claimed += [_lease(context, wish, stored) for stored in found]
         if state is not None:
             state.limits = state.limits.after_claims(len(found), context.now_ms)
-    return claimed
+    dues = [_next_due(context, queue, wish.names) for queue in wish.queues]
+    return claimed, min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
 
 def _find(
@@ -48,14 +50,11 @@ def _find(
 
 
 def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | Broken:
-    job, now_ms = stored.job, context.now_ms
-    # A job that is still running has lost its worker: that is a crash.
-    lost = job.state == "running"
-    fields = {"state": "running", "worker": wish.worker, "started_ms": now_ms, "updated_ms": now_ms}
-    job = context.jobs.write(stored, claims=job.claims + 1, crashes=job.crashes + lost, **fields)
-    stored.token, stored.lease_until_ms = wish.token, now_ms + wish.lease_ms
+    was_running = stored.job.state == "running"
+    job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms))
+    stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
     if job.queue in context.queues:
-        publish(context, claim_events(job, now_ms, lease_lost=lost))
+        publish(context, claim_events(job, context.now_ms, lease_lost=was_running))
     lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms)
     try:
         msgspec.json.decode(job.payload_json)
@@ -64,19 +63,10 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
     return Claimed(job, lease)
 
 
-def next_due(context: MemoryContext, wish: Claim) -> int | None:
-    """The earliest instant at which this wish may find a job that waits now."""
-    dues = [due for queue in wish.queues if (due := _queue_due(context, queue, wish.names)) is not None]
-    return min(dues, default=None)
-
-
-def _queue_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
+def _next_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
+    """The earliest instant at which a job of this queue that waits now may be claimed."""
     ranges = context.jobs.waiting[queue].items()
     due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
-    if due_ms is None or queue not in context.queues:
+    if queue not in context.queues:
         return due_ms
-    limits = context.queues[queue].limits
-    limit = limits.settings.running_limit
-    if limits.settings.paused or (limit is not None and len(context.jobs.running[queue]) >= limit):
-        return None
-    return max(due_ms, limits.window_ends_ms) if limits.claims_left(context.now_ms) == 0 else due_ms
+    return claimable_ms(context.queues[queue].limits, due_ms, len(context.jobs.running[queue]), context.now_ms)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobmill.core.values import Claim, Exchanged
-from jobmill.stores.memory.claim import claim, next_due
+from jobmill.stores.memory.claim import claim
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.settle import settle
 
@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 def exchange(context: MemoryContext, settlements: Sequence[Settlement], wish: Claim | None) -> Exchanged:
     """Settle, then claim jobs that this call did not settle."""
     settled = [settle(context, done) for done in settlements]
-    claimed = [] if wish is None else claim(context, wish, {done.lease.id for done in settlements})
-    next_due_ms = None if wish is None else next_due(context, wish)
+    excluded = {done.lease.id for done in settlements}
+    claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, excluded)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from jobmill.core.events import job_event
 from jobmill.core.values import Purged
+from jobmill.stores.common.whole_jobs import expired
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -13,19 +12,10 @@ from jobmill.stores.memory.job_table import StoredJob
 
 def purge(context: MemoryContext, limit: int) -> Purged:
     """Remove jobs that are too old, or not among the last of their queue and state."""
-    found = []
-    # For each queue and state: how many jobs finished later, or are this one.
-    rank: Counter[tuple[str, str]] = Counter()
-    final = [stored for stored in context.jobs.by_id.values() if stored.job.finished_ms is not None]
-    for stored in sorted(final, key=lambda stored: (-(stored.job.finished_ms or 0), -stored.seq)):
-        job, keep = stored.job, stored.keep
-        rank[job.queue, job.state] += 1
-        is_old = keep.age_ms is not None and (job.finished_ms or 0) + keep.age_ms <= context.now_ms
-        if is_old or (keep.last is not None and rank[job.queue, job.state] > keep.last):
-            found.append(stored)
-    for stored in found[:limit]:
-        remove(context, stored)
-    return Purged(min(len(found), limit), more=len(found) > limit)
+    ids = expired(((stored.seq, stored.job, stored.keep) for stored in context.jobs.by_id.values()), context.now_ms)
+    for id in ids[:limit]:
+        remove(context, context.jobs.by_id[id])
+    return Purged(min(len(ids), limit), more=len(ids) > limit)
 
 
 def remove(context: MemoryContext, stored: StoredJob) -> None:

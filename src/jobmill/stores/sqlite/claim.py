@@ -10,7 +10,8 @@ import msgspec
 from jobmill.core.events import Event, bare_job, claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.sqlite.codec import QueueRow, as_json
+from jobmill.stores.common.whole_jobs import claimable_ms
+from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 from jobmill.stores.sqlite.queues import count_claims, known_queues
@@ -62,8 +63,11 @@ def _running(context: SqliteContext, queue: str, after_ms: int) -> int:
 def _find(
     context: SqliteContext, queue: str, rooms: dict[str, int], excluded: set[int], most: int
 ) -> tuple[list[Candidate], int | None]:
-    """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`."""
-    # Names without room are left out: their ended leases would fill the limit and hide other jobs.
+    """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`.
+
+    Names without room are left out: their ended leases would fill the limit and hide other jobs. From each range comes
+    one job more than there is room for, which shows whether the range is empty afterwards.
+    """
     names = as_json([name for name, room in rooms.items() if room > 0])
     ranges, ended = context.row("ranges", (queue, names, context.now_ms, most + len(excluded)))
     due = [one for one in _decode_ranges(ranges) if one[1] <= context.now_ms]
@@ -72,7 +76,6 @@ def _find(
     for priority in sorted({one[0] for one in due} | {one[0] for one in lost}):
         candidates = [one for one in lost if one[0] == priority]
         for name in [one[2] for one in due if one[0] == priority and rooms[one[2]] > 0]:
-            # One more than there is room for shows whether the range is empty afterwards.
             limit = min(rooms[name], most - len(found)) + len(excluded) + 1
             dues, seqs = context.row("due_jobs", (queue, name, priority, context.now_ms, limit))
             rows = zip(_decode_ints(dues), _decode_ints(seqs), strict=True)
@@ -134,15 +137,10 @@ def _next_due(context: SqliteContext, wish: Claim) -> int | None:
 
 
 def _queue_due(context: SqliteContext, queue: str, names: str) -> int | None:
-    limits = known_queues(context).get(queue, _NO_ROW).limits
-    if limits.settings.paused:
-        return None
     ranges = _decode_ranges(context.row("ranges", (queue, names, 0, 0))[0])
     due_ms = min((one[1] for one in ranges), default=None)
-    limit = limits.settings.running_limit
-    if due_ms is None or (limit is not None and _running(context, queue, -1) >= limit):
-        return None
-    return max(due_ms, limits.window_ends_ms) if limits.claims_left(context.now_ms) == 0 else due_ms
-
-
-_NO_ROW = QueueRow()
+    row = known_queues(context).get(queue)
+    if row is None:
+        return due_ms
+    running = 0 if row.settings.running_limit is None else _running(context, queue, -1)
+    return claimable_ms(row.limits, due_ms, running, context.now_ms)

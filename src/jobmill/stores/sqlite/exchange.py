@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def exchange(context: SqliteContext, settlements: Sequence[Settlement], wish: Claim | None) -> tuple[Exchanged, int]:
-    """The answer; and how often the bell will have rung for what it saw, its own changes included."""
+    """The answer; and how often the bell will have rung for what it saw, its own changes included.
+
+    Jobs that this call made wait again are not claimed. A lost settlement excludes nothing: its job may have been
+    removed, and its seq given to another job.
+    """
     settled = settle(context, settlements) if settlements else []
-    # Jobs that this call made wait again are not claimed. A lost settlement excludes nothing: its job may have been
-    # removed, and its seq given to another job.
     answers = zip(settlements, settled, strict=True)
     back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
     claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, back)

@@ -23,19 +23,20 @@ _FEW = 2
 def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases still stand; an answer for each settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
-    standing = settlements
     if context.careful:
-        standing, answers = _check(context, settlements)
-    if _write(context, standing) != len(standing):
+        settlements, answers = _standing(context, settlements)
+    if _write(context, settlements) != len(settlements):
         raise NeedsCare
     if queues := feeding(context):
-        publish(context, [event for done in standing if done.lease.queue in queues for event in _events(done, context)])
+        publish(
+            context, [event for done in settlements if done.lease.queue in queues for event in _events(done, context)]
+        )
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
-    context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in standing)
+    context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
     return answers
 
 
-def _check(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settled]]:
+def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
     """The settlements whose lease stands, of several for one lease only the first; and all answers."""
     first: dict[str, int] = {}
     for index in sorted(held(context, [done.lease for done in settlements])):

@@ -160,9 +160,9 @@ class SqliteStore:
         return await self._write(report, reports) if reports else []
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
+        """See the port. Without an exchange in between, the next sleep ends at the next ring."""
         file, key = self._opened(), frozenset(queues)
         await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
-        # Without an exchange in between, the next sleep ends at the next ring.
         self._seen[key] = self._bell.count(key)
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:

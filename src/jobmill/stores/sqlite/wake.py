@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from jobmill.stores.common.bell import Bell
 
@@ -76,24 +75,8 @@ class CommitWatcher:
         return version
 
 
-class FileWatch(Protocol):
-    """How the watcher waits for writes to a file."""
-
-    def wait_for_wake_up(self) -> None:
-        """Wait until `wake_up` is called."""
-
-    def wait_for_write(self, seconds: float | None) -> bool:
-        """Wait for a write, a wake-up or the end of the time; whether it was a write."""
-
-    def wake_up(self) -> None:
-        """End the present wait, or the next one."""
-
-    def close(self) -> None:
-        """Close the descriptors."""
-
-
 class InotifyWatch:
-    """The kernel reports writes: Linux."""
+    """How the watcher waits for writes to a file where the kernel reports them: Linux."""
 
     def __init__(self, inotify: int) -> None:
         self._inotify = inotify
@@ -104,19 +87,19 @@ class InotifyWatch:
         self._both.register(inotify, select.POLLIN)
 
     def wait_for_wake_up(self) -> None:
-        """Writes in the meantime are reported afterwards."""
+        """Wait until `wake_up` is called. Writes in the meantime are reported afterwards."""
         self._wake_ups.poll()
         _drain(self._read_end)
 
     def wait_for_write(self, seconds: float | None) -> bool:
-        """Until a write, a wake-up or the end of the time."""
+        """Wait for a write, a wake-up or the end of the time; whether it was a write."""
         ready = [descriptor for descriptor, _ in self._both.poll(None if seconds is None else seconds * 1000)]
         for descriptor in ready:
             _drain(descriptor)
         return self._inotify in ready
 
     def wake_up(self) -> None:
-        """Through a pipe, which can be polled together with inotify."""
+        """End the present wait, or the next one, through a pipe, which can be polled together with inotify."""
         with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups that nobody has read so far
             os.write(self._write_end, b".")
 
@@ -127,31 +110,28 @@ class InotifyWatch:
 
 
 class PollingWatch:
-    """Returns every 5 ms: for systems whose kernel does not report writes."""
+    """The same where the kernel does not report writes: each wait for a write ends after 5 ms."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
 
     def wait_for_wake_up(self) -> None:
-        """Without a limit."""
         self._woken.wait()
         self._woken.clear()
 
     def wait_for_write(self, seconds: float | None) -> bool:
-        """A pause before the next query."""
         if self._woken.wait(POLL_SECONDS):
             self._woken.clear()
         return False
 
     def wake_up(self) -> None:
-        """End the pause."""
         self._woken.set()
 
     def close(self) -> None:
         """There are no descriptors."""
 
 
-def watch(file: str) -> FileWatch:
+def watch(file: str) -> InotifyWatch | PollingWatch:
     """The best watch for writes to a file that this system has."""
     if not sys.platform.startswith("linux"):
         return PollingWatch()

@@ -40,17 +40,18 @@ _open: ContextVar[tuple[_Open, ...]] = ContextVar("jobmill_sqlite_within", defau
 
 def refuse_deadlock(path: Path) -> None:
     """Raise StoreBusy for a write that would wait for a lock which its own caller holds."""
-    if _open.get() and any(one.path == path for one in _still_open()):
+    if _open.get():
+        _refuse_own_lock(path)
+
+
+def _refuse_own_lock(path: Path) -> None:
+    still = tuple(one for one in _open.get() if one.is_open())
+    _open.set(still)
+    if any(one.path == path for one in still):
         raise StoreBusy(
             "this call would wait for the lock of a transaction in which you have enqueued and which is still open: "
             "commit or roll it back first, or pass its connection here as well"
         )
-
-
-def _still_open() -> tuple[_Open, ...]:
-    still = tuple(one for one in _open.get() if one.is_open())
-    _open.set(still)
-    return still
 
 
 def enqueue_within(

@@ -44,13 +44,15 @@ class Writer:
         self._checked = time.monotonic()
 
     def run(self, batch: Sequence[Work]) -> Sequence[Answer]:
-        """Run all in one transaction. If one of them raises, run each in its own, so that it fails alone."""
+        """Run all in one transaction. If one of them raises, run each in its own, so that it fails alone.
+
+        A lost lease is rare, so running again to check each row first need not be fast.
+        """
         try:
             self._check_file()
             try:
                 return self._transaction(batch, careful=False)
             except NeedsCare:
-                # A lost lease, or the like. Rare, so checking each row first need not be fast.
                 return self._transaction(batch, careful=True)
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
@@ -66,10 +68,10 @@ class Writer:
             self._bell.ring()
 
     def _transaction(self, batch: Sequence[Work], *, careful: bool) -> Sequence[Answer]:
+        """The instant is taken under the lock: all that was committed before was written at an earlier instant."""
         begin(self._connection)
         try:
             self.notice_commits()
-            # The instant is taken under the lock: all that was committed before was written at an earlier instant.
             context = SqliteContext(self._cursor, self._clock(), self._queue_rows, self._bell.count(()), careful)
             answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
