@@ -35,6 +35,7 @@ async def test_every_kind_of_job(scene: Scene) -> None:
     assert len(runs(scene)) == len(enqueued)
 
 
+@pytest.mark.alone
 async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
     await scene.node.ask("work", queue=QUEUE)
     enqueued = await scene.jobs.enqueue("send", {}, queue=QUEUE, delay=0.7)

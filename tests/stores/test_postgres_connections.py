@@ -149,7 +149,7 @@ async def test_a_transaction_whose_client_vanished_holds_nothing_for_long(
     await proxied.configure(QUEUE, QueueChange(feed=True))
     first, second = await put(proxied, new(), new())
     assert await claim_ids(proxied, 1) == [first]
-    monkeypatch.setattr(connector, "BEGIN", connector.BEGIN.replace("10000", "1500"))
+    monkeypatch.setattr(connector, "BEGIN", connector.BEGIN.replace("10000", "2000"))
 
     def stall(statement: bytes) -> bool:
         if b"exchange" in statement:
@@ -163,7 +163,7 @@ async def test_a_transaction_whose_client_vanished_holds_nothing_for_long(
     async def found() -> bool:
         return await claim_ids(direct) == [second]
 
-    await until(found, 5)
+    await until(found, 10)
 
 
 @pytest.mark.parametrize("verb", ["open", "enqueue", "wait_for_work"])

@@ -105,7 +105,7 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
         fences.append(context.fence)
         await go.wait()
 
-    async with Worker(jobs, concurrency=2, lease="300ms"):
+    async with Worker(jobs, concurrency=2, lease="1s"):
         enqueued = await long.enqueue()
         await until(lambda: fences)
         async with locked(migrated_url, "history") as rude:
@@ -118,9 +118,9 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
             before = (await lease_ends(rude))[enqueued.id]
 
             async def extended_often() -> bool:
-                return (await lease_ends(rude))[enqueued.id] > before + 3 * 300
+                return (await lease_ends(rude))[enqueued.id] > before + 3 * 1_000
 
-            await until(extended_often)
+            await until(extended_often, 20)
         await asyncio.gather(*looks)
         go.set()
         await enqueued.result(timeout=10)

@@ -203,9 +203,10 @@ async def test_who_waits_too_long_is_told_so(
     store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
-    monkeypatch.setattr(pool, "CALL_SECONDS", 0.2)
-    with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
-        await enqueue_one(store, new("second", key="k"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "CALL_SECONDS", 0.2)
+        with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
+            await enqueue_one(store, new("second", key="k"))
     await put_one(store, new("other"))
     await connection.execute("ROLLBACK")
     assert await enqueue_one(store, new("second", key="k")) == Receipt("second", "created")

@@ -215,8 +215,8 @@ async def test_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usa
         await (await blocks.enqueue()).result(timeout=10)
     # All handlers returned; only the last of them counts.
     assert len(runs) >= 2
-    assert outcomes(used) == ["lost"] * (len(runs) - 1) + ["succeeded"]
-    assert used[0].duration_ms >= 400
+    assert sorted(outcomes(used)) == ["lost"] * (len(runs) - 1) + ["succeeded"]
+    assert next(one.outcome for one in used if one.duration_ms >= 400) == "lost"
 
 
 def test_the_docs_list_the_words() -> None:
