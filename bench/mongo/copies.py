@@ -7,8 +7,8 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from jobmill.stores.mongo.indexes import models
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.schema import models
+from jobmill.stores.mongo.url import Place
 
 
 def multiply(url: str, total: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

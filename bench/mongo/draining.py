@@ -9,7 +9,7 @@ from typing import Any
 from pymongo import AsyncMongoClient, MongoClient
 
 from bench.draining import Draining
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 
 #: By the index that finds it, what a job matches that waits or runs: of ours, and of Monque's.
 OURS: Mapping[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from bench.mongo.copies import multiply_finished
 from bench.mongo.draining import looking
 from bench.mongo.metered import record_metered
 from bench.peers.peer import Peer
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from bench.stopwatch import metering
 from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged
-from jobmill.stores.mongo.link import Connected
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.connection import Connected
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import date
 
 ABOUT = About(

@@ -26,7 +26,7 @@ from bench.recovery import again
 from bench.scale import QUICK
 from bench.servers import Servers
 from bench.watch import Watch
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 

@@ -11,7 +11,7 @@ from bson import MinKey
 
 from jobmill.store import Store
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import object_id
 from jobmill.testing import ManualClock
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 from jobmill.testing.contract import ProcessContract, StoreContract
 from jobmill.testing.contract.support import new
 from tests.contract.mongo_harness import MongoHarness

@@ -13,7 +13,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, QueueChange, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 from jobmill.testing.contract.support import QUEUE, find_all, look, new, put_one
 
 pytestmark = pytest.mark.stores("mongo")

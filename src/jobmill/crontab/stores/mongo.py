@@ -29,7 +29,7 @@ from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.field_paths import Path
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
-from jobmill.stores.mongo.link import BY_ID, is_away
+from jobmill.stores.mongo.connection import BY_ID, is_away
 
 Document: TypeAlias = dict[str, Any]
 

@@ -9,9 +9,9 @@ from bson import ObjectId
 from msgspec import Struct
 
 from jobmill.core.values import Claim
-from jobmill.stores.mongo import documents, indexes
-from jobmill.stores.mongo.base import ended, stale
-from jobmill.stores.mongo.link import Document
+from jobmill.stores.mongo import codec, schema
+from jobmill.stores.mongo.context import ended, stale
+from jobmill.stores.mongo.connection import Document
 from jobmill.stores.mongo.values import date, ms_of
 from jobmill.stores.mongo.waiting import PLACE, WRITABLE, Searched, Waiting, at_once
 
@@ -94,7 +94,7 @@ class Search(Waiting):
             elif left is None and document["status"] == "pending":
                 left = document
         for document in taken:
-            self._order.setdefault(documents.id_of(document), len(self._order))
+            self._order.setdefault(codec.id_of(document), len(self._order))
         return Found(
             waiting=[one for one in taken if one["status"] == "pending"],
             lost=[one for one in taken if one["status"] == "processing"],
@@ -108,7 +108,7 @@ class Search(Waiting):
 
     def _is_another(self, document: Document) -> bool:
         """Whether a job is for nobody now: this call settled it or has it, another is taking it, or it is refused."""
-        key, id = document["_id"], documents.id_of(document)
+        key, id = document["_id"], codec.id_of(document)
         is_left_alone = key in self._store._in_hand or key in self._store._refused
         return is_left_alone or id in self._not_these or id in self._handed
 
@@ -156,7 +156,7 @@ class Search(Waiting):
     async def _held_by_nobody(self, query: Document, limit: int) -> list[Document]:
         jobs = self._store._here.jobs
         return await self._store._hinted(
-            indexes.LEASE, lambda hint: jobs.find(query, PLACE, **at_once(limit), **hint).to_list()
+            schema.LEASE, lambda hint: jobs.find(query, PLACE, **at_once(limit), **hint).to_list()
         )
 
     async def _running(self) -> int:
@@ -164,9 +164,9 @@ class Search(Waiting):
         store, jobs = self._store, self._store._here.jobs
         mine = {"jobmill.queue": store._queue_is(self._queue)}
         all_of_them: Document = {**mine, "status": "processing"}
-        running = await store._hinted(indexes.LEASE, lambda hint: jobs.count_documents(all_of_them, **hint))
+        running = await store._hinted(schema.LEASE, lambda hint: jobs.count_documents(all_of_them, **hint))
         nobodys: Document = {**ended(self._now_ms), **mine}
-        lost = await store._hinted(indexes.LEASE, lambda hint: jobs.count_documents(nobodys, **hint))
+        lost = await store._hinted(schema.LEASE, lambda hint: jobs.count_documents(nobodys, **hint))
         return running - lost
 
     async def _next_due(self, *, later: bool = False) -> int | None:
@@ -178,7 +178,7 @@ class Search(Waiting):
         bound = {"$gt": date(self._now_ms) if later else _FIRST}
         query, shown = {**self._waits(self._names), "nextRunAt": bound}, {"_id": 0, "nextRunAt": 1}
         first = await store._hinted(
-            indexes.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
+            schema.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
         )
         dues = (self._look_again_ms, *(ms_of(one["nextRunAt"]) for one in first))
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
@@ -186,7 +186,7 @@ class Search(Waiting):
 
 def _is_fresh(document: Document) -> bool:
     """Whether a job that waits was never claimed and comes only once, so that what is known of it stays so."""
-    ours, errors = documents.ours_of(document), document.get("failCount")
+    ours, errors = codec.ours_of(document), document.get("failCount")
     is_new = isinstance(errors, int | float) and not isinstance(errors, bool) and errors == 0 and "claims" not in ours
     comes_again = document.get("repeatInterval") or "rule" in ours
     return document["status"] == "pending" and is_new and not comes_again and "leaseExpiresAt" not in document

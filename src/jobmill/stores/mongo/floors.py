@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeGuard
 from bson import ObjectId
 from msgspec import Struct
 
-from jobmill.stores.mongo.link import Document
+from jobmill.stores.mongo.connection import Document
 from jobmill.stores.mongo.values import date, ms_of
 
 #: A process that has claimed fewer jobs while such entries last has left next to nothing behind.

@@ -14,8 +14,8 @@ from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.values import QueueChange, QueueSettings
-from jobmill.stores.mongo.feeds import UNKNOWN, Feeds, Known, known_of
-from jobmill.stores.mongo.link import Document, told_apart
+from jobmill.stores.mongo.feed import UNKNOWN, Feeds, Known, known_of
+from jobmill.stores.mongo.connection import Document, told_apart
 
 #: Nobody holds the lock for longer: by the server's clock, which what is written under it asks as well.
 LOCK_MS = 5_000

@@ -8,8 +8,8 @@ import pymongo
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.mongo import indexes
-from jobmill.stores.mongo.link import told_apart
+from jobmill.stores.mongo import schema
+from jobmill.stores.mongo.connection import told_apart
 from jobmill.stores.mongo.values import new_object_id
 from jobmill.stores.mongo.within import Within
 
@@ -54,7 +54,7 @@ class MongoStore(Within):
         with told_apart(self._place):
             await self._check_version()
             there = set(await self._index_names())
-            missing = [one for one in indexes.models(self._place.indexes) if one.document["name"] not in there]
+            missing = [one for one in schema.models(self._place.indexes) if one.document["name"] not in there]
             if missing:
                 try:
                     with pymongo.timeout(None):  # of many documents that takes as long as it takes
@@ -81,7 +81,7 @@ class MongoStore(Within):
 
     async def _check_indexes(self) -> None:
         self._hints = set(await self._index_names())
-        missing = [name for name in indexes.NEEDED if name not in self._hints]
+        missing = [name for name in schema.NEEDED if name not in self._hints]
         if missing and self._place.indexes != "none":
             raise SchemaTooOld(
                 f"{self.place} has no index {' and no '.join(missing)}, without which nothing is unique; "

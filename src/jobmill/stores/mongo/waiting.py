@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from bson import ObjectId
 
 from jobmill.core.values import NewJob
-from jobmill.stores.mongo import indexes
-from jobmill.stores.mongo.feeds import Known, known_of
+from jobmill.stores.mongo import schema
+from jobmill.stores.mongo.feed import Known, known_of
 from jobmill.stores.mongo.floors import Floor, Floors
-from jobmill.stores.mongo.link import QUEUES, Document
-from jobmill.stores.mongo.settling import Settles
+from jobmill.stores.mongo.connection import QUEUES, Document
+from jobmill.stores.mongo.settle import Settles
 from jobmill.stores.mongo.values import date
 
 log = logging.getLogger("jobmill")
@@ -200,7 +200,7 @@ class Waiting:
         if not floors or (is_busy and all(at < floor.new_at for floor in floors.values())):
             return []
         news = self._due([([name], floor.news(now_ms)) for name, floor in floors.items()])
-        found = await self._waiting_of(news, limit, indexes.DUE)
+        found = await self._waiting_of(news, limit, schema.DUE)
         is_cut = len(found) == limit
         self._is_cut |= is_cut
         for name, floor in floors.items():
@@ -210,7 +210,7 @@ class Waiting:
                 floor.found_many_new(_of(name, found), self._held_of(name), now_ms)
         return found
 
-    async def _waiting_of(self, query: Document, limit: int, index: str = indexes.CLAIM) -> list[Document]:
+    async def _waiting_of(self, query: Document, limit: int, index: str = schema.CLAIM) -> list[Document]:
         store, jobs = self._store, self._store._here.jobs
         shown = None if self._is_whole else PLACE
         return await store._hinted(
@@ -233,7 +233,7 @@ class Waiting:
             size = limit + len(self._ask_known) + 1
             return await (await store._here.jobs.aggregate(stages, batchSize=size, **hint)).to_list()
 
-        both = await store._hinted(indexes.CLAIM, ask)
+        both = await store._hinted(schema.CLAIM, ask)
         self.known = {one["_id"]: known_of(one) for one in both if "status" not in one}
         return [one for one in both if "status" in one]
 

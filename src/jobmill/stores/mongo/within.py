@@ -16,11 +16,11 @@ from pymongo.synchronous.client_session import ClientSession
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
-from jobmill.stores.mongo.enqueueing import enqueued, made_of, standing
-from jobmill.stores.mongo.link import EVENTS, Document, told_apart
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.enqueue import enqueued, made_of, standing
+from jobmill.stores.mongo.connection import EVENTS, Document, told_apart
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import CODEC
-from jobmill.stores.mongo.waking import Wakes
+from jobmill.stores.mongo.wake import Wakes
 
 EXPECTED = "a client session of pymongo, in a transaction"
 

@@ -24,7 +24,7 @@ from pymongo.write_concern import WriteConcern
 
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import CODEC
 
 Document: TypeAlias = dict[str, Any]

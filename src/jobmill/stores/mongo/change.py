@@ -14,12 +14,12 @@ from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, 
 from jobmill.core.events import Event, bare_job, claim_events, job_event
 from jobmill.core.job import KEEP_FAILED, Job
 from jobmill.core.values import Filter
-from jobmill.stores.mongo import documents
-from jobmill.stores.mongo.claiming import leased
-from jobmill.stores.mongo.documents import CLEAN, STATUS, keep_fields, slot_fields
-from jobmill.stores.mongo.link import BY_ID, DUPLICATE_KEY, Document, told_apart
-from jobmill.stores.mongo.looking import Looks
-from jobmill.stores.mongo.settling import why_not
+from jobmill.stores.mongo import codec
+from jobmill.stores.mongo.claim import leased
+from jobmill.stores.mongo.codec import CLEAN, STATUS, keep_fields, slot_fields
+from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, Document, told_apart
+from jobmill.stores.mongo.read import Looks
+from jobmill.stores.mongo.settle import why_not
 from jobmill.stores.mongo.values import date, new_object_id
 
 _SHOWN = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0}
@@ -34,7 +34,7 @@ class One(Struct, frozen=True):
     @property
     def is_ours(self) -> bool:
         """Whether it is kept by our rules."""
-        return documents.is_ours(self.document)
+        return codec.is_ours(self.document)
 
 
 class Changes(Looks):
@@ -125,9 +125,9 @@ class Changes(Looks):
         owners: dict[tuple[str, Any], str] = {}
         if taken:
             names, keys = (list(dict.fromkeys(each)) for each in zip(*taken, strict=True))
-            live = {"name": {"$in": names}, "uniqueKey": {"$in": keys}, "status": {"$in": documents.LIVE}}
+            live = {"name": {"$in": names}, "uniqueKey": {"$in": keys}, "status": {"$in": codec.LIVE}}
             async for owner in self._here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1}):
-                owners[owner["name"], owner["uniqueKey"]] = documents.id_of(owner)
+                owners[owner["name"], owner["uniqueKey"]] = codec.id_of(owner)
         refused = {}
         for one, why in errors:
             owner_id = owners.get((one.job.name, one.document.get("uniqueKey"))) if str(DUPLICATE_KEY) in why else None

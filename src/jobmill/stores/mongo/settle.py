@@ -16,9 +16,9 @@ from pymongo.errors import BulkWriteError, PyMongoError
 
 from jobmill.core.job import TRACEBACKS_KEPT, Job
 from jobmill.core.values import Lease, Refused, Settled, Settlement
-from jobmill.stores.mongo.documents import CLEAN, FINAL, OURS, STATUS, is_ours, keep_fields
-from jobmill.stores.mongo.enqueueing import Enqueues
-from jobmill.stores.mongo.link import BY_ID, DUPLICATE_KEY, TOO_LARGE, Document, is_away
+from jobmill.stores.mongo.codec import CLEAN, FINAL, OURS, STATUS, is_ours, keep_fields
+from jobmill.stores.mongo.enqueue import Enqueues
+from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, TOO_LARGE, Document, is_away
 from jobmill.stores.mongo.values import LARGEST, claim_id, date, new_object_id
 
 #: How often a bulk whose answer was lost is sent again before the store is said to be away.

@@ -10,10 +10,10 @@ from bson import ObjectId
 from pymongo.errors import OperationFailure
 
 from jobmill.core.job import Job
-from jobmill.stores.mongo import documents
-from jobmill.stores.mongo.documents import OURS
-from jobmill.stores.mongo.link import Connected, Document, Link
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo import codec
+from jobmill.stores.mongo.codec import OURS
+from jobmill.stores.mongo.connection import Connected, Document, Link
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import CODEC, date, ms_of, object_id
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Base:
         return None if queue == self._place.queue else queue
 
     def _job(self, document: Document) -> Job:
-        return documents.job_of(document, self._place.queue)
+        return codec.job_of(document, self._place.queue)
 
     async def _by_ids(self, ids: Sequence[str], projection: Document | None = None) -> dict[str, Document]:
         """The documents of these ids, in no order."""
@@ -77,8 +77,8 @@ class Base:
         found: dict[str, Document] = {}
         for query in _queries(theirs, own):
             async for document in self._here.jobs.find(query, projection):
-                if documents.is_known(document):
-                    found[documents.id_of(document)] = document
+                if codec.is_known(document):
+                    found[codec.id_of(document)] = document
         return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pymongo import IndexModel
 
-from jobmill.stores.mongo.places import Indexes
+from jobmill.stores.mongo.url import Indexes
 
 _LIVE = {"$in": ["pending", "processing"]}
 

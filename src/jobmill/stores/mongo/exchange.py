@@ -10,11 +10,11 @@ from pymongo.errors import PyMongoError
 
 from jobmill.core.events import Event, settlement_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled, Settlement
-from jobmill.stores.mongo.claiming import Turn
-from jobmill.stores.mongo.feeds import UNKNOWN, Known
+from jobmill.stores.mongo.claim import Turn
+from jobmill.stores.mongo.feed import UNKNOWN, Known
 from jobmill.stores.mongo.finding import NOTHING, Found
-from jobmill.stores.mongo.link import is_away, told_apart
-from jobmill.stores.mongo.settling import Also
+from jobmill.stores.mongo.connection import is_away, told_apart
+from jobmill.stores.mongo.settle import Also
 from jobmill.stores.mongo.waiting import Searched
 
 log = logging.getLogger("jobmill")

@@ -10,10 +10,10 @@ from pymongo import UpdateMany, UpdateOne
 from jobmill.core.events import Event, progress_event
 from jobmill.core.job import LOG_LINES_KEPT
 from jobmill.core.values import Lease, LogLine, Report
-from jobmill.stores.mongo.documents import id_of
-from jobmill.stores.mongo.exchanging import Exchanges
-from jobmill.stores.mongo.link import BY_ID, Document, told_apart
-from jobmill.stores.mongo.settling import Held, guard
+from jobmill.stores.mongo.codec import id_of
+from jobmill.stores.mongo.exchange import Exchanges
+from jobmill.stores.mongo.connection import BY_ID, Document, told_apart
+from jobmill.stores.mongo.settle import Held, guard
 from jobmill.stores.mongo.values import claim_id, date, new_object_id
 
 #: A line is cut to so many bytes, so that the last thousand fit into a document.

@@ -6,7 +6,7 @@ import pytest
 
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import Place
 
 pytestmark = pytest.mark.stores("mongo")
 

@@ -23,7 +23,7 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.stores.mongo_reviewing import HOME, Scene, home, profiled
+from tests.stores.mongo_scene import HOME, Scene, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")
 

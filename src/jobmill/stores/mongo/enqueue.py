@@ -14,9 +14,9 @@ from pymongo.errors import BulkWriteError
 from jobmill.core.events import Event, bare_job, job_event
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.mongo import documents
-from jobmill.stores.mongo.documents import LIVE, slot_fields, stored_key
-from jobmill.stores.mongo.link import DUPLICATE_KEY, Collection, Document, told_apart
+from jobmill.stores.mongo import codec
+from jobmill.stores.mongo.codec import LIVE, slot_fields, stored_key
+from jobmill.stores.mongo.connection import DUPLICATE_KEY, Collection, Document, told_apart
 from jobmill.stores.mongo.queues import Queues
 from jobmill.stores.mongo.values import data_of, date, new_object_id, object_id, packed
 
@@ -62,7 +62,7 @@ def made_of(new: NewJob, now_ms: int, home: str) -> Made:
     given = object_id(new.id)
     id = new_object_id() if given is None else given
     own_id = new.id if given is None else None
-    return Made(new, id, packed(documents.new_document(new, id, own_id, now_ms, home)))
+    return Made(new, id, packed(codec.new_document(new, id, own_id, now_ms, home)))
 
 
 class Direct:
@@ -136,7 +136,7 @@ class Enqueues(Queues):
             names, keys = {one.new.name for one in keyed}, {one.key(self._place.queue) for one in keyed}
             live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*keys]}, "status": {"$in": LIVE}}
             found = await jobs.find(live, _NAMED)
-            owners = {(one["name"], one["uniqueKey"]): documents.id_of(one) for one in found}
+            owners = {(one["name"], one["uniqueKey"]): codec.id_of(one) for one in found}
         stood = list(receipts)
         for n, one in enumerate(made):
             if receipts[n] is None and one.new.id in there:
@@ -175,8 +175,8 @@ async def standing(jobs: Collected, made: Made, now_ms: int, home: str) -> Recei
     owner = made.owner(home)
     while owner is not None and (found := await jobs.find(owner, _SEEN)):
         document = found[0]
-        id = documents.id_of(document)
-        old = documents.job_of(document, home)
+        id = codec.id_of(document)
+        old = codec.job_of(document, home)
         if made.new.recurrence is None or old.recurrence is None:
             return Receipt(id, "duplicate")
         if await jobs.update(_as_seen(document), _updated(made.new, document, now_ms)):
@@ -186,17 +186,17 @@ async def standing(jobs: Collected, made: Made, now_ms: int, home: str) -> Recei
 
 def _as_seen(document: Document) -> Document:
     """That nobody has changed a recurrence since it was read, and that it lives."""
-    revision = documents.ours_of(document).get("revision")
+    revision = codec.ours_of(document).get("revision")
     return {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
 
 
 def _updated(new: NewJob, document: Document, now_ms: int) -> Document:
     """What a recurring job takes over from one that has its key."""
-    old = documents.job_of(document, "").recurrence
+    old = codec.job_of(document, "").recurrence
     told: Document = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
     if new.recurrence is None or old is None or (new.keeps_due and new.recurrence.same_rule(old)):
         return {"$set": told}
-    theirs, rule = documents.rule_fields(structs.replace(new.recurrence, revision=0))
+    theirs, rule = codec.rule_fields(structs.replace(new.recurrence, revision=0))
     due_ms = new.due.resolve(now_ms)
     told |= theirs | {"nextRunAt": date(due_ms), "jobmill.revision": old.revision + 1, "jobmill.armed": True}
     _, gone = slot_fields(due_ms, due_ms)

@@ -12,10 +12,10 @@ from jobmill.core.job import Job
 from jobmill.core.recurrence import next_slot
 from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
-from jobmill.stores.mongo import documents, indexes
-from jobmill.stores.mongo.changing import Changes
-from jobmill.stores.mongo.documents import CLEAN, FINAL, STATE, slot_fields
-from jobmill.stores.mongo.link import Document, told_apart
+from jobmill.stores.mongo import codec, schema
+from jobmill.stores.mongo.change import Changes
+from jobmill.stores.mongo.codec import CLEAN, FINAL, STATE, slot_fields
+from jobmill.stores.mongo.connection import Document, told_apart
 from jobmill.stores.mongo.values import date
 
 _ENDED = ("completed", "failed")
@@ -47,23 +47,23 @@ class Purges(Changes):
             return
         mine = {"jobmill.queue": None, "name": {"$in": list(self._names)}}
         no_dates = {**mine, "status": "pending", "nextRunAt": {"$type": _NO_DATES}}
-        for document in await self._found(no_dates, _ODD, indexes.DUE, 100):
+        for document in await self._found(no_dates, _ODD, schema.DUE, 100):
             self._report_once(document, f"its nextRunAt is no date but {document.get('nextRunAt')!r}")
-        if indexes.NAME_STATUS in self._hints:  # without it all documents would be read; then only the stream tells
+        if schema.NAME_STATUS in self._hints:  # without it all documents would be read; then only the stream tells
             unknown = {**mine, "status": {"$nin": list(STATE)}}
-            for document in await self._found(unknown, _ODD, indexes.NAME_STATUS, 100):
+            for document in await self._found(unknown, _ODD, schema.NAME_STATUS, 100):
                 self._report_once(document, _no_such_status(document))
 
     def _report_new(self, document: Document) -> None:
         """The same of a job that another program just wrote."""
-        if not documents.is_known(document):
+        if not codec.is_known(document):
             self._report_once(document, _no_such_status(document))
 
     async def _too_old(self, limit: int, now_ms: int) -> dict[ObjectId, Document]:
         # What a Monque ran again after that time is its own to remove.
         old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
         query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
-        found = await self._found(query, _SHOWN, indexes.PURGE, limit)
+        found = await self._found(query, _SHOWN, schema.PURGE, limit)
         return {document["_id"]: document for document in found}
 
     async def _found(self, query: Document, shown: Document, hint: str, limit: int) -> list[Document]:
@@ -84,7 +84,7 @@ class Purges(Changes):
             return await (await jobs.aggregate([{"$match": kept}, {"$group": group}], **hint)).to_list()
 
         past: dict[ObjectId, Document] = {}
-        for one in await self._hinted(indexes.LAST, counted):
+        for one in await self._hinted(schema.LAST, counted):
             if one["count"] <= one["least"] or len(past) >= limit:
                 continue
             mine = {**kept, "jobmill.queue": one["_id"].get("queue"), "status": one["_id"]["status"]}
@@ -112,8 +112,8 @@ class Purges(Changes):
     async def _rearm(self, limit: int, now_ms: int) -> None:
         """A recurring job of ours that a Monque ended, because it cannot hold its rule or gave it up, goes on."""
         query = {"jobmill.armed": True, "status": {"$in": _ENDED}}
-        for document in await self._found(query, _SHOWN, indexes.ARMED, limit):
-            update = _next_run(document, documents.job_of(document, self._place.queue), now_ms)
+        for document in await self._found(query, _SHOWN, schema.ARMED, limit):
+            update = _next_run(document, codec.job_of(document, self._place.queue), now_ms)
             as_seen = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
             try:
                 await self._here.jobs.update_one({**as_seen, "jobmill.armed": True}, update)

@@ -25,7 +25,7 @@ from jobmill.testing.contract.support import (
 )
 from tests.helpers import until
 from tests.servers.mongo import MongoReplicaSet
-from tests.stores.mongo_reviewing import (
+from tests.stores.mongo_scene import (
     HOME,
     LOCK_TIMEOUT_S,
     NOT_REPLICATED,

@@ -20,9 +20,9 @@ from pymongo.errors import OperationFailure
 from jobmill.core.values import Claim, NewJob
 from jobmill.errors import StoreError
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.mongo.documents import queue_of
-from jobmill.stores.mongo.link import QUEUES, STANDALONE, Document, told_apart
-from jobmill.stores.mongo.purging import Purges
+from jobmill.stores.mongo.codec import queue_of
+from jobmill.stores.mongo.connection import QUEUES, STANDALONE, Document, told_apart
+from jobmill.stores.mongo.purge import Purges
 from jobmill.stores.mongo.values import ms_of
 
 log = logging.getLogger("jobmill")

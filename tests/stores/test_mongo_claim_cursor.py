@@ -21,7 +21,7 @@ from tests.contract.mongo_harness import MongoHarness
 from tests.helpers import until
 from tests.making import InTurn, emptied_mongo
 from tests.servers.mongo import MongoReplicaSet
-from tests.stores.mongo_reviewing import HOME, Document, Scene, foreign, home
+from tests.stores.mongo_scene import HOME, Document, Scene, foreign, home
 
 pytestmark = pytest.mark.stores("mongo")
 

@@ -11,8 +11,8 @@ import pymongo
 import pytest
 
 from jobmill.core.changes import Cancel, Requeue
-from jobmill.stores.mongo import MongoStore, waking
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo import MongoStore, wake
+from jobmill.stores.mongo.url import Place
 from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.support import claim, new, put_one
 from tests.helpers import until
@@ -155,7 +155,7 @@ async def test_a_stream_is_closed_where_nobody_sleeps_and_opened_again(
         return await streams(scene.client) == 0
 
     await until(is_open, PATIENCE_S)
-    monkeypatch.setattr(waking, "UNUSED_S", 0.0)
+    monkeypatch.setattr(wake, "UNUSED_S", 0.0)
     sleep.cancel()
     await until(is_closed, PATIENCE_S)
     await scene.insert()

@@ -12,8 +12,8 @@ from pymongo import ReturnDocument
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event
 from jobmill.core.values import QueueSettings, RateLimit
-from jobmill.stores.mongo.base import Base
-from jobmill.stores.mongo.link import Document, told_apart
+from jobmill.stores.mongo.context import Base
+from jobmill.stores.mongo.connection import Document, told_apart
 from jobmill.stores.mongo.values import payload_of
 
 #: Who tells takes numbers first and writes then: a number that is not there after so long will not come.

@@ -12,9 +12,9 @@ from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name, stats
 from jobmill.core.values import Count, Filter, Page, Stats
 from jobmill.errors import InvalidValue
-from jobmill.stores.mongo.documents import FINAL, STATE, STATUS
-from jobmill.stores.mongo.link import Document, told_apart
-from jobmill.stores.mongo.reporting import Reports
+from jobmill.stores.mongo.codec import FINAL, STATE, STATUS
+from jobmill.stores.mongo.connection import Document, told_apart
+from jobmill.stores.mongo.report import Reports
 from jobmill.stores.mongo.values import date
 
 #: How many of the last runs of a queue and name tell how long runs take.

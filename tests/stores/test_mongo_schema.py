@@ -11,7 +11,7 @@ from pymongo import IndexModel
 from jobmill.core.values import NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.indexes import models
+from jobmill.stores.mongo.schema import models
 from jobmill.stores.mongo.values import date
 from jobmill.stores.mongo.waiting import ORDER
 from jobmill.testing.contract.support import claim, new, put

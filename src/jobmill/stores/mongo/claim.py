@@ -17,14 +17,14 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from jobmill.core.events import Event, claim_events
 from jobmill.core.values import Broken, Claimed, Lease
-from jobmill.stores.mongo import documents
-from jobmill.stores.mongo.base import ended, stale
-from jobmill.stores.mongo.documents import OURS, Unreadable
-from jobmill.stores.mongo.feeds import Known
+from jobmill.stores.mongo import codec
+from jobmill.stores.mongo.context import ended, stale
+from jobmill.stores.mongo.codec import OURS, Unreadable
+from jobmill.stores.mongo.feed import Known
 from jobmill.stores.mongo.finding import Found, Search
-from jobmill.stores.mongo.link import BY_ID, Document, is_away
+from jobmill.stores.mongo.connection import BY_ID, Document, is_away
 from jobmill.stores.mongo.queues import Locked
-from jobmill.stores.mongo.settling import Also, locator_of
+from jobmill.stores.mongo.settle import Also, locator_of
 from jobmill.stores.mongo.values import claim_id, date
 
 #: How often a claim looks again when others were quicker.
@@ -239,7 +239,7 @@ class Turn(Search):
         until_ms = self._now_ms + self._claim.lease_ms
         why = ""
         try:
-            job = documents.job_of(document, store._place.queue, strict=True)
+            job = codec.job_of(document, store._place.queue, strict=True)
         except Unreadable as error:
             why = str(error)
             job = store._job(document)
@@ -257,7 +257,7 @@ def _ids(some: Sequence[Document]) -> list[ObjectId]:
 
 def _claimed(document: Document, told: Document) -> Document:
     """A document as the first claim has left it."""
-    ours: Document = {**documents.ours_of(document), "claims": 1}
+    ours: Document = {**codec.ours_of(document), "claims": 1}
     for field, value in told.items():
         where, _, name = field.rpartition(".")
         (ours if where else document)[name] = value
