@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from bson import ObjectId
+from jobmill.stores.mongo.floors import Floor, Floors, Front
 
 from jobmill.core.values import Claim, Claimed, NewJob, after
 from jobmill.stores.mongo import MongoStore, floors
-from jobmill.stores.mongo.floors import Floor, Floors, Front
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.codec import date
 from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
@@ -189,7 +189,7 @@ async def test_what_others_enqueue_is_claimed_in_order(
             document = foreign(now_ms, _id=id, name=chance.choice(names), priority=priority)
             if priority is None:
                 del document["priority"]
-            await store._here.jobs.insert_one(document)
+            await store.context.here.jobs.insert_one(document)
             waiting.append((float("inf") if priority is None else -priority, now_ms, id))
         waiting.sort()
         n = chance.choice((1, 2, 3, 5))
@@ -234,7 +234,7 @@ async def test_a_priority_of_a_type_that_is_none_is_found_by_a_look_at_everythin
     busy: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(floors, "ALL_EVERY_S", 0.1)
-    await busy.store._here.jobs.insert_many(
+    await busy.store.context.here.jobs.insert_many(
         [foreign(busy.harness.clock(), priority=odd) for odd in ("high", True, float("nan"), 0)]
     )
     found: list[str] = []
@@ -253,7 +253,7 @@ async def test_what_was_in_hand_and_not_taken_after_all_is_found_again_at_once(
     store = mongo(harness)
     assert await claim_ids(store, 1, queues=HOME) == []
     await store.enqueue([home(f"job-{n}") for n in range(4)])
-    documents = await store._here.jobs.find().sort("_id", 1).to_list()
+    documents = await store.context.here.jobs.find().sort("_id", 1).to_list()
     await harness.advance(10)
     with store._taking(documents[:2]):
         assert await claim_ids(store, 1, queues=HOME) == ["job-2"]
@@ -265,7 +265,7 @@ async def test_what_was_in_hand_and_not_taken_after_all_is_found_again_at_once(
 
 async def skipped(store: MongoStore) -> int:
     """Over how many entries that are gone the server has walked."""
-    told = await store._here.database.command("serverStatus", wiredTiger=1)
+    told = await store.context.here.database.command("serverStatus", wiredTiger=1)
     return int(told["wiredTiger"]["cursor"]["Total number of entries skipped by cursor next calls"])
 
 

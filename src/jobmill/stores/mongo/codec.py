@@ -1,4 +1,4 @@
-"""Jobs as documents: Monque's fields as Monque has them, and all that it does not know in one sub-document, `jobmill`.
+"""Jobs as documents: Monque's fields as Monque has them, and all other fields in one sub-document, `jobmill`.
 
     _id, name, data, status, nextRunAt, failCount, priority, createdAt, updatedAt       always
     uniqueKey, repeatInterval, timezone                                                where given
@@ -6,35 +6,60 @@
     lockedAt, claimedBy, claimId, lastHeartbeat                                        while processing
     heartbeatInterval                                                                  from the first claim on
 
-    jobmill.v            1: the job is one of ours, kept and removed by our rules
-           .id           the caller's own id, where the job has one; other jobs are known by their _id
+    jobmill.v            1: Jobmill enqueued the job, and its rules of retention apply
+           .id           the id that the caller chose; other jobs are known by their _id
            .queue        absent in the queue that Monque's documents are in (the option `queue`)
-           .key          the unique key, where uniqueKey says the queue as well
+           .key          the unique key, where uniqueKey also contains the queue
            .tenant .options .progress .result (JSON) .tracebacks
            .claims .crashes .worker .startedAt .leaseUntil
-           .rule         what Monque's repeatInterval cannot say: an interval, six fields, an end; .revision .armed
-           .slot         of a run that is not at its slot, and .slotDue, the nextRunAt that this was said with
+           .rule         what Monque's repeatInterval cannot express: an interval, six fields, an end; .revision .armed
+           .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
            .purgeAt .keepLast   of a final job
-           .mark         of the last call that changed the job, by which that call knows what it did
+           .mark         of the last call that changed the job: that call finds by it which jobs it changed
 
-Priorities run the other way: our 0, 1, 2 are Monque's 0, -1, -2.
+The order of priorities is reversed: our 0, 1, 2 are Monque's 0, -1, -2.
 """
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Callable
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import UUID
 
+import bson
 import msgspec
-from bson import ObjectId
+from bson import Binary, DBRef, Decimal128, Int64, ObjectId
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidDocument
+from bson.raw_bson import RawBSONDocument
 from msgspec import Raw
 
+from jobmill.core.durations import to_datetime
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
+from jobmill.core.payload import LEAST_INT
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob
-from jobmill.stores.mongo.values import data_of, date, ms_of, payload_of
+from jobmill.errors import InvalidValue
+from jobmill.stores.common.unreadable import UnreadableJob
+
+Document: TypeAlias = dict[str, Any]
+
+#: Milliseconds in and out, of any year; text that is not valid UTF-8 can be read too.
+CODEC: CodecOptions[Document] = CodecOptions(
+    document_class=dict,
+    datetime_conversion=DatetimeConversion.DATETIME_MS,
+    unicode_decode_error_handler="replace",
+)
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+#: The largest document that a server accepts, minus what claims and settlements add.
+MAX_BYTES = 16 * 1024 * 1024 - 16 * 1024
+_MAX_INT = 2**63 - 1
+_YEAR_10000 = 253_402_300_800_000
 
 STATUS: dict[State, str] = {
     "waiting": "pending",
@@ -46,49 +71,104 @@ STATUS: dict[State, str] = {
 STATE: dict[str, State] = {status: state for state, status in STATUS.items()}
 LIVE = ("pending", "processing")
 FINAL = ("completed", "failed", "cancelled")
-
-#: Who claims for us, by the beginning of claimedBy.
+#: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
+#: Leaves out the large fields.
+WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0}
 
-#: What must not stay on a job that is not processing.
-CLEAN = {
-    "lockedAt": "",
-    "claimedBy": "",
-    "claimId": "",
-    "leaseExpiresAt": "",
-    "lastHeartbeat": "",
-    "jobmill.leaseUntil": "",
-}
+#: Fields of a claim, which only a job that is processing may have.
+NO_CLAIM: Document = dict.fromkeys(
+    ("lockedAt", "claimedBy", "claimId", "leaseExpiresAt", "lastHeartbeat", "jobmill.leaseUntil")
+)
 
-# A unique key counts within its queue, of which Monque's index knows nothing. No key has a control character in it.
+# A unique key counts within its queue, which Monque's index does not know. No key contains a control character.
 _BETWEEN = "\x1f"
-
-_NAMES = {
+_WORDS_OF_CRON = {
     *("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
     *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
 }
 _NICKNAMES = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-_FIELDS = re.compile(r"[0-9a-z*,/-]+(?: [0-9a-z*,/-]+){4}", re.IGNORECASE)
+_FIVE_FIELDS = re.compile(r"[0-9a-z*,/-]+(?: [0-9a-z*,/-]+){4}", re.IGNORECASE)
 _WORDS = re.compile(r"[a-z]+", re.IGNORECASE)
-# From a number on in steps: not every cron means the same by it.
+# Steps that begin at a number: cron programs differ on their meaning.
 _OPEN_STEP = re.compile(r"(?:^|[ ,])[0-9]+/")
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+
+def date(ms: int) -> DatetimeMS:
+    """An instant as a document has it."""
+    return DatetimeMS(ms)
+
+
+def ms_of(value: Any) -> int | None:
+    """The instant in a field; None where the field holds something else."""
+    return int(value) if isinstance(value, DatetimeMS) else None
+
+
+def packed(document: Document) -> RawBSONDocument:
+    """A document as BSON; InvalidValue where MongoDB cannot hold it."""
+    try:
+        raw = bson.encode(document, codec_options=CODEC)
+    except OverflowError:
+        expected = f"integers from {LEAST_INT} to {_MAX_INT} on MongoDB"
+        raise InvalidValue("payload", expected, document["data"], "pass larger ones as text") from None
+    except (InvalidDocument, ValueError) as error:
+        raise InvalidValue("payload", "what BSON can hold: no NUL in keys", document["data"], str(error)) from None
+    if len(raw) > MAX_BYTES:
+        advice = "store the data elsewhere and pass a reference to it"
+        raise InvalidValue("payload", f"a job of at most {MAX_BYTES} bytes of BSON on MongoDB", len(raw), advice)
+    return RawBSONDocument(raw, codec_options=_RAW)
+
+
+def _plain(value: Any) -> Any:
+    """A BSON value that JSON has no type for, as Node's JSON.stringify writes it."""
+    match value:
+        case Int64():
+            return int(value)
+        case DatetimeMS():
+            ms = int(value)
+            return to_datetime(ms).isoformat().replace("+00:00", "Z") if 0 <= ms < _YEAR_10000 else ms
+        case ObjectId() | Decimal128() | UUID():
+            return str(value)
+        case DBRef():
+            return value.as_doc()
+        case Binary() if value.subtype == 4:
+            return str(value.as_uuid())
+        case bytes():
+            return base64.b64encode(value).decode()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+#: A payload as other programs find it in a document: plain values, not text.
+data_of = msgspec.json.decode
+#: JSON of what a document holds; TypeError for what JSON cannot express (a regex, code).
+payload_of = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, home: str) -> dict[str, Any]:
-    """A job that waits. `home` is the queue that goes without saying."""
-    ours: dict[str, Any] = {"v": 1}
-    if own_id is not None:
-        ours["id"] = own_id
-    if new.queue != home:
-        ours["queue"] = new.queue
-    if new.tenant is not None:
-        ours["tenant"] = new.tenant
-    if new.options != NO_OPTIONS:
-        ours["options"] = msgspec.to_builtins(new.options)
-    document: dict[str, Any] = {
+def update_of(fields: Document) -> Document:
+    """The update that writes these fields; a field that is None is removed."""
+    written = {name: value for name, value in fields.items() if value is not None}
+    removed = {name: "" for name, value in fields.items() if value is None}
+    return ({"$set": written} if written else {}) | ({"$unset": removed} if removed else {})
+
+
+def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, home: str) -> Document:
+    """A job that waits. `home` is the queue of documents that name none."""
+    is_home = new.queue == home
+    ours: Document = {
+        "v": 1,
+        "id": own_id,
+        "queue": None if is_home else new.queue,
+        "tenant": new.tenant,
+        "options": None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options),
+        "key": None if is_home else new.unique_key,
+    }
+    document: Document = {
         "_id": id,
         "name": new.name,
         "data": data_of(new.payload_json),
@@ -101,17 +181,11 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, hom
     }
     if new.unique_key is not None:
         document["uniqueKey"] = stored_key(new.queue, new.unique_key, home)
-        if new.queue != home:
-            ours["key"] = new.unique_key
     if new.recurrence is not None:
         theirs, rule = rule_fields(new.recurrence)
-        document |= theirs
-        ours |= {"armed": True}
-        if rule:
-            ours["rule"] = rule
-        if new.recurrence.revision:
-            ours["revision"] = new.recurrence.revision
-    document["jobmill"] = ours
+        document |= {name: value for name, value in theirs.items() if value is not None}
+        ours |= {"armed": True, "rule": rule, "revision": new.recurrence.revision or None}
+    document["jobmill"] = {name: value for name, value in ours.items() if value is not None}
     return document
 
 
@@ -120,108 +194,121 @@ def stored_key(queue: str, key: str, home: str) -> str:
     return key if queue == home else f"{queue}{_BETWEEN}{key}"
 
 
-def rule_fields(rule: Recurrence) -> tuple[dict[str, Any], dict[str, Any]]:
-    """When a job comes again: Monque's fields, or, where it has none for that, ours."""
+def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
+    """A recurrence in Monque's fields, or as a rule of ours where Monque cannot express it; the others are None."""
     if rule.cron is not None and rule.until_ms is None and _is_plain(rule.cron):
-        return {"repeatInterval": rule.cron, "timezone": rule.zone}, {}
-    ours: dict[str, Any] = {"zone": rule.zone}
-    if rule.cron is not None:
-        ours["cron"] = rule.cron
-    if rule.every_ms is not None:
-        ours["everyMs"] = rule.every_ms
-    if rule.until_ms is not None:
-        ours["until"] = date(rule.until_ms)
-    return {}, ours
+        return {"repeatInterval": rule.cron, "timezone": rule.zone}, None
+    until = None if rule.until_ms is None else date(rule.until_ms)
+    ours = {"zone": rule.zone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
+    return {"repeatInterval": None, "timezone": None}, {name: it for name, it in ours.items() if it is not None}
 
 
 def _is_plain(cron: str) -> bool:
-    """Whether cron-parser, which Monque uses, means the same by it."""
+    """Whether cron-parser, which Monque uses, understands it as we do."""
     if cron in _NICKNAMES:
         return True
-    if not _FIELDS.fullmatch(cron) or _OPEN_STEP.search(cron):
+    if not _FIVE_FIELDS.fullmatch(cron) or _OPEN_STEP.search(cron):
         return False
-    return all(word.lower() in _NAMES for word in _WORDS.findall(cron))
+    return all(word.lower() in _WORDS_OF_CRON for word in _WORDS.findall(cron))
 
 
-def keep_fields(keep: Keep, now_ms: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How long a final job stays: what to set, and what to unset."""
-    told: dict[str, Any] = {}
-    not_told: dict[str, Any] = {}
+def keep_fields(keep: Keep, now_ms: int) -> Document:
+    """How long a final job stays."""
     age_ms = 0 if keep.at_once else keep.age_ms
-    (not_told if age_ms is None else told)["jobmill.purgeAt"] = "" if age_ms is None else date(now_ms + age_ms)
-    (not_told if keep.last is None else told)["jobmill.keepLast"] = "" if keep.last is None else keep.last
-    return told, not_told
+    return {
+        "jobmill.purgeAt": None if age_ms is None else date(now_ms + age_ms),
+        "jobmill.keepLast": keep.last,
+    }
 
 
-def slot_fields(slot_ms: int, due_ms: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The slot of a recurring job: what to set, and what to unset."""
-    if slot_ms == due_ms:
-        return {}, {"jobmill.slot": "", "jobmill.slotDue": ""}
-    return {"jobmill.slot": date(slot_ms), "jobmill.slotDue": date(due_ms)}, {}
+def due_fields(due_ms: int, slot_ms: int | None = None) -> Document:
+    """When a job is due, and for which slot of its recurrence where that differs."""
+    if slot_ms is None or slot_ms == due_ms:
+        return {"nextRunAt": date(due_ms), "jobmill.slot": None, "jobmill.slotDue": None}
+    return {"nextRunAt": date(due_ms), "jobmill.slot": date(slot_ms), "jobmill.slotDue": date(due_ms)}
+
+
+def job_fields(fields: Document) -> Document:
+    """Fields of a Job, by their names there, as fields of a document; those that no document has are left out."""
+    encoded = ((_ENCODERS[name], value) for name, value in fields.items() if name in _ENCODERS)
+    return {field: encode(value) for (field, encode), value in encoded}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_ENCODERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "state": ("status", lambda state: STATUS[state]),
+    "priority": ("priority", lambda priority: -priority),
+    "updated_ms": ("updatedAt", date),
+    "errors": ("failCount", _same),
+    "crashes": ("jobmill.crashes", lambda crashes: crashes or None),
+    "error": ("failReason", _same),
+    "result_json": ("jobmill.result", lambda json: None if bytes(json) == b"null" else bytes(json).decode()),
+    "tracebacks": ("jobmill.tracebacks", list),
+    "progress": ("jobmill.progress", lambda it: None if it is None else {"value": it.value, "message": it.message}),
+}
 
 
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-class Unreadable(Exception):
-    """A document that is no job of ours to run, with the reason."""
-
-
-def ours_of(document: dict[str, Any]) -> dict[str, Any]:
-    """The sub-document, empty where there is none."""
+def ours_of(document: Document) -> Document:
+    """The sub-document; empty where there is none."""
     ours = document.get("jobmill")
     return ours if isinstance(ours, dict) else {}
 
 
-def is_ours(document: dict[str, Any]) -> bool:
-    """Whether a job was enqueued by Jobmill, and is kept and removed by its rules."""
+def is_ours(document: Document) -> bool:
+    """Whether Jobmill enqueued the job, so that its rules of retention apply."""
     return ours_of(document).get("v") == 1
 
 
-def id_of(document: dict[str, Any]) -> str:
-    """What a job is called: by its caller, else by its _id."""
+def id_of(document: Document) -> str:
+    """The id of a job: the caller's own, else its _id."""
     return str(ours_of(document).get("id", document["_id"]))
 
 
-def queue_of(document: dict[str, Any], home: str) -> str:
-    """The queue that a job is in."""
+def queue_of(document: Document, home: str) -> str:
+    """The queue of a job."""
     return str(ours_of(document).get("queue", home))
 
 
-def is_known(document: dict[str, Any]) -> bool:
-    """Whether a document is a job in a state that there is."""
+def is_known(document: Document) -> bool:
+    """Whether a document is a job in one of the known states."""
     status = document.get("status")
     return isinstance(status, str) and status in STATE
 
 
-def job_of(document: dict[str, Any], home: str, *, strict: bool = False) -> Job:
-    """A document as a job. Strictly: Unreadable when its payload or its options are garbage; else it shows them."""
+def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
+    """A document as a job. `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it."""
     ours = ours_of(document)
-    state = STATE[document["status"]]
-    due_ms = _ms(document.get("nextRunAt"))
-    updated_ms = _ms(document.get("updatedAt"))
-    rule = _rule(document, ours)
+    due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
+    is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
+    key = _text(ours.get("key", document.get("uniqueKey")))
+    rule = _rule(document, ours, key)
     return Job(
         id=id_of(document),
         name=str(document.get("name", "")),
-        queue=queue_of(document, home),
+        queue=str(ours.get("queue", home)),
         payload_json=_payload(document.get("data"), strict),
-        state=state,
+        state=STATE[document["status"]],
         priority=-_int(document.get("priority")),
         due_ms=due_ms,
         created_ms=_ms(document.get("createdAt")),
         updated_ms=updated_ms,
-        started_ms=_started(document, ours),
+        started_ms=ms_of(document.get("lockedAt") if is_foreign_claim else ours.get("startedAt")),
         finished_ms=updated_ms if document["status"] in FINAL else None,
         errors=max(0, _int(document.get("failCount"))),
         crashes=_int(ours.get("crashes")),
         claims=_int(ours.get("claims")),
-        worker=_worker(document, ours),
+        worker=_text(document.get("claimedBy") if is_foreign_claim else ours.get("worker")),
         progress=_progress(ours.get("progress")),
         result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
         error=_text(document.get("failReason")),
-        tracebacks=tuple(map(str, told)) if isinstance(told := ours.get("tracebacks"), list) else (),
-        unique_key=_text(ours.get("key", document.get("uniqueKey"))),
+        tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
+        unique_key=key,
         tenant=_text(ours.get("tenant")),
         options=_options(ours.get("options"), strict),
         recurrence=rule,
@@ -238,7 +325,7 @@ def _payload(data: Any, strict: bool) -> Raw:
         return Raw(payload_of(data))
     except (TypeError, ValueError, RecursionError) as error:
         if strict:
-            raise Unreadable(f"payload: {error}") from error
+            raise UnreadableJob(f"payload: {error}") from error
         return Raw(f"<{error}>".encode())
 
 
@@ -249,51 +336,31 @@ def _options(given: Any, strict: bool) -> JobOptions:
         return msgspec.convert(given, JobOptions)
     except msgspec.ValidationError as error:
         if strict:
-            raise Unreadable(f"options: {error}") from error
+            raise UnreadableJob(f"options: {error}") from error
         return NO_OPTIONS
 
 
-def _rule(document: dict[str, Any], ours: dict[str, Any]) -> Recurrence | None:
-    said = ours.get("rule")
-    cron = document.get("repeatInterval")
-    if said is None and not cron:
-        return None
-    key = _text(ours.get("key", document.get("uniqueKey"))) or id_of(document)
-    revision = _int(ours.get("revision"))
-    if isinstance(said, dict):
+def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurrence | None:
+    rule, cron = ours.get("rule"), document.get("repeatInterval")
+    key, revision = unique_key or id_of(document), _int(ours.get("revision"))
+    if isinstance(rule, dict):
         return Recurrence(
             key=key,
-            cron=_text(said.get("cron")),
-            every_ms=_int(said["everyMs"]) if "everyMs" in said else None,
-            zone=str(said.get("zone", "UTC")),
-            until_ms=ms_of(said.get("until")),
+            cron=_text(rule.get("cron")),
+            every_ms=_int(rule["everyMs"]) if "everyMs" in rule else None,
+            zone=str(rule.get("zone", "UTC")),
+            until_ms=ms_of(rule.get("until")),
             revision=revision,
         )
-    if not isinstance(cron, str):
+    if not isinstance(cron, str) or not cron:
         return None
     return Recurrence(key=key, cron=cron, zone=_text(document.get("timezone")) or "UTC", revision=revision)
 
 
-def _slot(ours: dict[str, Any], due_ms: int) -> int:
-    """Where another process has moved nextRunAt, that is the slot."""
+def _slot(ours: Document, due_ms: int) -> int:
+    """The slot of a run; the due time itself where another program has changed it since."""
     slot_ms = ms_of(ours.get("slot"))
     return due_ms if slot_ms is None or ms_of(ours.get("slotDue")) != due_ms else slot_ms
-
-
-def _started(document: dict[str, Any], ours: dict[str, Any]) -> int | None:
-    if document["status"] == "processing" and not _is_held_by_us(document):
-        return ms_of(document.get("lockedAt"))
-    return ms_of(ours.get("startedAt"))
-
-
-def _worker(document: dict[str, Any], ours: dict[str, Any]) -> str | None:
-    if document["status"] == "processing" and not _is_held_by_us(document):
-        return _text(document.get("claimedBy"))
-    return _text(ours.get("worker"))
-
-
-def _is_held_by_us(document: dict[str, Any]) -> bool:
-    return str(document.get("claimedBy", "")).startswith(OURS)
 
 
 def _progress(given: Any) -> Progress | None:
@@ -305,7 +372,7 @@ def _text(value: Any) -> str | None:
 
 
 def _int(value: Any) -> int:
-    """A number as others write it, who have only one kind; what is none counts as 0."""
+    """A number of any BSON type; 0 for what is not a finite number."""
     return int(value) if isinstance(value, int | float) and isfinite(value) else 0
 
 

@@ -3,132 +3,109 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
 from pymongo.errors import PyMongoError
 
 from jobmill.core.events import Event, settlement_events
-from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled, Settlement
-from jobmill.stores.mongo.claim import Turn
-from jobmill.stores.mongo.feed import UNKNOWN, Known
-from jobmill.stores.mongo.finding import NOTHING, Found
-from jobmill.stores.mongo.connection import is_away, told_apart
-from jobmill.stores.mongo.settle import Also
-from jobmill.stores.mongo.waiting import Searched
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged
+from jobmill.stores.mongo.claim import Found, QueueClaim
+from jobmill.stores.mongo.connection import is_unavailable
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.queues import NO_STATE, QueueState, queue_states
+from jobmill.stores.mongo.settle import ClaimWrites, is_due, settle
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
 log = logging.getLogger("jobmill")
 
 
-class _Got(Struct):
-    """What was claimed, what there is to tell, and when there may be more."""
+async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+    """See the port. Where the server becomes unavailable halfway, the response contains what was done until then."""
+    run = _Exchange(ctx, settlements, claim)
+    settled = []
+    await run.search_first_queue()
+    with ctx.claims.leasing(run.found.all):
+        settled = await settle(ctx, settlements, run.now_ms, run.writes)
+        done = [one for one, response in zip(settlements, settled, strict=True) if response == "done"]
+        try:
+            if claim is not None:
+                await run.claim_queues(claim, {one.lease.id for one in done})
+            if any(state.settings.feed for state in run.states.values()):
+                events = [event for one in done for event in settlement_events(one, run.now_ms)]
+                await publish(ctx, [*events, *run.events], run.states)
+        except PyMongoError as error:
+            if not is_unavailable(error) or not (settlements or run.claimed):
+                raise
+            log.debug("MongoDB became unavailable during an exchange: %s", error)
+            ctx.claims.cursor.rewind()
+            run.dues.append(run.now_ms)
+    next_due_ms = min(run.dues, default=None)
+    return Exchanged(settled=settled, claimed=run.claimed, next_due_ms=next_due_ms, now_ms=run.now_ms)
 
-    claimed: list[Claimed | Broken] = []
-    told: list[Event] = []
-    dues: list[int] = []
-    is_put_back: bool = False
 
+class _Exchange:
+    """One exchange: what it has claimed, the events to publish, and when there may be more to claim."""
 
-class _First(Struct):
-    """The claim of the first queue: what was found, and what takes it where that goes into the bulk that settles."""
+    def __init__(self, ctx: MongoContext, settlements: Sequence[Settlement], claim: Claim | None) -> None:
+        self._ctx, self._settlements, self._claim = ctx, settlements, claim
+        self.now_ms = ctx.now()
+        self.states: dict[str, QueueState] = {}
+        # The claim of the first queue; its leases go into the bulk that settles.
+        self._first: QueueClaim | None = None
+        self.found = Found()
+        self.writes = ClaimWrites()
+        self.claimed: list[Claimed | Broken] = []
+        self.events: list[Event] = []
+        self.dues: list[int] = []
 
-    turn: Turn | None = None
-    found: Found = NOTHING
-    also: Also = field(default_factory=Also)
+    async def search_first_queue(self) -> None:
+        """Read the states of the queues, and find jobs of the first queue.
 
-    def free(self) -> Awaitable[int | None]:
-        """Go on with what was found, or with what was taken of it by now."""
-        assert self.turn is not None
-        return self.turn.free(None, None, self.found, self.also)
-
-
-class Exchanges(Searched):
-    """exchange."""
-
-    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-        """See the port. What was done before the server went away is told, and the next call says that it is away."""
-        now_ms = self.now()
-        if claim is not None:
-            self._begins(claim)
-        got = _Got()
-        with told_apart(self._place):
-            first, known = await self._look(settlements, claim, now_ms)
-            with self._taking(first.found.all):
-                settled = await self._settle(settlements, now_ms, first.also)
-                try:
-                    if claim is not None:
-                        done = {one.lease.id for one, how in zip(settlements, settled, strict=True) if how == "done"}
-                        got.is_put_back = any(_is_due(one, now_ms) for one in settlements)
-                        await self._claim(claim, done, known, now_ms, got, first)
-                    if any(one.settings.feed for one in known.values()):
-                        await self._tell([*_told(settlements, settled, now_ms), *got.told], known)
-                except PyMongoError as error:
-                    if not is_away(error) or not (settlements or got.claimed):
-                        raise
-                    log.debug("MongoDB went away during an exchange: %s", error)
-                    got.dues.append(now_ms)
-        next_due_ms = min(got.dues, default=None)
-        return Exchanged(settled=settled, claimed=got.claimed, next_due_ms=next_due_ms, now_ms=now_ms)
-
-    def _begins(self, claim: Claim) -> None:
-        """A claim is made, of names that somebody here works."""
-        self._names.update(claim.names)
-
-    async def _look(
-        self, settlements: Sequence[Settlement], claim: Claim | None, now_ms: int
-    ) -> tuple[_First, dict[str, Known]]:
-        """What is set for the queues, and what may be claimed of the first, which the bulk that settles is to take.
-
-        So a busy worker's exchange is two round trips and one write that waits for a majority, not five and two.
+        So the exchange of a busy worker is two round trips with one write to a majority, not five with two.
         """
-        queues = {one.lease.queue for one in settlements} | set(claim.queues if claim else ())
+        ctx, claim = self._ctx, self._claim
+        queues = {one.lease.queue for one in self._settlements} | set(claim.queues if claim else ())
         if claim is None:
-            return _First(), await self._known(queues)
-        ids = {one.lease.id for one in settlements}
-        turn = Turn(self, claim.queues[0], claim, claim.names, claim.n, ids, now_ms)
-        found, known = await turn.look(queues)
-        said = known.get(claim.queues[0], UNKNOWN)
-        if said.settings.paused or said.is_limited:
-            return _First(), known
-        turn.is_told = said.settings.feed
-        return _First(turn, found, Also(turn.writes(found), len(found)) if settlements else Also()), known
+            self.states = await queue_states(ctx, queues)
+            return
+        ctx.names.update(claim.names)
+        ctx.seen_rings[claim.queues] = ctx.bell.count(claim.queues)
+        settled = {one.lease.id for one in self._settlements}
+        first = QueueClaim(ctx, claim.queues[0], claim, claim.names, settled, self.now_ms)
+        found, self.states = await first.find_first(claim.n, queues)
+        limits = self.states.get(claim.queues[0], NO_STATE).limits
+        if not limits.settings.paused and not limits.counts_claims:
+            self._first, self.found = first, found
+            if self._settlements:
+                self.writes = ClaimWrites(first.writes(found), len(found.all))
 
-    async def _claim(
-        self, claim: Claim, not_these: set[str], known: dict[str, Known], now_ms: int, got: _Got, first: _First
-    ) -> None:
-        """Queue after queue."""
-        rooms = {name: room for name, room in claim.names.items() if room > 0}
+    async def claim_queues(self, claim: Claim, settled: set[str]) -> None:
+        """Claim from one queue after the other."""
+        rooms = dict(claim.names)
         for queue in claim.queues:
-            said = known.get(queue, UNKNOWN)
-            if said.settings.paused or not rooms:
+            state = self.states.get(queue, NO_STATE)
+            if state.settings.paused or not any(room > 0 for room in rooms.values()):
                 continue
-            if first.turn is not None and queue == claim.queues[0]:
-                turn = first.turn
-                turn.settled(not_these)
-                free: Awaitable[int | None] = first.free()
+            n = claim.n - len(self.claimed)
+            if queue == claim.queues[0] and self._first is not None:
+                one = self._first
+                one.settled(settled)
+                running = one.run(n, None, self.found, self.writes)
             else:
-                turn = Turn(self, queue, claim, rooms, claim.n - len(got.claimed), not_these, now_ms)
-                turn.is_told = said.settings.feed
-                free = turn.limited() if said.is_limited else turn.free(None, None)
-            turn.is_put_back = got.is_put_back
+                one = QueueClaim(self._ctx, queue, claim, rooms, settled, self.now_ms)
+                running = one.run_limited(n) if state.limits.counts_claims else one.run(n)
+            one.has_feed = state.settings.feed
+            one.puts_back = any(it.state == "waiting" and is_due(it, self.now_ms) for it in self._settlements)
             try:
-                due_ms = await free
+                due_ms = await running
             finally:
-                got.claimed += turn.claimed
-                got.told += turn.told
+                self.claimed += one.claimed
+                self.events += one.events
             if due_ms is not None:
-                got.dues.append(due_ms)
-            for one in turn.claimed:
-                rooms[one.lease.name] -= 1
-
-
-def _is_due(settlement: Settlement, now_ms: int) -> bool:
-    """Whether it puts its job back to be claimed at once."""
-    due = settlement.due
-    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
-
-
-def _told(settlements: Sequence[Settlement], settled: Sequence[Settled], now_ms: int) -> list[Event]:
-    """What is told of settlements that were done."""
-    done = [one for one, answer in zip(settlements, settled, strict=True) if answer == "done"]
-    return [event for one in done for event in settlement_events(one, now_ms)]
+                self.dues.append(due_ms)
+            for claimed in one.claimed:
+                rooms[claimed.lease.name] -= 1
