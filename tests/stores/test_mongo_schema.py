@@ -92,10 +92,10 @@ async def test_a_collection_without_indexes_is_refused(mongo_url: str) -> None:
     await store.close()
 
 
-async def test_an_index_of_somebody_elses_is_told(mongo_url: str) -> None:
+async def test_an_index_of_another_program_is_reported(mongo_url: str) -> None:
     store = MongoStore(said(mongo_url, indexes="monque"))
     await store.context.here.jobs.create_indexes([IndexModel([("status", 1), ("nextRunAt", 1)], name="mine")])
-    with pytest.raises(StoreError, match="has an index of its own where one of these is to be"):
+    with pytest.raises(StoreError, match="already has another index on the same keys"):
         await store.migrate()
     await store.close()
 

@@ -74,7 +74,7 @@ class ClaimSearch:
         found = await self._continue(start, limit) if start.is_known else None
         if found is None:
             found = await self._query(everything, limit)
-            if len(found) == limit and len(names) > 1:
+            if len(found) == limit:
                 await self._find_stop(names, found)
         self._searches.append((start, found, limit))
         return found
@@ -109,8 +109,9 @@ class ClaimSearch:
             ]
 
     async def _find_stop(self, names: Sequence[str], found: list[Document]) -> None:
-        """Tell the cursor where the first job waits of those names that get no position."""
+        """Tell the cursor where the first job may wait that is in a range without a position."""
         last = order_of(found[-1])[0]
+        self._ctx.claims.cursor.stop_at(self._queue, (last, float("inf")))  # a later priority
         seen = {one["name"] for one in (*found, *self._others.values()) if order_of(one)[0] == last}
         unseen = [name for name in names if name not in seen]
         if unseen:

@@ -88,7 +88,7 @@ class _Exchange:
         rooms = dict(claim.names)
         for queue in claim.queues:
             state = self.states.get(queue, NO_STATE)
-            if state.settings.paused or not any(room > 0 for room in rooms.values()):
+            if state.settings.paused:
                 continue
             n = claim.n - len(self.claimed)
             if queue == claim.queues[0] and self._first is not None:
