@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bson import ObjectId
+from msgspec import Struct
 
 from jobmill.stores.common.claim_cursor import Start
 from jobmill.stores.mongo import schema
@@ -26,25 +27,27 @@ from jobmill.stores.mongo.queues import QueueState, queue_state
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 _FIRST_DATE = date(-(2**62))
+NOTHING: Mapping[str, Any] = {}
 
 
-class ClaimSearch:
+class ClaimSearch(Struct):
     """The searches of one claim in one queue."""
 
-    def __init__(self, ctx: MongoContext, queue: str, now_ms: int) -> None:
-        self._ctx, self._queue, self._now_ms = ctx, queue, now_ms
-        #: The next query also reads the states of these queues.
-        self.states_of: Collection[str] = ()
-        self.states: dict[str, QueueState] = {}
-        #: Whether to read whole documents.
-        self.whole = False
-        #: Whether there were more jobs than the queries asked for.
-        self.is_cut = False
-        # When a scan from the start may find jobs that this one has not.
-        self._again_ms: int | None = None
-        # What the queries left out because another claim was about to lease it.
-        self._others: dict[ObjectId, Document] = {}
-        self._searches: list[tuple[Start, list[Document], int]] = []
+    ctx: MongoContext
+    queue: str
+    now_ms: int
+    #: The next query also reads the states of these queues.
+    states_of: Collection[str] = ()
+    states: dict[str, QueueState] = {}
+    #: Whether to read whole documents.
+    whole: bool = False
+    #: Whether there were more jobs than the queries asked for.
+    is_cut: bool = False
+    # When a scan from the start may find jobs that this one has not.
+    _again_ms: int | None = None
+    # What the queries left out because another claim was about to lease it.
+    _others: dict[Any, Document] = {}
+    _searches: list[tuple[Start, list[Document], int]] = []
 
     async def waiting(self, rooms: Mapping[str, int], wanted: int, spare: int) -> list[Document]:
         """Due jobs: more than `wanted` where there are more, and `spare` that may not be for this claim.
@@ -63,14 +66,14 @@ class ClaimSearch:
         """The claim is about to lease these: the cursor learns where the next search begins."""
         ids = {document["_id"] for document in documents}
         for start, found, limit in self._searches:
-            self._ctx.claims.learn(self._queue, start, found, limit, ids, self._others)
+            self.ctx.claims.learn(self.queue, start, found, limit, ids, self._others)
 
     async def _search(self, names: tuple[str, ...], limit: int) -> list[Document]:
         """The first waiting jobs of these names: from the positions of the cursor on, or from the start."""
-        everything = [self._due(names, {})]
-        if not self._ctx.claims.is_busy:
+        everything = [self._due(names)]
+        if not self.ctx.claims.is_busy:
             return await self._query(everything, limit)
-        start = self._ctx.claims.cursor.start([self._queue], names)
+        start = self.ctx.claims.cursor.start([self.queue], names)
         found = await self._continue(start, limit) if start.is_known else None
         if found is None:
             found = await self._query(everything, limit)
@@ -81,18 +84,18 @@ class ClaimSearch:
 
     async def _continue(self, start: Start, limit: int) -> list[Document] | None:
         """The next jobs of the ranges that have a position; None where the search has to return to the start."""
-        cursor = self._ctx.claims.cursor
+        cursor = self.ctx.claims.cursor
         found: list[Document] = []
         for ranges in self._ranges(start):
             found = await self._query(ranges, limit)
             if len(found) == limit:
-                stop = cursor.stop(self._queue)
+                stop = cursor.stop(self.queue)
                 return found if stop is None or order_of(found[-1]) < stop else None
         cursor.learn(start, (), full=False)
         again_ms = cursor.look_again_ms(start)
-        if not again_ms or cursor.stop(self._queue) is not None:
+        if not again_ms or cursor.stop(self.queue) is not None:
             return None
-        self._again_ms = self._now_ms + again_ms
+        self._again_ms = self.now_ms + again_ms
         return found
 
     def _ranges(self, start: Start) -> Iterator[list[Document]]:
@@ -102,7 +105,7 @@ class ClaimSearch:
             if len(known) == 1 and id != NO_ID:
                 yield [self._due([name], {"priority": _priority(rank), "nextRunAt": date(due_ms), "_id": {"$gte": id}})]
         if known:
-            until = date(self._now_ms)
+            until = date(self.now_ms)
             yield [
                 self._due([name], {"priority": _priority(rank), "nextRunAt": {"$gte": date(due_ms), "$lte": until}})
                 for name, rank, (due_ms, _) in known
@@ -111,27 +114,27 @@ class ClaimSearch:
     async def _find_stop(self, names: Sequence[str], found: list[Document]) -> None:
         """Tell the cursor where the first job may wait that is in a range without a position."""
         last = order_of(found[-1])[0]
-        self._ctx.claims.cursor.stop_at(self._queue, (last, float("inf")))  # a later priority
+        self.ctx.claims.cursor.stop_at(self.queue, (last, float("inf")))  # a later priority
         seen = {one["name"] for one in (*found, *self._others.values()) if order_of(one)[0] == last}
         unseen = [name for name in names if name not in seen]
         if unseen:
             others = {"_id": {"$nin": [one["_id"] for one in found]}}
             for first in await self._query([self._due(unseen, others)], 1, whole=False):
-                self._ctx.claims.cursor.stop_at(self._queue, order_of(first))
+                self.ctx.claims.cursor.stop_at(self.queue, order_of(first))
 
-    def _due(self, names: Sequence[str], more: Document) -> Document:
+    def _due(self, names: Sequence[str], more: Mapping[str, Any] = NOTHING) -> Document:
         """A filter for waiting jobs that are due."""
         # In the home queue the field is missing. A query for null would be two index ranges that the server merges,
         # which was measured at half as much again.
-        queue = self._ctx.queue_field(self._queue)
+        queue = self.ctx.queue_field(self.queue)
         name = names[0] if len(names) == 1 else {"$in": list(names)}
-        due = {"nextRunAt": {"$lte": date(self._now_ms)}}
+        due = {"nextRunAt": {"$lte": date(self.now_ms)}}
         is_queue = {"$exists": False} if queue is None else queue
         return {"jobmill.queue": is_queue, "status": "pending", "name": name, **due, **more}
 
     async def _query(self, ranges: Sequence[Document], limit: int, *, whole: bool | None = None) -> list[Document]:
         """The first jobs in these ranges, in claim order."""
-        ctx, memory = self._ctx, self._ctx.claims
+        ctx, memory = self.ctx, self.ctx.claims
         # The server leaves them out: they may be large, and would be read for nothing.
         self._others |= memory.in_flight
         excluded = [*memory.in_flight, *memory.refused]
@@ -159,10 +162,10 @@ class ClaimSearch:
         if not names:
             return None
         # By type: a value of another program that is no date is never due.
-        bound = {"$gt": date(self._now_ms) if later else _FIRST_DATE}
+        bound = {"$gt": date(self.now_ms) if later else _FIRST_DATE}
         query, shown = self._due(names, {"nextRunAt": bound}), {"_id": 0, "nextRunAt": 1}
-        jobs = self._ctx.here.jobs
-        first = await self._ctx.hinted(
+        jobs = self.ctx.here.jobs
+        first = await self.ctx.hinted(
             schema.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
         )
         dues = (self._again_ms, *(ms_of(one["nextRunAt"]) for one in first))

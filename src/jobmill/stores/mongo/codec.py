@@ -111,15 +111,19 @@ def packed(document: Document) -> RawBSONDocument:
     """A document as BSON; InvalidValue where MongoDB cannot hold it."""
     try:
         raw = bson.encode(document, codec_options=CODEC)
-    except OverflowError:
-        expected = f"integers from {LEAST_INT} to {_MAX_INT} on MongoDB"
-        raise InvalidValue("payload", expected, document["data"], "pass larger ones as text") from None
-    except (InvalidDocument, ValueError) as error:
-        raise InvalidValue("payload", "what BSON can hold: no NUL in keys", document["data"], str(error)) from None
+    except (OverflowError, InvalidDocument, ValueError) as error:
+        raise _not_bson(document["data"], error) from None
     if len(raw) > MAX_BYTES:
         advice = "store the data elsewhere and pass a reference to it"
         raise InvalidValue("payload", f"a job of at most {MAX_BYTES} bytes of BSON on MongoDB", len(raw), advice)
     return RawBSONDocument(raw, codec_options=_RAW)
+
+
+def _not_bson(data: Any, error: Exception) -> InvalidValue:
+    if isinstance(error, OverflowError):
+        expected = f"integers from {LEAST_INT} to {_MAX_INT} on MongoDB"
+        return InvalidValue("payload", expected, data, "pass larger ones as text")
+    return InvalidValue("payload", "what BSON can hold: no NUL in keys", data, str(error))
 
 
 def _plain(value: Any) -> Any:

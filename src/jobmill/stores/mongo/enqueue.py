@@ -34,7 +34,7 @@ from jobmill.stores.mongo.connection import DUPLICATE_KEY, Collection, refused_w
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
-from jobmill.stores.mongo.queues import queue_states
+from jobmill.stores.mongo.queues import has_feed, queue_states
 from jobmill.stores.mongo.wake import notify
 
 MAX_ATTEMPTS = 50
@@ -119,7 +119,8 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
             receipts.append(Receipt(one.new.id, "created"))
         else:
             receipts.append(known.get(one.id) or await _resolve(collection, one, now_ms, home))
-    await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), states)
+    if has_feed(states):
+        await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), states)
     _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how != "exists"], now_ms)
     return receipts
 

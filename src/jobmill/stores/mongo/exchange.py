@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from pymongo.errors import PyMongoError
 
-from jobmill.core.events import Event, settlement_events
-from jobmill.core.values import Broken, Claim, Claimed, Exchanged
-from jobmill.stores.mongo.claim import Found, QueueClaim
+from jobmill.core.events import settlement_events
+from jobmill.core.values import Claim, Exchanged
+from jobmill.stores.mongo.claim import QueueClaim
+from jobmill.stores.mongo.claim_search import ClaimSearch
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.queues import NO_STATE, QueueState, queue_states
-from jobmill.stores.mongo.settle import ClaimWrites, is_due, settle
+from jobmill.stores.mongo.queues import NO_STATE, has_feed, queue_states
+from jobmill.stores.mongo.settle import is_due, settle
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -24,88 +25,47 @@ log = logging.getLogger("jobmill")
 
 
 async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-    """See the port. Where the server becomes unavailable halfway, the response contains what was done until then."""
-    run = _Exchange(ctx, settlements, claim)
-    settled = []
-    await run.search_first_queue()
-    with ctx.claims.leasing(run.found.all):
-        settled = await settle(ctx, settlements, run.now_ms, run.writes)
+    """See the port. Where the server becomes unavailable halfway, the response contains what was done until then.
+
+    The leases of the first queue go into the bulk that settles. So the exchange of a busy worker is two round trips
+    with one write to a majority, not five with two.
+    """
+    now_ms = ctx.now()
+    claims = _claims_of(ctx, claim, settlements, now_ms) if claim else []
+    queues = {one.lease.queue for one in settlements} | {one.queue for one in claims}
+    first = claims[0] if claims else None
+    states = await (first.find_first(queues, settles=bool(settlements)) if first else queue_states(ctx, queues))
+    with ctx.claims.leasing(first.found.all if first and first.found else ()):
+        settled = await settle(ctx, settlements, now_ms, first.sent if first else None)
         done = [one for one, response in zip(settlements, settled, strict=True) if response == "done"]
+        dues: list[int | None] = []
         try:
-            if claim is not None:
-                await run.claim_queues(claim, {one.lease.id for one in done})
-            if any(state.settings.feed for state in run.states.values()):
-                events = [event for one in done for event in settlement_events(one, run.now_ms)]
-                await publish(ctx, [*events, *run.events], run.states)
+            left = claim.n if claim else 0
+            for one in claims:
+                one.only_settled({it.lease.id for it in done})
+                dues.append(await one.run_within_limits(left, states.get(one.queue, NO_STATE)))
+                left -= len(one.claimed)
+            if has_feed(states):
+                events = [event for one in done for event in settlement_events(one, now_ms)]
+                await publish(ctx, [*events, *(event for one in claims for event in one.events)], states)
         except PyMongoError as error:
-            if not is_unavailable(error) or not (settlements or run.claimed):
+            if not is_unavailable(error) or not (settlements or any(one.claimed for one in claims)):
                 raise
             log.debug("MongoDB became unavailable during an exchange: %s", error)
             ctx.claims.cursor.rewind()
-            run.dues.append(run.now_ms)
-    next_due_ms = min(run.dues, default=None)
-    return Exchanged(settled=settled, claimed=run.claimed, next_due_ms=next_due_ms, now_ms=run.now_ms)
+            dues.append(now_ms)
+    claimed = [job for one in claims for job in one.claimed]
+    next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
 
 
-class _Exchange:
-    """One exchange: what it has claimed, the events to publish, and when there may be more to claim."""
-
-    def __init__(self, ctx: MongoContext, settlements: Sequence[Settlement], claim: Claim | None) -> None:
-        self._ctx, self._settlements, self._claim = ctx, settlements, claim
-        self.now_ms = ctx.now()
-        self.states: dict[str, QueueState] = {}
-        # The claim of the first queue; its leases go into the bulk that settles.
-        self._first: QueueClaim | None = None
-        self.found = Found()
-        self.writes = ClaimWrites()
-        self.claimed: list[Claimed | Broken] = []
-        self.events: list[Event] = []
-        self.dues: list[int] = []
-
-    async def search_first_queue(self) -> None:
-        """Read the states of the queues, and find jobs of the first queue.
-
-        So the exchange of a busy worker is two round trips with one write to a majority, not five with two.
-        """
-        ctx, claim = self._ctx, self._claim
-        queues = {one.lease.queue for one in self._settlements} | set(claim.queues if claim else ())
-        if claim is None:
-            self.states = await queue_states(ctx, queues)
-            return
-        ctx.names.update(claim.names)
-        ctx.seen_rings[claim.queues] = ctx.bell.count(claim.queues)
-        settled = {one.lease.id for one in self._settlements}
-        first = QueueClaim(ctx, claim.queues[0], claim, claim.names, settled, self.now_ms)
-        found, self.states = await first.find_first(claim.n, queues)
-        limits = self.states.get(claim.queues[0], NO_STATE).limits
-        if not limits.settings.paused and not limits.counts_claims:
-            self._first, self.found = first, found
-            if self._settlements:
-                self.writes = ClaimWrites(first.writes(found), len(found.all))
-
-    async def claim_queues(self, claim: Claim, settled: set[str]) -> None:
-        """Claim from one queue after the other."""
-        rooms = dict(claim.names)
-        for queue in claim.queues:
-            state = self.states.get(queue, NO_STATE)
-            if state.settings.paused:
-                continue
-            n = claim.n - len(self.claimed)
-            if queue == claim.queues[0] and self._first is not None:
-                one = self._first
-                one.settled(settled)
-                running = one.run(n, None, self.found, self.writes)
-            else:
-                one = QueueClaim(self._ctx, queue, claim, rooms, settled, self.now_ms)
-                running = one.run_limited(n) if state.limits.counts_claims else one.run(n)
-            one.has_feed = state.settings.feed
-            one.puts_back = any(it.state == "waiting" and is_due(it, self.now_ms) for it in self._settlements)
-            try:
-                due_ms = await running
-            finally:
-                self.claimed += one.claimed
-                self.events += one.events
-            if due_ms is not None:
-                self.dues.append(due_ms)
-            for claimed in one.claimed:
-                rooms[claimed.lease.name] -= 1
+def _claims_of(ctx: MongoContext, claim: Claim, settlements: Sequence[Settlement], now_ms: int) -> list[QueueClaim]:
+    """The claims of all queues, which share the room of each name."""
+    ctx.names.update(claim.names)
+    ctx.seen_rings[claim.queues] = ctx.bell.count(claim.queues)
+    rooms, settled = dict(claim.names), {one.lease.id for one in settlements}
+    puts_back = any(one.state == "waiting" and is_due(one, now_ms) for one in settlements)
+    return [
+        QueueClaim(ctx, queue, claim, rooms, settled, now_ms, ClaimSearch(ctx, queue, now_ms), puts_back=puts_back)
+        for queue in claim.queues
+    ]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -60,6 +60,11 @@ async def queue_states(ctx: MongoContext, queues: Iterable[str] | None) -> dict[
     """The states of those of these queues (None: of all) that have a document."""
     query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
     return {one["_id"]: queue_state(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
+
+
+def has_feed(states: Mapping[str, QueueState]) -> bool:
+    """Whether the feed of one of these queues is on."""
+    return any(state.settings.feed for state in states.values())
 
 
 async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:

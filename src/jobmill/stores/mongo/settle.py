@@ -33,7 +33,7 @@ from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import LocatedLease, guard, located, marked, remove_marked
 
 if TYPE_CHECKING:
-    from jobmill.core.values import Settlement
+    from jobmill.core.values import Runs, Settlement
 
 #: How often a bulk is sent whose response was lost.
 MAX_SENDS = 3
@@ -60,7 +60,7 @@ class _Given(Struct, frozen=True):
 
 
 async def settle(
-    ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites
+    ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
 ) -> list[Settled]:
     """Write settlements, and with them the leases of a claim; a response for each settlement in order."""
     if not settlements:
@@ -78,7 +78,7 @@ async def settle(
             # A second settlement of the same job must not be taken for the first: it goes into a bulk of its own.
             (repeated if settlement.lease.id in seen else first).append(_Given(index, settlement, one))
             seen.add(settlement.lease.id)
-    for some, also in [(first, claims), *(([one], ClaimWrites()) for one in repeated)]:
+    for some, also in [(first, claims or ClaimWrites()), *(([one], ClaimWrites()) for one in repeated)]:
         for given, response in zip(some, await _settle_once(ctx, some, now_ms, also), strict=True):
             settled[given.index] = response
     if any(one.state == "waiting" and is_due(one, now_ms) for one in settlements):
@@ -200,12 +200,16 @@ def _update(one: Settlement, held: LocatedLease, mark: ObjectId, now_ms: int) ->
         slot_ms = held.locator.slot_ms if one.rearm is None else one.rearm.slot_ms
         fields |= due_fields(one.due.resolve(now_ms), slot_ms)
     if one.runs is not None:
-        fields |= {
-            "jobmill.runs": one.runs.runs,
-            "jobmill.failedRuns": one.runs.failed_runs,
-            "jobmill.lastFinishedAt": date(now_ms),
-            "jobmill.lastError": one.runs.last_error,
-        }
+        fields |= _run_fields(one.runs, now_ms)
     if one.keep is not None and held.locator.is_ours:
         fields |= keep_fields(one.keep, now_ms)
     return update_of(fields)
+
+
+def _run_fields(runs: Runs, now_ms: int) -> Document:
+    return {
+        "jobmill.runs": runs.runs,
+        "jobmill.failedRuns": runs.failed_runs,
+        "jobmill.lastFinishedAt": date(now_ms),
+        "jobmill.lastError": runs.last_error,
+    }
