@@ -73,7 +73,7 @@ class Flight:
         """Until nothing waits any more; how many were settled."""
         done = 0
         while True:
-            async with self._here.looking:
+            async with self._here.searching:
                 found = await self._look()
                 ids = [one["_id"] for one in found][: self._batch]
                 self._in_hand.update(ids)

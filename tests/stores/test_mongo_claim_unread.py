@@ -10,8 +10,8 @@ import pytest
 
 from jobmill.core.job import JobOptions
 from jobmill.core.values import Claimed, Settlement
-from jobmill.stores.mongo import exchange
 from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.settle import settle as settle_all
 from jobmill.testing.contract.support import (
     LEASE_MS,
     claim_one,
@@ -28,6 +28,7 @@ from tests.stores.mongo_scene import HOME, Scene, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")
 
+SETTLE = "jobmill.stores.mongo.exchange.settle"
 Meanwhile = Callable[[], Awaitable[Any]]
 
 
@@ -41,14 +42,13 @@ async def scene(mongo_url: str) -> AsyncIterator[Scene]:
 
 def between(monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile) -> None:
     """Let something happen after the next exchange has looked, and before it writes."""
-    settle_all = exchange.settle
 
     async def later(*given: Any) -> Any:
-        monkeypatch.setattr(exchange, "settle", settle_all)
+        monkeypatch.setattr(SETTLE, settle_all)
         await meanwhile()
         return await settle_all(*given)
 
-    monkeypatch.setattr(exchange, "settle", later)
+    monkeypatch.setattr(SETTLE, later)
 
 
 async def exchanged(scene: Scene, held: Claimed) -> dict[str, Claimed]:

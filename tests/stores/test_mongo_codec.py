@@ -18,8 +18,8 @@ from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Claimed, NewJob, Refused, Settlement, after, at
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo import claim as claiming
 from jobmill.stores.mongo.codec import CODEC, date
+from jobmill.stores.mongo.leases import find_lost
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import claim, claim_one, fail, release, retry, settle, snooze, succeed
 
@@ -532,14 +532,13 @@ async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [await scene.put(), await scene.put(id="second"), await scene.put(id="third")]
-    find_lost = claiming.find_lost
 
     async def another_died_with_it(*given: Any) -> list[Document]:
         left = {"status": "processing", "claimedBy": "jobmill:dead", "jobmill.leaseUntil": date(scene.t - 1)}
         await scene.store.context.here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
         return await find_lost(*given)
 
-    monkeypatch.setattr(claiming, "find_lost", another_died_with_it)
+    monkeypatch.setattr("jobmill.stores.mongo.claim.find_lost", another_died_with_it)
     assert [one.job.id for one in await claim(scene.store, queues=("default",))] == ids
 
 

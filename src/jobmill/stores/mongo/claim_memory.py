@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from bson import ObjectId
@@ -27,8 +27,9 @@ SCAN_SHARE = 20
 class ClaimMemory:
     """Positions of the claim cursor, jobs that claims in flight are about to lease, and when to search again."""
 
-    def __init__(self) -> None:
-        self.cursor = ClaimCursor(share=SCAN_SHARE, share_when_short=SCAN_SHARE)
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.cursor = ClaimCursor(monotonic, share=SCAN_SHARE, share_when_short=SCAN_SHARE)
         #: Jobs that a claim in flight is about to lease; the queries of other claims leave them out.
         self.in_flight: dict[ObjectId, Document] = {}
         #: Jobs that the server refuses to write a claim to.
@@ -66,7 +67,7 @@ class ClaimMemory:
 
     def count(self, claims: int) -> None:
         """Count jobs that were claimed."""
-        now = time.monotonic()
+        now = self._monotonic()
         if now >= self._interval_ends:
             self._claims_before = self._claims if now < self._interval_ends + ENTRIES_KEPT_SECONDS else 0
             self._claims, self._interval_ends = 0, now + ENTRIES_KEPT_SECONDS
@@ -81,11 +82,11 @@ class ClaimMemory:
         """Whether to search for ended leases in a queue; `full`: jobs that wait fill the claim already."""
         searched, took = self._ended.get(queue, (0.0, 0.0))
         pause = SCAN_SHARE * took if self.is_busy else 0.0
-        return time.monotonic() - searched >= (max(ENDED_SECONDS, pause) if full else pause)
+        return self._monotonic() - searched >= (max(ENDED_SECONDS, pause) if full else pause)
 
     def ended_searched(self, queue: str, began: float) -> None:
-        """Ended leases of a queue were searched for."""
-        now = time.monotonic()
+        """Ended leases of a queue were searched for, from `began` on."""
+        now = self._monotonic()
         self._ended[queue] = (now, now - began)
 
     def learn(
