@@ -73,14 +73,15 @@ class QueueClaim(Struct):
     has_feed: bool = False
     claimed: list[Claimed | Broken] = []
     events: list[Event] = []
-    searches: int = 0
     _order: dict[str, int] = {}
 
     async def run(self, n: int, lock: QueueLock | None = None) -> int | None:
         """Claim up to `n` jobs; when there may be more."""
         names = [name for name, room in self.claim.names.items() if room > 0]
-        while len(self.claimed) < n and any(room > 0 for room in self.rooms.values()):
+        for _ in range(MAX_SEARCHES):
             wanted = n - len(self.claimed)
+            if wanted <= 0 or not any(room > 0 for room in self.rooms.values()):
+                break
             found = self.found or await self.find(wanted)
             leased = await self._lease(found, lock)
             self.found = None
@@ -94,9 +95,6 @@ class QueueClaim(Struct):
                 # Everything due was found, except for names without room and what this call has put back.
                 is_all = len(leased) < wanted and all(self.rooms[name] > 0 for name in names)
                 return await self.search.next_due(names, later=is_all and not self.puts_back)
-            self.searches += 1
-            if self.searches == MAX_SEARCHES:
-                break
         return await self.search.next_due(names)
 
     def only_settled(self, done: set[str]) -> None:

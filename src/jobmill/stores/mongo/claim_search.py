@@ -101,9 +101,9 @@ class ClaimSearch(Struct):
     def _ranges(self, start: Start) -> Iterator[list[Document]]:
         """Filters for the ranges that have a position: first for one due time alone, where that has many jobs."""
         known = [(name, *one) for (_, name), positions in start.positions.items() for one in positions.items()]
-        for name, rank, (due_ms, id) in known[:1]:
-            if len(known) == 1 and id != NO_ID:
-                yield [self._due([name], {"priority": _priority(rank), "nextRunAt": date(due_ms), "_id": {"$gte": id}})]
+        if len(known) == 1 and known[0][2][1] != NO_ID:
+            name, rank, (due_ms, id) = known[0]
+            yield [self._due([name], {"priority": _priority(rank), "nextRunAt": date(due_ms), "_id": {"$gte": id}})]
         if known:
             until = date(self.now_ms)
             yield [

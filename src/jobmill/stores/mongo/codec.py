@@ -291,7 +291,7 @@ def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
     due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
     is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
     key = _text(ours.get("key", document.get("uniqueKey")))
-    rule = _rule(document, ours, key)
+    rule = _rule(document, ours, key) if "rule" in ours or document.get("repeatInterval") else None
     return Job(
         id=id_of(document),
         name=str(document.get("name", "")),
@@ -308,13 +308,13 @@ def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
         crashes=_int(ours.get("crashes")),
         claims=_int(ours.get("claims")),
         worker=_text(document.get("claimedBy") if is_foreign_claim else ours.get("worker")),
-        progress=_progress(ours.get("progress")),
+        progress=_progress(ours["progress"]) if "progress" in ours else None,
         result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
         error=_text(document.get("failReason")),
         tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
         unique_key=key,
         tenant=_text(ours.get("tenant")),
-        options=_options(ours.get("options"), strict),
+        options=NO_OPTIONS if (given := ours.get("options")) is None else _options(given, strict),
         recurrence=rule,
         slot_ms=None if rule is None else _slot(ours, due_ms),
         runs=_int(ours.get("runs")),
@@ -334,8 +334,6 @@ def _payload(data: Any, strict: bool) -> Raw:
 
 
 def _options(given: Any, strict: bool) -> JobOptions:
-    if given is None:
-        return NO_OPTIONS
     try:
         return msgspec.convert(given, JobOptions)
     except msgspec.ValidationError as error:

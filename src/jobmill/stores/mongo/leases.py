@@ -78,21 +78,16 @@ def lease_update(
     worker: str, token: str, lease_ms: int, now_ms: int, *, is_lost: bool = False, is_fresh: bool = False
 ) -> Document:
     """What a claim writes; `is_lost`: another lease has ended, `is_fresh`: nobody has claimed the job before."""
-    update: Document = {
-        "$set": {
-            "status": "processing",
-            "lockedAt": date(now_ms),
-            "claimedBy": f"{OURS}{worker}",
-            "claimId": claim_id(token),
-            "lastHeartbeat": date(now_ms),
-            "heartbeatInterval": min(max(1, lease_ms // 3), 2**31 - 1),
-            "updatedAt": date(now_ms),
-            "jobmill.leaseUntil": date(now_ms + lease_ms),
-            "jobmill.startedAt": date(now_ms),
-            "jobmill.worker": worker,
-        },
-        "$inc": {"jobmill.claims": 1} | ({"jobmill.crashes": 1} if is_lost else {}),
+    fields = {
+        "status": "processing",
+        "claimedBy": f"{OURS}{worker}",
+        "claimId": claim_id(token),
+        "heartbeatInterval": min(max(1, lease_ms // 3), 2**31 - 1),
+        **dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms)),
+        "jobmill.leaseUntil": date(now_ms + lease_ms),
+        "jobmill.worker": worker,
     }
+    update: Document = {"$set": fields, "$inc": {"jobmill.claims": 1} | ({"jobmill.crashes": 1} if is_lost else {})}
     if not is_fresh:
         # Monque must not take the lease of an earlier claim for its own.
         update["$unset"] = {"leaseExpiresAt": ""}

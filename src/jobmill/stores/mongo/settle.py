@@ -58,6 +58,12 @@ class _Given(Struct, frozen=True):
     settlement: Settlement
     held: LocatedLease
 
+    @property
+    def leaves(self) -> bool:
+        """Whether the job is not kept when it is final."""
+        keep = self.settlement.keep
+        return keep is not None and keep.at_once and self.held.locator.is_ours
+
 
 async def settle(
     ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
@@ -99,20 +105,21 @@ async def _settle_once(ctx: MongoContext, given: Sequence[_Given], now_ms: int, 
         return []
     errors = await _send(ctx, writes, len(given) + claims.expected, len(groups))
     claims.has_matched = errors is None
-    done = None if errors is None else await marked(ctx, [one.held.locator.id for one in given], mark)
-    settled: list[Settled] = []
-    removed: list[ObjectId] = []
-    for one, own in zip(given, indexes, strict=True):
-        why = next((errors[index] for index in own if index in errors), None) if errors else None
-        if done is not None and one.held.locator.id not in done:
-            settled.append("lost" if why is None else Refused(why))
-            continue
-        settled.append("done")
-        if one.settlement.keep is not None and one.settlement.keep.at_once and one.held.locator.is_ours:
-            removed.append(one.held.locator.id)
-    if removed:
-        await remove_marked(ctx, removed, mark)
+    settled: list[Settled] = ["done"] * len(given)
+    if errors is not None:
+        done = await marked(ctx, [one.held.locator.id for one in given], mark)
+        settled = [_response(one, own, done, errors) for one, own in zip(given, indexes, strict=True)]
+    left = [one for one, response in zip(given, settled, strict=True) if response == "done" and one.leaves]
+    if left:
+        await remove_marked(ctx, [one.held.locator.id for one in left], mark)
     return settled
+
+
+def _response(one: _Given, indexes: list[int], done: set[ObjectId], errors: dict[int, str]) -> Settled:
+    if one.held.locator.id in done:
+        return "done"
+    why = next((errors[index] for index in indexes if index in errors), None)
+    return "lost" if why is None else Refused(why)
 
 
 async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: int) -> dict[int, str] | None:
