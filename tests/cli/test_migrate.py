@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from jobmill.cli import main
 from tests.cli.conftest import Shell
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 

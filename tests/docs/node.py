@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from tests.servers.node import Packages, find_node
-from tests.servers.processes import launched
+from tests.kit.node import Packages, find_node
+from tests.kit.processes import launched
 
 ENDS_WITHIN_S = 60.0
 

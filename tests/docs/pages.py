@@ -217,7 +217,7 @@ def needs_node(page: Path) -> bool:
 
 
 async def _executed(block: Block) -> None:
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     async with connected(os.environ["DATABASE_URL"]) as connection:
         await connection.execute(block.code)

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from jobmill.cli import main
-from tests import making
+from tests import stores_under_test
 from tests.docs.node import Scripts
 from tests.docs.pages import (
     PAGES,
@@ -69,7 +69,7 @@ async def test_the_examples_run(
         if needs_redis(page):
             monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_database_url"))
         if needs_mongo(page):
-            url = await making.migrated_mongo(request.getfixturevalue("mongo_url"))
+            url = await stores_under_test.migrated_mongo(request.getfixturevalue("mongo_url"))
             monkeypatch.setenv("MONGO_URL", url)
         example = Example(page, tmp_path, monkeypatch)
         stack.push_async_callback(example.close)

@@ -71,9 +71,9 @@ def test_enqueue_options() -> None:
     rows = table(PAGE, "Enqueueing", "option")
     assert sorted(names(rows)) == sorted(known(EnqueueOptions, CommonOptions))
     told = defaults(rows)
-    assert set(told) == {"delay", "zone", "dedupe", *known(CommonOptions), "backoff"}
+    assert set(told) == {"delay", "timezone", "dedupe", *known(CommonOptions), "backoff"}
     for name, value in told.items():
-        rest = {"cron": "@daily", "key": "k"} if name == "zone" else {}
+        rest = {"cron": "@daily", "key": "k"} if name == "timezone" else {}
         assert effective(enqueue_options({name: value, **rest})) == effective(enqueue_options(rest)), name
 
 

@@ -17,7 +17,7 @@ from jobmill import bullmq
 from jobmill.stores.redis import RedisStore, connecting, line
 from jobmill.stores.redis.places import Place
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
-from tests.servers.redis import Rooms
+from tests.kit.redis import Rooms
 
 REDIS = ROOT / "docs/redis.md"
 BULLMQ = ROOT / "docs/bullmq.md"
@@ -131,7 +131,7 @@ async def use(jobs: jobmill.Client) -> None:
     await queue.resume()
     assert len(await jobs.logs(plain.id)) == 1
     for act in (jobs.requeue, jobs.cancel, jobs.remove):
-        assert (await act(failing.id)).changed == [failing.id]
+        assert (await act(failing.id)).ids == [failing.id]
     later = await work.options(delay=3_600).enqueue()
     await jobs.reschedule(later.id, delay=7_200)
     await jobs.reprioritize(later.id, priority=3)

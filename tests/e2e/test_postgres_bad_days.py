@@ -14,9 +14,9 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
-from tests.servers.places import port_of
-from tests.servers.postgres import PostgresServer, connected
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import PostgresServer, connected
+from tests.kit.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
 
@@ -33,7 +33,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
     place = Place(path, url)
     try:
         for _ in range(workers):
-            place.worker("--slots", "20")
+            place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
             await made.was_said("20 slots")

@@ -16,7 +16,7 @@ from jobmill.core.durations import to_datetime
 from jobmill.core.job import Job
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing import ManualClock
-from tests.servers.postgres import Databases, connected
+from tests.kit.postgres import Databases, connected
 
 TABLE = "public.jobs"
 #: The store's clock is so far ahead of the server's: what an INSERT says is due at once, is.

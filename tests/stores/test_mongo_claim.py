@@ -23,7 +23,7 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_scene import (
     HOME,
     LOCK_TIMEOUT_S,

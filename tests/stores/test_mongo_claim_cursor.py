@@ -20,9 +20,9 @@ from jobmill.stores.mongo.claim_memory import ClaimMemory
 from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
-from tests.making import InTurn, emptied_mongo
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_scene import HOME, Scene, foreign, home
+from tests.stores_under_test import InTurn, emptied_mongo
 
 pytestmark = pytest.mark.stores("mongo")
 

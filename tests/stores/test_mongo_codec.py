@@ -116,7 +116,7 @@ def ran(t: int, now: int, **more: Any) -> Document:
 
 # ---------------------------------------------------------------------------------------------------- enqueue
 
-PLAIN = Recurrence(key="k", cron="0 9 * * mon", zone="Europe/Berlin")
+PLAIN = Recurrence(key="k", cron="0 9 * * mon", timezone="Europe/Berlin")
 ENQUEUED: list[tuple[str, Document, Document]] = [
     ("plain", {}, {}),
     ("of a priority", {"priority": 3}, {"priority": -3}),
@@ -324,7 +324,7 @@ async def test_what_a_monque_armed_again_runs_in_the_slot_that_it_chose(scene: S
     await scene.store.context.here.jobs.update_one({}, {"$set": {"nextRunAt": slot}})
     (job,) = await scene.store.get([ID])
     assert job is not None
-    assert job.slot_ms == int(slot)
+    assert job.occurrence_ms == int(slot)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])

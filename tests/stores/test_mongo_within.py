@@ -63,7 +63,7 @@ def test_a_session_without_a_loop(mongo_url: str) -> None:
             with s.start_transaction():
                 await store.enqueue_within(s, [new("kept", key="k")])
                 (again,) = await store.enqueue_within(s, [new("other", key="k")])
-                assert again.how == "duplicate"
+                assert again.status == "duplicate"
             s.start_transaction()
             await store.enqueue_within(s, [new("dropped")])
             s.abort_transaction()
@@ -79,7 +79,7 @@ async def test_a_recurring_job_is_updated_within(store: MongoStore, client: Clie
     id = await put_one(store, new(key="k", recurrence=minutely, due=after(60_000)))
     async with client.start_session() as session, await session.start_transaction():
         (receipt,) = await store.enqueue_within(session, [new(key="k", recurrence=hourly)])
-        assert (receipt.how, receipt.id) == ("updated", id)
+        assert (receipt.status, receipt.id) == ("updated", id)
         assert (await look(store, id)).recurrence == minutely
     rule = (await look(store, id)).recurrence
     assert rule is not None

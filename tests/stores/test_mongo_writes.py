@@ -13,7 +13,7 @@ from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.codec import date
 from jobmill.testing.contract.support import claim, claim_one, only_refused, settle, started, state_of, succeed, wish
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_scene import HOME, NOT_KEPT, NOT_REPLICATED, Scene, foreign, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")
@@ -98,7 +98,7 @@ async def test_a_write_that_no_majority_has_is_not_known_to_be_done(own: Scene, 
         await own.store.enqueue([home("new"), home("old")])
     own_mongo.nodes[0].fail_no_more()
     receipts = await own.store.enqueue([home("new"), home("old")])
-    assert [receipt.how for receipt in receipts] == ["exists", "exists"]
+    assert [receipt.status for receipt in receipts] == ["exists", "exists"]
 
 
 async def test_refused_jobs_are_looked_at_together(scene: Scene) -> None:
@@ -107,7 +107,7 @@ async def test_refused_jobs_are_looked_at_together(scene: Scene) -> None:
     async with profiled(scene.store) as done:
         receipts = await scene.store.enqueue([*again, home("first-7"), home("new", key="new")])
     assert receipts[:100] == [Receipt(f"first-{n}", "duplicate") for n in range(100)]
-    assert [receipt.how for receipt in receipts[100:]] == ["exists", "created"]
+    assert [receipt.status for receipt in receipts[100:]] == ["exists", "created"]
     assert 0 < sum(one["op"] == "query" for one in done) <= 5
 
 

@@ -16,7 +16,7 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.hints import Asked, Hints
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -14,7 +14,7 @@ from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.stores.postgres.jobs_table import JobsTable
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
-from tests.servers.postgres import PostgresServers, connected, newest_installation
+from tests.kit.postgres import PostgresServers, connected, newest_installation
 from tests.stores.jobs_tables import TABLE, desk
 
 pytestmark = pytest.mark.stores("postgres")

@@ -15,7 +15,7 @@ from jobmill import StoreError
 from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.testing import drain
 from jobmill.testing.contract.support import readable, succeed, wish
-from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.kit.postgres import Databases, PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, installed
 from tests.stores.postgres_logins import as_user, granted, login
 

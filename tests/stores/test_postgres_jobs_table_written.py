@@ -16,7 +16,7 @@ from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")
@@ -219,7 +219,7 @@ async def test_another_connection_sees_row_and_job_change_together(table: Desk) 
     seen: set[tuple[str, str]] = set()
     for _ in range(20):
         await table.insert()
-    async with Worker(table.jobs, slots=1), connected(table.url) as other:
+    async with Worker(table.jobs, concurrency=1), connected(table.url) as other:
         while seen != {("success", "succeeded")}:
             seen = {tuple(row) for row in await other.fetch(text)}
             assert seen <= pairs

@@ -18,7 +18,7 @@ from jobmill.errors import StoreUnavailable
 from jobmill.stores.common import per_loop
 from jobmill.stores.postgres import PostgresStore
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 

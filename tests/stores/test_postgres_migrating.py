@@ -17,7 +17,7 @@ from jobmill.core.values import QueueChange
 from jobmill.stores.postgres import PostgresStore, migrating
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, state_of, succeed, wish
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected, newest_installation
+from tests.kit.postgres import PostgresServers, connected, newest_installation
 from tests.stores.postgres_logins import granted
 
 pytestmark = pytest.mark.stores("postgres")

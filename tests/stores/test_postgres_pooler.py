@@ -16,8 +16,8 @@ from jobmill.stores.postgres import PostgresStore, wake
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put, put_one, retry, settle, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.pgbouncer import PgBouncer
-from tests.servers.places import port_of
+from tests.kit.pgbouncer import PgBouncer
+from tests.kit.places import port_of
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -91,7 +91,7 @@ async def test_many_clients_share_two_connections(bouncer: PgBouncer, migrated_u
         for n in range(first, 600, 3):
             await client.enqueue("work", {"n": n}, unique_key=f"key-{n}")
 
-    async with Worker(clients[0], slots=20), asyncio.timeout(40):
+    async with Worker(clients[0], concurrency=20), asyncio.timeout(40):
         await asyncio.gather(*(enqueue(client, first) for first, client in enumerate(clients[1:])))
 
         async def all_ended() -> bool:

@@ -13,8 +13,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import LEASE_MS, claim_ids, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, role_with, waiting_for_locks
 
 pytestmark = pytest.mark.stores("postgres")
@@ -105,7 +105,7 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
         fences.append(context.fence)
         await go.wait()
 
-    async with Worker(jobs, slots=2, lease="300ms"):
+    async with Worker(jobs, concurrency=2, lease="300ms"):
         enqueued = await long.enqueue()
         await until(lambda: fences)
         async with locked(migrated_url, "history") as rude:

@@ -17,8 +17,8 @@ from jobmill.stores.postgres import PostgresStore, wake
 from jobmill.stores.postgres.wake import Waking
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put_one, wish
 from tests.helpers import until
-from tests.servers.postgres import PostgresServer, connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import PostgresServer, connected
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -25,9 +25,10 @@ from jobmill.core import limits, unique_keys
 from jobmill.core.changes import Seize
 from jobmill.core.durations import instant_ms
 from jobmill.core.events import settlement_events
-from jobmill.core.job import Job, State
+from jobmill.core.job import Job, JobOptions, State
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, policy, settle
-from jobmill.core.retry import HARMONYK_BACKOFF, HARMONYK_RETRIES, delay_ms
+from jobmill.core.presets import register_preset
+from jobmill.core.retry import delay_ms, exponential
 from jobmill.core.values import Claimed, Lease, Refused, Settlement
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.handlers.options import EnqueueOptions
@@ -51,7 +52,13 @@ __all__ = [
 
 Status: TypeAlias = Literal["queued", "running", "success", "failed"]
 
-DEFAULT_MAX_ATTEMPTS: Final = HARMONYK_RETRIES
+# Harmonyk's rule for a failed run is check, increment, back off: while `attempts` is below 5, it is counted up and the
+# job waits for the delay of the new number. So a job has five retries, after 1, 2, 4, 8 and 16 s: six runs in all.
+DEFAULT_MAX_ATTEMPTS: Final = 5
+BACKOFF: Final = exponential("1s", cap="60s")
+
+# Harmonyk's `max_attempts` counts retries, ours counts runs.
+register_preset("harmonyk", JobOptions(max_attempts=DEFAULT_MAX_ATTEMPTS + 1, backoff=BACKOFF))
 
 #: Long enough for two calls to a slow store; if this process dies between them, workers have the job back after it.
 SEIZED_MS = 15_000
@@ -72,7 +79,7 @@ _STATUS: dict[State, Status] = {
 
 def backoff_delay_ms(attempts: int) -> int:
     """The delay before the next run, without jitter: 1 s after the first, then twice as long each time, up to 60 s."""
-    return delay_ms(HARMONYK_BACKOFF, attempts)
+    return delay_ms(BACKOFF, attempts)
 
 
 def can_retry(status: Status, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
@@ -168,10 +175,10 @@ class Repository:
         if run_at is not None:
             instant_ms(run_at, "run_at")
             options["due_at"] = run_at
-        draft = self._jobs.job(limits.check_name(type, "type"), payload, **options)
+        draft = self._jobs.draft(limits.check_name(type, "type"), payload, **options)
         stored = structs.replace(draft.options.stored, preset="harmonyk")
         draft = structs.replace(draft, options=structs.replace(draft.options, stored=stored))
-        return (await self._jobs.enqueue_drafts([draft], within=within))[0].id
+        return (await self._jobs.enqueue_many([draft], within=within))[0].id
 
     async def mark_success(self, id: str) -> Marked:
         """End a live job as succeeded; a worker that runs it loses its lease. JobNotFound when there is no such job."""
@@ -208,7 +215,7 @@ class Repository:
         store = self._jobs.store
         change = Seize(token=secrets.token_hex(16), worker=self._worker, lease_ms=SEIZED_MS)
         until_ms = store.now() + SEIZED_MS
-        if not (await store.change([id], change)).changed:
+        if not (await store.change([id], change)).ids:
             return None
         (job,) = await store.get([id])
         return None if job is None else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms))
@@ -232,5 +239,5 @@ class Repository:
             raise StoreError(f"job {decided.lease.id!r} cannot be marked: {settled.why}")
         if settled == "done" and self._jobs.hooks.wants_events:
             for event in settlement_events(decided, answer.now_ms):
-                await self._jobs.hooks.tell(event)
+                await self._jobs.hooks.call_event(event)
         return settled == "done"

@@ -86,7 +86,7 @@ async def change(ctx: MongoContext, which: Sequence[str] | Filter, wanted: Chang
     ctx.claims.cursor.rewind()
     changed = [one for one in decided if one.job.id not in refused]
     await publish(ctx, [event for one in changed for event in one.patch.events])
-    return Changed(changed=[one.job.id for one in changed], refused=refused, more=more)
+    return Changed(ids=[one.job.id for one in changed], refused=refused, more=more)
 
 
 async def _write(ctx: MongoContext, decided: list[_Decided], statuses: list[str], now_ms: int) -> dict[str, str]:
@@ -145,7 +145,7 @@ def _update(one: _Decided, mark: ObjectId, now_ms: int) -> Document:
         return update
     fields = {"jobmill.mark": mark, **job_fields(patch.fields)}
     if "due_ms" in patch.fields:
-        fields |= due_fields(patch.fields["due_ms"], job.slot_ms)
+        fields |= due_fields(patch.fields["due_ms"], job.occurrence_ms)
     if "state" in patch.fields:
         fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
         fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None

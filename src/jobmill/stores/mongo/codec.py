@@ -41,7 +41,7 @@ from msgspec import Raw
 
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
-from jobmill.core.payload import LEAST_INT
+from jobmill.core.payload import MIN_INT
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
@@ -121,7 +121,7 @@ def packed(document: Document) -> RawBSONDocument:
 
 def _not_bson(data: Any, error: Exception) -> InvalidValue:
     if isinstance(error, OverflowError):
-        expected = f"integers from {LEAST_INT} to {_MAX_INT} on MongoDB"
+        expected = f"integers from {MIN_INT} to {_MAX_INT} on MongoDB"
         return InvalidValue("payload", expected, data, "pass larger ones as text")
     return InvalidValue("payload", "what BSON can hold: no NUL in keys", data, str(error))
 
@@ -201,9 +201,9 @@ def stored_key(queue: str, key: str, home: str) -> str:
 def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
     """A recurrence in Monque's fields, or as a rule of ours where Monque cannot express it; the others are None."""
     if rule.cron is not None and rule.until_ms is None and _is_plain(rule.cron):
-        return {"repeatInterval": rule.cron, "timezone": rule.zone}, None
+        return {"repeatInterval": rule.cron, "timezone": rule.timezone}, None
     until = None if rule.until_ms is None else date(rule.until_ms)
-    ours = {"zone": rule.zone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
+    ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
     return {"repeatInterval": None, "timezone": None}, {name: it for name, it in ours.items() if it is not None}
 
 
@@ -316,7 +316,7 @@ def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
         tenant=_text(ours.get("tenant")),
         options=NO_OPTIONS if (given := ours.get("options")) is None else _options(given, strict),
         recurrence=rule,
-        slot_ms=None if rule is None else _slot(ours, due_ms),
+        occurrence_ms=None if rule is None else _slot(ours, due_ms),
         runs=_int(ours.get("runs")),
         failed_runs=_int(ours.get("failedRuns")),
         last_error=_text(ours.get("lastError")),
@@ -350,13 +350,13 @@ def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurre
             key=key,
             cron=_text(rule.get("cron")),
             every_ms=_int(rule["everyMs"]) if "everyMs" in rule else None,
-            zone=str(rule.get("zone", "UTC")),
+            timezone=str(rule.get("zone", "UTC")),
             until_ms=ms_of(rule.get("until")),
             revision=revision,
         )
     if not isinstance(cron, str) or not cron:
         return None
-    return Recurrence(key=key, cron=cron, zone=_text(document.get("timezone")) or "UTC", revision=revision)
+    return Recurrence(key=key, cron=cron, timezone=_text(document.get("timezone")) or "UTC", revision=revision)
 
 
 def _slot(ours: Document, due_ms: int) -> int:

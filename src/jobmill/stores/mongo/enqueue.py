@@ -121,7 +121,7 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
             receipts.append(known.get(one.id) or await _resolve(collection, one, now_ms, home))
     if has_feed(states):
         await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), states)
-    _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.how != "exists"], now_ms)
+    _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
     return receipts
 
 

@@ -52,7 +52,7 @@ class LocatedLease(Struct, frozen=True):
 
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
-    return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.slot_ms)
+    return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
 
 
 async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[LocatedLease | None]:

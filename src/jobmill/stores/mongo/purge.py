@@ -7,7 +7,7 @@ from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.events import job_event
 from jobmill.core.job import Job
-from jobmill.core.recurrence import next_slot
+from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import schema
@@ -108,7 +108,7 @@ async def _rearm(ctx: MongoContext, limit: int, now_ms: int) -> None:
 def _next_run(job: Job, now_ms: int) -> Document:
     """The fields that re-arm a job; where its recurrence is over, it is no longer armed."""
     try:
-        slot_ms = next_slot(job.recurrence, job.slot_ms or job.due_ms, now_ms) if job.recurrence else None
+        slot_ms = next_occurrence(job.recurrence, job.occurrence_ms or job.due_ms, now_ms) if job.recurrence else None
     except InvalidValue:
         slot_ms = None
     if slot_ms is None:

@@ -204,7 +204,7 @@ def _update(one: Settlement, held: LocatedLease, mark: ObjectId, now_ms: int) ->
     if one.tracebacks is not None:
         fields["jobmill.tracebacks"] = list(one.tracebacks[-TRACEBACKS_KEPT:])
     if one.due is not None:
-        slot_ms = held.locator.slot_ms if one.rearm is None else one.rearm.slot_ms
+        slot_ms = held.locator.slot_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), slot_ms)
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)

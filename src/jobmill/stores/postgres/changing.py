@@ -58,7 +58,7 @@ class Changing:
         await tell(self._connection, self._statements, events)
         changed = [row.id for row in fitting if row.id not in refused]
         self.queues = {row.queue for row in fitting if row.id not in refused}
-        return Changed(changed=changed, refused=refused, more=more)
+        return Changed(ids=changed, refused=refused, more=more)
 
     # ------------------------------------------------------------------------------------------------ which
 

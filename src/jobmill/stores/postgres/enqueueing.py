@@ -157,5 +157,5 @@ def events(new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: int)
     return [
         Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
         for new, receipt in zip(new_jobs, receipts, strict=True)
-        if receipt.how == "created"
+        if receipt.status == "created"
     ]

@@ -141,7 +141,7 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "tracebacks": None if one.tracebacks is None else _encode(one.tracebacks).decode(),
         "due_ms": one.due and one.due.at_ms,
         "delay_ms": one.due.after_ms if one.due is not None and one.due.at_ms is None else None,
-        "slot_ms": one.rearm and one.rearm.slot_ms,
+        "slot_ms": one.rearm and one.rearm.occurrence_ms,
         "runs": runs and runs.runs,
         "failed_runs": runs and runs.failed_runs,
         "last_error": runs and runs.last_error,

@@ -26,10 +26,10 @@ class _Extra(Struct, frozen=True):
     result_json: Raw = NULL
     progress: Progress | None = None
     tracebacks: tuple[str, ...] = ()
-    doomed: str | None = None
+    deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
-    slot_ms: int | None = None
+    occurrence_ms: int | None = None
     runs: int = 0
     failed_runs: int = 0
     last_error: str | None = None
@@ -114,7 +114,7 @@ def looked_at(row: asyncpg.Record) -> Job:
         return job if row["extra"] is None else _with_extra(job, row["extra"])
     except Unreadable as error:
         plain = structs.asdict(_decode_plain(row["plain"]))
-        return structs.replace(job, **plain, doomed=f"the stored job cannot be read: {error}")
+        return structs.replace(job, **plain, deferred_error=f"the stored job cannot be read: {error}")
 
 
 def looked_at_all(rows: Sequence[asyncpg.Record]) -> list[Job]:

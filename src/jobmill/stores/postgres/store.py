@@ -68,7 +68,7 @@ class PostgresStore:
         self._offices = Offices(self._place, self._statements)
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The URL without its password, and the schema."""
         return self._place.words()
 

@@ -44,7 +44,7 @@ class Changes(Looks):
                         changed.append(id)
                     else:
                         refused[id] = answer.decode()
-        return Changed(changed=changed, refused=refused, more=more)
+        return Changed(ids=changed, refused=refused, more=more)
 
     async def _matching(self, which: Filter, change: Change, limit: int) -> tuple[list[str], bool]:
         allowed = CHANGES_FROM[type(change)]

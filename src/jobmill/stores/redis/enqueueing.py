@@ -90,19 +90,19 @@ def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
 def _own(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
     own: list[Any] = []
     said = opts.Said(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
-    if said != opts.NOTHING_SAID:
+    if said != opts.NO_OPTIONS_GIVEN:
         own += ["jmo", text(said)]
     if due_ms != now_ms and new.recurrence is None:
         own += ["jmd", due_ms]
     return own
 
 
-def _run(new: NewJob, slot_ms: int) -> dict[str, Any]:
+def _run(new: NewJob, occurrence_ms: int) -> dict[str, Any]:
     """What the scheduler of a recurring job is told."""
     rule = new.recurrence
     assert rule is not None
     repeat = opts.repeat_opts(rule)
-    offset = 0 if rule.every_ms is None else slot_ms % rule.every_ms
+    offset = 0 if rule.every_ms is None else occurrence_ms % rule.every_ms
     template = opts.as_opts(new.options, new.priority)
     record = [part for field, value in repeat.items() for part in (field, value)]
     return {

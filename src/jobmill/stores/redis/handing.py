@@ -104,7 +104,7 @@ def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:
     if done.runs is not None:
         ask["runs"] = done.runs
         ask["keep_run"] = {"age": RUNS_KEPT_MS}
-        ask["slot"] = None if done.rearm is None else done.rearm.slot_ms
+        ask["slot"] = None if done.rearm is None else done.rearm.occurrence_ms
     if told:
         ask["facts"] = [(f.type, f.attempt, text(f.data)) for f in settlement_events(done, now_ms)]
     return ask

@@ -82,7 +82,7 @@ def claimed_job(queue: str, id: str, h: dict[bytes, bytes], worker: str, now_ms:
             worker=worker,
             claims=job.claims + 1,
             crashes=crashes,
-            doomed=_doomed(h, crashes),
+            deferred_error=_doomed(h, crashes),
         )
     except (KeyError, *_GARBAGE) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
@@ -155,7 +155,7 @@ def job_of(
         tracebacks=read.tracebacks(),
         tenant=said.t,
         options=_options(said, node),
-        doomed=_doomed(h, stc),
+        deferred_error=_doomed(h, stc),
         **_keys(read, id, name, node),
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from jobmill.core.changes import Requeue, Reschedule
 from jobmill.core.job import State
 from jobmill.core.limits import check_id, check_int, check_name, check_priority, check_queue
-from jobmill.core.recurrence import first_slot, recurrence
+from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import scripts
@@ -118,8 +118,8 @@ class Queue:
             return None
         slot = None
         if pattern is not None:
-            rule = recurrence(key=id, cron=pattern, zone=tz or "UTC", until_ms=end_ms)
-            slot = now_ms if immediately else first_slot(rule, max(now_ms, (start_ms or 0) - 1))
+            rule = recurrence(key=id, cron=pattern, timezone=tz or "UTC", until_ms=end_ms)
+            slot = now_ms if immediately else first_occurrence(rule, max(now_ms, (start_ms or 0) - 1))
             if slot is None:
                 return None
         said = {"pattern": pattern, "tz": tz, "limit": limit, "startDate": start_ms, "endDate": end_ms}
@@ -187,8 +187,8 @@ class Queue:
         many = 0
         while True:
             changed = await self._store.change(which, change)
-            many += len(changed.changed)
-            if not changed.more or not changed.changed:
+            many += len(changed.ids)
+            if not changed.more or not changed.ids:
                 return many
 
 

@@ -30,7 +30,7 @@ class Said(Struct, frozen=True, omit_defaults=True):
     t: str | None = None
 
 
-NOTHING_SAID = Said()
+NO_OPTIONS_GIVEN = Said()
 
 decode_said = lru_cache(maxsize=1_000)(msgspec.json.Decoder(Said).decode)
 
@@ -151,7 +151,7 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     """`opts.repeat` of a run, from which Node finds the next one."""
     repeat: dict[str, Any] = {}
     if rule.cron is not None:
-        repeat |= {"pattern": rule.cron, "tz": rule.zone}
+        repeat |= {"pattern": rule.cron, "tz": rule.timezone}
     else:
         repeat["every"] = rule.every_ms
     if rule.until_ms is not None:
@@ -177,6 +177,6 @@ def node_recurrence(sid: str, name: str, repeat: dict[str, Any]) -> Recurrence:
         key=scheduler_key(sid, name),
         cron=pattern if isinstance(pattern, str) and every is None else None,
         every_ms=None if every is None else max(1, _whole(every)),
-        zone=repeat.get("tz") or "UTC",
+        timezone=repeat.get("tz") or "UTC",
         until_ms=_whole(end) if isinstance(end, int | float) else None,
     )

@@ -24,7 +24,7 @@ class RedisStore(Enqueues, Queues):
         self._is_checked = False
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The URL without its password, and the prefix."""
         return self._place.shown
 
