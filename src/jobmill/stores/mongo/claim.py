@@ -23,7 +23,7 @@ from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import claim_id
 from jobmill.stores.mongo.leases import count_running, ended, find_lost, lease_update, locator_of, stale
-from jobmill.stores.mongo.queues import NO_STATE, QueueLock, QueueState, locked, queue_states
+from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, QueueLock, locked, queue_states
 from jobmill.stores.mongo.settle import ClaimWrites
 
 #: How often a claim searches again when other processes took what it had found.
@@ -102,7 +102,7 @@ class QueueClaim(Struct):
         self.search.is_cut |= done != self.settled
         self.settled = done
 
-    async def run_within_limits(self, n: int, state: QueueState) -> int | None:
+    async def run_within_limits(self, n: int, state: QueueDocument) -> int | None:
         """`run` as far as pause and limits of the queue allow."""
         self.has_feed = state.settings.feed
         if state.settings.paused:
@@ -129,7 +129,7 @@ class QueueClaim(Struct):
 
     # ------------------------------------------------------------------------------------------------ find
 
-    async def find_first(self, queues: Collection[str], *, settles: bool) -> dict[str, QueueState]:
+    async def find_first(self, queues: Collection[str], *, settles: bool) -> dict[str, QueueDocument]:
         """Find jobs before anything is settled; the states of these queues, from the same round trip."""
         self.search.states_of = queues
         found = await self.find(self.claim.n)
@@ -138,7 +138,7 @@ class QueueClaim(Struct):
         limits = states.get(self.queue, NO_STATE).limits
         if not limits.settings.paused and not limits.counts_claims:
             self.found = found
-            self.sent = ClaimWrites(self._writes(found), len(found.all)) if settles else None
+            self.sent = ClaimWrites(self._writes(found), len(found.all)) if settles and found.all else None
         return states
 
     async def find(self, wanted: int) -> Found:
@@ -206,21 +206,22 @@ class QueueClaim(Struct):
     async def _lease(self, found: Found, lock: QueueLock | None) -> list[Document]:
         """Lease what was found, as far as it still waits; the leased jobs."""
         sent, self.sent = self.sent, None
-        if sent is not None and sent.writes:
+        if sent is not None:
             leased = await self._read_leased(found, has_matched=sent.has_matched)
             self.ctx.claims.let_go(found.all)  # what the server has refused may be claimed again
             return leased
         if not found.all:
             return []
         with self.ctx.claims.leasing(found.all):
-            if lock is None:
-                return await self._lease_found(found, None)
-            await lock.count_claims(self.ctx, len(found.all), self.now_ms)
-            leased = await self._lease_found(found, lock)
-            await lock.count_claims(self.ctx, len(leased) - len(found.all), self.now_ms)
-            return leased
+            return await (self._lease_found(found) if lock is None else self._lease_counted(found, lock))
 
-    async def _lease_found(self, found: Found, lock: QueueLock | None) -> list[Document]:
+    async def _lease_counted(self, found: Found, lock: QueueLock) -> list[Document]:
+        await lock.count_claims(self.ctx, len(found.all), self.now_ms)
+        leased = await self._lease_found(found, lock)
+        await lock.count_claims(self.ctx, len(leased) - len(found.all), self.now_ms)
+        return leased
+
+    async def _lease_found(self, found: Found, lock: QueueLock | None = None) -> list[Document]:
         documents = [*((one, True) for one in found.lost), *((one, False) for one in found.waiting)]
         if len(documents) == 1:
             one = await self._lease_one(*documents[0], lock)

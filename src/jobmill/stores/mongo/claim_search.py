@@ -23,7 +23,7 @@ from jobmill.stores.mongo.connection import QUEUES
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import NO_ID
 from jobmill.stores.mongo.leases import IN_ORDER, WRITABLE
-from jobmill.stores.mongo.queues import QueueState, queue_state
+from jobmill.stores.mongo.queues import QueueDocument, queue_state
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 _FIRST_DATE = date(-(2**62))
@@ -38,7 +38,7 @@ class ClaimSearch(Struct):
     now_ms: int
     #: The next query also reads the states of these queues.
     states_of: Collection[str] = ()
-    states: dict[str, QueueState] = {}
+    states: dict[str, QueueDocument] = {}
     #: Whether to read whole documents.
     whole: bool = False
     #: Whether there were more jobs than the queries asked for.

@@ -112,13 +112,12 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
     states, refused = await asyncio.gather(
         queue_states(ctx, {new.queue for new in new_jobs}), collection.insert([one.packed for one in jobs])
     )
-    known = await _known_owners(ctx, [jobs[index] for index in refused]) if len(refused) > 1 else {}
-    receipts = []
-    for index, one in enumerate(jobs):
-        if index not in refused:
-            receipts.append(Receipt(one.new.id, "created"))
-        else:
-            receipts.append(known.get(one.id) or await _resolve(collection, one, now_ms, home))
+    receipts = [Receipt(one.new.id, "created") for one in jobs]
+    if refused:
+        known = await _known_owners(ctx, [jobs[index] for index in refused]) if len(refused) > 1 else {}
+        for index in sorted(refused):
+            one = jobs[index]
+            receipts[index] = known.get(one.id) or await _resolve(collection, one, now_ms, home)
     if has_feed(states):
         await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), states)
     _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)

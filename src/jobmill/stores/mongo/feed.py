@@ -12,7 +12,7 @@ from jobmill.core.cursors import read_position
 from jobmill.core.events import Event
 from jobmill.stores.mongo.codec import Document, payload_of
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.queues import NO_STATE, QueueState, queue_states
+from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, queue_states
 
 #: A writer takes its numbers before it writes: a number that is still missing after this time stays missing.
 GAP_MS = 5_000
@@ -21,7 +21,7 @@ GAP_MS = 5_000
 async def publish(
     ctx: MongoContext,
     events: Sequence[Event],
-    states: Mapping[str, QueueState] | None = None,
+    states: Mapping[str, QueueDocument] | None = None,
     insert: Callable[[list[Document]], Awaitable[None]] | None = None,
 ) -> None:
     """Add events to the feeds that are on. `insert` replaces the insert, for events of a transaction."""

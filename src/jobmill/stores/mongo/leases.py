@@ -123,19 +123,23 @@ async def find_lost(ctx: MongoContext, queue: str, names: Sequence[str], limit: 
     """Running jobs whose lease has ended, and stale ones of Monque."""
     began = time.monotonic()
     mine = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, **WRITABLE}
-
-    async def search(query: Document) -> list[Document]:
-        jobs, size = ctx.here.jobs, {"limit": limit, "batch_size": limit + 1}
-        return await ctx.hinted(LEASE, lambda hint: jobs.find({**query, **mine}, IN_ORDER, **size, **hint).to_list())
-
-    lost = await search(ended(now_ms))
+    lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
     ctx.claims.ended_searched(queue, began)
     if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= ctx.claims.stale_from_ms:
-        foreign = await search(stale(now_ms, ctx.url.lock_timeout_ms))
-        pause_ms = max(_MIN_STALE_MS, min(STALE_MS, ctx.url.lock_timeout_ms // 2))
-        ctx.claims.stale_from_ms = now_ms + (0 if foreign else pause_ms)  # where there is one there may be more
-        lost += foreign
+        lost += await _find_stale(ctx, mine, limit, now_ms)
     return lost
+
+
+async def _find_stale(ctx: MongoContext, mine: Document, limit: int, now_ms: int) -> list[Document]:
+    found = await _search(ctx, {**stale(now_ms, ctx.url.lock_timeout_ms), **mine}, limit)
+    pause_ms = max(_MIN_STALE_MS, min(STALE_MS, ctx.url.lock_timeout_ms // 2))
+    ctx.claims.stale_from_ms = now_ms + (0 if found else pause_ms)  # where there is one there may be more
+    return found
+
+
+async def _search(ctx: MongoContext, query: Document, limit: int) -> list[Document]:
+    jobs, size = ctx.here.jobs, {"limit": limit, "batch_size": limit + 1}
+    return await ctx.hinted(LEASE, lambda hint: jobs.find(query, IN_ORDER, **size, **hint).to_list())
 
 
 async def count_running(ctx: MongoContext, queue: str, now_ms: int) -> int:

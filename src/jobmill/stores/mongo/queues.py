@@ -26,7 +26,7 @@ LOCK_WAIT_SECONDS = 2.0
 _DEFAULTS = QueueSettings()
 
 
-class QueueState(Struct, frozen=True, kw_only=True):
+class QueueDocument(Struct, frozen=True, kw_only=True):
     """The document of a queue: its limits, and the number of its last event."""
 
     limits: QueueLimits
@@ -38,10 +38,10 @@ class QueueState(Struct, frozen=True, kw_only=True):
         return self.limits.settings
 
 
-NO_STATE = QueueState(limits=QueueLimits())
+NO_STATE = QueueDocument(limits=QueueLimits())
 
 
-def queue_state(document: Document) -> QueueState:
+def queue_state(document: Document) -> QueueDocument:
     """The state in the document of a queue."""
     rate = document.get("rateLimit")
     settings = QueueSettings(
@@ -53,16 +53,16 @@ def queue_state(document: Document) -> QueueState:
     )
     ends_ms, used = int(document.get("windowEndsMs", 0)), int(document.get("windowUsed", 0))
     limits = QueueLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
-    return QueueState(limits=limits, last_event=int(document.get("told", 0)))
+    return QueueDocument(limits=limits, last_event=int(document.get("told", 0)))
 
 
-async def queue_states(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueState]:
+async def queue_states(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueDocument]:
     """The states of those of these queues (None: of all) that have a document."""
     query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
     return {one["_id"]: queue_state(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
 
 
-def has_feed(states: Mapping[str, QueueState]) -> bool:
+def has_feed(states: Mapping[str, QueueDocument]) -> bool:
     """Whether the feed of one of these queues is on."""
     return any(state.settings.feed for state in states.values())
 

@@ -164,7 +164,7 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list
     indexes: list[list[int]] = []
     for one in given:
         own: list[int] = []
-        for settlement, more in _variants(one.settlement):
+        for settlement, more in [(one.settlement, {})] if one.settlement.runs is None else _recurring(one.settlement):
             key = (*_values(settlement, one.held), repr(more) if more else "")
             if key not in groups:
                 numbers[key] = len(groups)
@@ -175,11 +175,9 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list
     return list(groups.values()), indexes
 
 
-def _variants(settlement: Settlement) -> list[tuple[Settlement, Document]]:
-    """A settlement with a filter; of a recurring job also what is written where its recurrence was updated since."""
-    if settlement.runs is None:
-        return [(settlement, {})]
-    revision = settlement.runs.revision
+def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
+    """What is written where the recurrence of a job is unchanged, and where it was updated since; each with a filter."""
+    revision = settlement.runs.revision if settlement.runs else 0
     same = {"jobmill.revision": {"$in": [0, None]} if revision == 0 else revision}
     other = {"jobmill.revision": {"$nin": [0, None]} if revision == 0 else {"$ne": revision}}
     return [(settlement, same), (settlement.overtaken(), other)]

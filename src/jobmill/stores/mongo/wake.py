@@ -144,12 +144,14 @@ class ChangeStream:
             # Nobody sleeps, or the database was dropped: the next stream begins at its own time.
             self._resume = None
         except OperationFailure as error:
-            if error.code in STANDALONE:
-                note_standalone(self._ctx)
-                return
-            if error.code in _CANNOT_RESUME:
-                self._resume = None
-            raise
+            self._handle_failure(error)
+
+    def _handle_failure(self, error: OperationFailure) -> None:
+        if error.code in _CANNOT_RESUME:
+            self._resume = None
+        if error.code not in STANDALONE:
+            raise error
+        note_standalone(self._ctx)
 
     async def _connect(self) -> AsyncDatabaseChangeStream[Document]:
         pipeline = _pipeline(self._ctx.url.collection)
