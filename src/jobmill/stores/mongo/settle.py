@@ -176,7 +176,7 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list
 
 
 def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
-    """What is written where the recurrence of a job is unchanged, and where it was updated since; each with a filter."""
+    """What is written where the recurrence is unchanged, and where it was updated since; each with its filter."""
     revision = settlement.runs.revision if settlement.runs else 0
     same = {"jobmill.revision": {"$in": [0, None]} if revision == 0 else revision}
     other = {"jobmill.revision": {"$nin": [0, None]} if revision == 0 else {"$ne": revision}}
