@@ -11,9 +11,9 @@ from pymongo import IndexModel
 from jobmill.core.values import NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.indexes import models
-from jobmill.stores.mongo.values import date
-from jobmill.stores.mongo.waiting import ORDER
+from jobmill.stores.mongo.claim_search import ORDER
+from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.schema import models
 from jobmill.testing.contract.support import claim, new, put
 
 pytestmark = pytest.mark.stores("mongo")
@@ -42,7 +42,8 @@ def said(url: str, **options: str) -> str:
 
 
 async def names(store: MongoStore) -> set[str]:
-    return set(await store._index_names()) - {"_id_"}
+    cursor = await store.context.here.jobs.list_indexes()
+    return {str(one["name"]) for one in await cursor.to_list()} - {"_id_"}
 
 
 @pytest.fixture
@@ -91,10 +92,10 @@ async def test_a_collection_without_indexes_is_refused(mongo_url: str) -> None:
     await store.close()
 
 
-async def test_an_index_of_somebody_elses_is_told(mongo_url: str) -> None:
+async def test_an_index_of_another_program_is_reported(mongo_url: str) -> None:
     store = MongoStore(said(mongo_url, indexes="monque"))
-    await store._here.jobs.create_indexes([IndexModel([("status", 1), ("nextRunAt", 1)], name="mine")])
-    with pytest.raises(StoreError, match="has an index of its own where one of these is to be"):
+    await store.context.here.jobs.create_indexes([IndexModel([("status", 1), ("nextRunAt", 1)], name="mine")])
+    with pytest.raises(StoreError, match="already has another index on the same keys"):
         await store.migrate()
     await store.close()
 
@@ -103,7 +104,7 @@ async def test_a_store_goes_on_when_an_index_is_dropped(store: MongoStore) -> No
     await store.open()
     ids = await put(store, new(), new())
     for name in ("jobmill_claim", "jobmill_due", "jobmill_lease"):
-        await store._here.jobs.drop_index(name)
+        await store.context.here.jobs.drop_index(name)
     assert [one.job.id for one in await claim(store)] == ids
 
 
@@ -126,13 +127,13 @@ async def test_a_claim_looks_at_no_more_than_it_takes(mongo_url: str, indexes: s
     await store.enqueue([new(queue="other") for _ in range(300)])
     query = {"jobmill.queue": None, "status": "pending", "name": {"$in": ["send", "b"]}}
     command = {
-        "find": store._here.jobs.name,
+        "find": store.context.here.jobs.name,
         "filter": query | {"nextRunAt": {"$lte": date(store.now())}},
         "sort": dict(ORDER),
         "limit": 10,
         "hint": "jobmill_claim",
     }
-    told = await store._here.database.command({"explain": command, "verbosity": "executionStats"})
+    told = await store.context.here.database.command({"explain": command, "verbosity": "executionStats"})
     assert told["executionStats"]["nReturned"] == 10
     assert keys_examined(told["executionStats"]["executionStages"]) < 40
     assert told["executionStats"]["totalDocsExamined"] <= 12

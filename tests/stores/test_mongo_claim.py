@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from bson import ObjectId
 
-from jobmill.core.values import QueueChange, at
-from jobmill.stores.mongo import MongoStore, floors
-from jobmill.stores.mongo.values import CODEC, date
+from jobmill.core.values import QueueChange
+from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo.codec import CODEC, date
 from jobmill.testing.contract.support import (
     claim,
     claim_ids,
@@ -23,9 +23,8 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.helpers import until
 from tests.kit.mongo import MongoReplicaSet
-from tests.stores.mongo_reviewing import (
+from tests.stores.mongo_scene import (
     HOME,
     LOCK_TIMEOUT_S,
     NOT_REPLICATED,
@@ -156,7 +155,7 @@ async def test_a_claim_whose_answer_was_lost_is_made_once(own: Scene, own_mongo:
     own_mongo.nodes[0].fail("update", times=1, writeConcernError=LOST_ANSWER)
     claimed = await claim(own.store, queues=HOME)
     assert [(one.job.id, one.job.crashes) for one in claimed] == [(id, 0) for id in ids]
-    assert await own.store._here.jobs.distinct("jobmill.claims") == [1]
+    assert await own.store.context.here.jobs.distinct("jobmill.claims") == [1]
     assert await settle(own.store, *map(succeed, claimed)) == ["done"] * 20
 
 
@@ -188,7 +187,8 @@ async def test_a_clock_that_was_set_steals_no_job(store: MongoStore, monkeypatch
 @pytest.mark.parametrize("verb", ["open", "extend", "purge"])
 async def test_the_clock_is_measured(store: MongoStore, verb: str) -> None:
     held = await started(store)
-    store._offset_ms += 60_000
+    clock = store.context.clock
+    clock.learn(store.now() + 60_000, clock.start())
     match verb:
         case "open":
             await store.open()
@@ -196,7 +196,7 @@ async def test_the_clock_is_measured(store: MongoStore, verb: str) -> None:
             await store.extend([held.lease], 15_000)
         case "purge":
             await store.purge()
-    said = await store._here.database.command("hello", codec_options=CODEC)
+    said = await store.context.here.database.command("hello", codec_options=CODEC)
     assert abs(store.now() - int(said["localTime"])) < 5_000
 
 
@@ -204,7 +204,7 @@ async def test_ended_leases_of_names_that_nobody_works_are_not_looked_at(scene: 
     ended = {"status": "processing", "claimedBy": "jobmill:gone", "claimId": "x", "lockedAt": date(scene.clock())}
     ours = {"v": 1, "leaseUntil": date(scene.clock())}
     retired = [foreign(scene.clock(), name="retired", **ended, jobmill=ours) for _ in range(300)]
-    await scene.store._here.jobs.insert_many(retired)
+    await scene.store.context.here.jobs.insert_many(retired)
     scene.clock.advance(60)
     async with profiled(scene.store) as done:
         assert await claim(scene.store, queues=HOME) == []
@@ -213,25 +213,6 @@ async def test_ended_leases_of_names_that_nobody_works_are_not_looked_at(scene: 
 
 
 # ---------------------------------------------------------------------------------------------------- what comes when
-
-
-async def test_jobs_behind_a_floor_come_one_claim_after_the_other(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(floors, "FROM_CLAIMS", 0)
-    monkeypatch.setattr(floors, "DEAR_S", -1.0)
-    monkeypatch.setattr(floors, "ALL_EVERY_S", 0.0)
-    assert await claim(scene.store, queues=HOME) == []
-    # From the next look at everything on there is none.
-    monkeypatch.setattr(floors, "ALL_EVERY_S", 600.0)
-    async with scene.another() as other:
-        await other.enqueue([home(f"old-{n}", due=at(scene.clock() - 3_600_000)) for n in range(30)])
-
-    async def found() -> list[str]:
-        return await claim_ids(scene.store, 10, queues=HOME)
-
-    assert len(await until(found, PATIENCE_S)) == 10
-    assert [len(await found()) for _ in range(3)] == [10, 10, 0]
 
 
 async def test_a_window_of_a_rate_limit_is_opened_once(scene: Scene) -> None:
@@ -260,7 +241,7 @@ async def test_an_odd_document_does_not_end_the_stream(
     for documents in told:
         sleep = asyncio.create_task(store.wait_for_work(HOME, store.now() + FAR_MS))
         for document in documents:
-            await store._here.jobs.insert_one(foreign(store.now(), **document))
+            await store.context.here.jobs.insert_one(foreign(store.now(), **document))
         async with asyncio.timeout(PATIENCE_S):
             await sleep
         await ready(store)

@@ -18,8 +18,8 @@ from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Claimed, NewJob, Refused, Settlement, after, at
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.finding import Search
-from jobmill.stores.mongo.values import CODEC, date
+from jobmill.stores.mongo.codec import CODEC, date
+from jobmill.stores.mongo.leases import find_lost
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import claim, claim_one, fail, release, retry, settle, snooze, succeed
 
@@ -50,7 +50,7 @@ class Scene:
 
     async def insert(self, **document: Any) -> ObjectId:
         """What another program wrote."""
-        id = (await self.store._here.jobs.insert_one(document)).inserted_id
+        id = (await self.store.context.here.jobs.insert_one(document)).inserted_id
         assert isinstance(id, ObjectId)
         return id
 
@@ -59,7 +59,7 @@ class Scene:
 
     async def document(self, id: str | ObjectId = ID) -> Document:
         """As it is stored, but for its _id and the mark of the last call."""
-        found = await self.store._here.jobs.find_one({"_id": ObjectId(id)})
+        found = await self.store.context.here.jobs.find_one({"_id": ObjectId(id)})
         assert found is not None
         del found["_id"]
         if isinstance(ours := found.get("jobmill"), dict):
@@ -169,7 +169,7 @@ async def test_an_enqueued_job(scene: Scene, said: Document, written: Document) 
 
 async def test_an_id_of_the_callers_own(scene: Scene) -> None:
     assert await scene.put(id="mine") == "mine"
-    (found,) = await scene.store._here.jobs.find().to_list()
+    (found,) = await scene.store.context.here.jobs.find().to_list()
     assert isinstance(found.pop("_id"), ObjectId)
     assert found == pending(scene.t, jobmill={"id": "mine"})
 
@@ -181,7 +181,7 @@ async def test_a_delayed_job(scene: Scene) -> None:
 
 async def test_types_are_those_that_node_expects(scene: Scene) -> None:
     await scene.put(priority=1, unique_key="k")
-    raw = await scene.store._here.jobs.with_options(codec_options=CODEC).find_one()
+    raw = await scene.store.context.here.jobs.with_options(codec_options=CODEC).find_one()
     assert raw is not None
     kinds = bson.decode(bson.encode(raw))
     assert {type(kinds[name]).__name__ for name in ("nextRunAt", "createdAt", "updatedAt")} == {"datetime"}
@@ -321,7 +321,7 @@ async def test_what_a_monque_armed_again_runs_in_the_slot_that_it_chose(scene: S
     claimed = await recurring(scene, Recurrence(key="k", cron="@hourly"), scene.t)
     await settle(scene.store, decide(claimed, Errored(error="boom", delay_ms=2_000), DEFAULT_POLICY, scene.t))
     slot = date(scene.t + 7_200_000)
-    await scene.store._here.jobs.update_one({}, {"$set": {"nextRunAt": slot}})
+    await scene.store.context.here.jobs.update_one({}, {"$set": {"nextRunAt": slot}})
     (job,) = await scene.store.get([ID])
     assert job is not None
     assert job.occurrence_ms == int(slot)
@@ -332,7 +332,7 @@ async def test_the_janitor_arms_again_what_another_process_ended(scene: Scene, s
     await recurring(scene, Recurrence(key="k", every_ms=MINUTE_MS), scene.t)
     gone = dict.fromkeys(("lockedAt", "claimedBy", "claimId", "lastHeartbeat"), "")
     ended = {"status": status, "failCount": 10, "failReason": "theirs"}
-    await scene.store._here.jobs.update_one({}, {"$set": ended, "$unset": gone})
+    await scene.store.context.here.jobs.update_one({}, {"$set": ended, "$unset": gone})
     scene.clock.advance(90)
     await scene.store.purge()
     document = await scene.document()
@@ -343,7 +343,7 @@ async def test_the_janitor_arms_again_what_another_process_ended(scene: Scene, s
 
 async def test_the_janitor_leaves_alone_what_was_cancelled(scene: Scene) -> None:
     await scene.put(unique_key="k", recurrence=Recurrence(key="k", every_ms=MINUTE_MS))
-    await scene.store._here.jobs.update_one({}, {"$set": {"status": "cancelled"}})
+    await scene.store.context.here.jobs.update_one({}, {"$set": {"status": "cancelled"}})
     await scene.store.purge()
     assert (await scene.document())["status"] == "cancelled"
 
@@ -394,7 +394,7 @@ async def test_a_job_that_is_seized(scene: Scene) -> None:
 async def test_a_job_that_is_removed(scene: Scene) -> None:
     await scene.put()
     await scene.store.change([ID], Remove())
-    assert await scene.store._here.jobs.count_documents({}) == 0
+    assert await scene.store.context.here.jobs.count_documents({}) == 0
 
 
 # ---------------------------------------------------------------------------------------------------- foreign
@@ -464,7 +464,7 @@ async def test_both_sides_run_jobs_in_the_same_order(scene: Scene) -> None:
     first = await scene.insert(**theirs(scene.t))
     ours = await scene.put(id="ours", priority=2)
     expected = [str(ids[1]), str(ids[2]), str(ids[0]), ours, str(first)]
-    found = await scene.store._here.jobs.find().sort([("priority", -1), ("nextRunAt", 1), ("_id", 1)]).to_list()
+    found = await scene.store.context.here.jobs.find().sort([("priority", -1), ("nextRunAt", 1), ("_id", 1)]).to_list()
     assert [one.get("jobmill", {}).get("id", str(one["_id"])) for one in found] == expected
     assert [one.job.id for one in await claim(scene.store, queues=("default",))] == expected
 
@@ -532,14 +532,13 @@ async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [await scene.put(), await scene.put(id="second"), await scene.put(id="third")]
-    look = Search._lost
 
-    async def another_died_with_it(search: Search, limit: int) -> list[Document]:
+    async def another_died_with_it(*given: Any) -> list[Document]:
         left = {"status": "processing", "claimedBy": "jobmill:dead", "jobmill.leaseUntil": date(scene.t - 1)}
-        await scene.store._here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
-        return await look(search, limit)
+        await scene.store.context.here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
+        return await find_lost(*given)
 
-    monkeypatch.setattr(Search, "_lost", another_died_with_it)
+    monkeypatch.setattr("jobmill.stores.mongo.claim.find_lost", another_died_with_it)
     assert [one.job.id for one in await claim(scene.store, queues=("default",))] == ids
 
 
@@ -579,7 +578,7 @@ async def test_a_foreign_claim_of_a_job_of_ours_is_not_taken_for_ours(scene: Sce
     await scene.claim()
     # Another has recovered it and runs it now: the end of our lease still stands there.
     theirs = {"claimedBy": "node-1", "claimId": "x", "lockedAt": date(scene.t), "lastHeartbeat": date(scene.t)}
-    await scene.store._here.jobs.update_one({}, {"$set": theirs})
+    await scene.store.context.here.jobs.update_one({}, {"$set": theirs})
     scene.clock.advance(60)
     assert await claim(scene.store, queues=("default",)) == []
 
@@ -596,7 +595,7 @@ async def test_foreign_claims_are_left_alone_where_that_is_said(mongo_url: str) 
 async def test_a_stale_settlement_writes_nothing_once_another_took_over(scene: Scene) -> None:
     await scene.put()
     late = await scene.claim()
-    await scene.store._here.jobs.update_one({}, {"$set": {"claimedBy": "node-1", "claimId": "x"}})
+    await scene.store.context.here.jobs.update_one({}, {"$set": {"claimedBy": "node-1", "claimId": "x"}})
     before = await scene.document()
     rules = structs.replace(DEFAULT_POLICY, keep_succeeded=Keep(last=0))
     for outcome in (Succeeded(), Released(), Errored(error="boom", final=True)):

@@ -1,4 +1,4 @@
-"""Where a store is: what its URL says to us, and what is left of it for pymongo."""
+"""The URL of a store: its options for Jobmill, and the rest for pymongo."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pymongo.uri_parser import split_options
 from jobmill.core.durations import to_ms
 from jobmill.core.limits import check_name, check_queue
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.url import without_credentials
 
 COLLECTION = "monque_jobs"
-#: The queue that documents without one are in: Monque's, which knows no queues.
+#: The queue of documents that name none: those of Monque, which has no queues.
 QUEUE = "default"
 LOCK_TIMEOUT = "30m"
 
@@ -23,7 +24,7 @@ Indexes: TypeAlias = Literal["monque", "lean", "none"]
 
 _FORM = "mongodb://user:password@host:27017/database, or mongodb+srv://…"
 _OURS = ("collection", "queue", "indexes", "lock_timeout", "recover_foreign")
-#: Options of pymongo that would break what this store relies on.
+#: Options of pymongo that this store must decide itself.
 _DECIDED = {
     name.lower()
     for name in ("w", "wTimeoutMS", "journal", "fsync", "readPreference", "readConcernLevel", "retryWrites")
@@ -31,41 +32,41 @@ _DECIDED = {
 _NOT_IN_DATABASES = re.compile(r'[/\\. "$*<>:|?\x00]')
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class MongoUrl(Struct, frozen=True, kw_only=True):
     """A database of a server or replica set, the collection in it, and how it is shared with Monque."""
 
-    #: For pymongo: without the options that are ours.
-    address: str
-    #: For people: without password and options.
-    url: str
+    #: For pymongo: without the options of Jobmill.
+    driver_url: str
+    #: For messages: without password and options.
+    shown: str
     database: str
     collection: str
     queue: str
     indexes: Indexes
-    #: A foreign claim that gave no sign for so long is stale.
+    #: After this time without a heartbeat a claim of Monque is stale.
     lock_timeout_ms: int
     recover_foreign: bool
 
     @staticmethod
-    def read(url: str) -> Place:
+    def read(url: str) -> MongoUrl:
         """From `mongodb://host/db?collection=monque_jobs&indexes=lean&…`; other options are pymongo's."""
         try:
             parts = urlsplit(url)
-        except ValueError:  # whose text would show all of it
-            raise InvalidValue("url", _FORM, without_password(url)) from None
+        except ValueError:  # its text would show the password
+            raise InvalidValue("url", _FORM, without_credentials(url)) from None
         if parts.scheme not in ("mongodb", "mongodb+srv"):
-            raise InvalidValue("url", _FORM, without_password(url))
+            raise InvalidValue("url", _FORM, without_credentials(url))
         database = unquote(parts.path[1:])
         if not parts.netloc.rpartition("@")[2] or not database or _NOT_IN_DATABASES.search(database):
-            raise InvalidValue("url", _FORM, without_password(url), "the name of the database is part of it")
+            raise InvalidValue("url", _FORM, without_credentials(url), "the name of the database is part of it")
         ours, rest = _split_options(parts.query)
         query = f"?{urlencode(rest)}" if rest else ""
         _check_driver_options(query[1:], url)
         credentials, at, hosts = parts.netloc.rpartition("@")
         user = credentials.partition(":")[0]
-        return Place(
-            address=f"{parts.scheme}://{parts.netloc}/{quote(database)}{query}",
-            url=f"{parts.scheme}://{user}{at}{hosts}/{database}",
+        return MongoUrl(
+            driver_url=f"{parts.scheme}://{parts.netloc}/{quote(database)}{query}",
+            shown=f"{parts.scheme}://{user}{at}{hosts}/{database}",
             database=database,
             collection=_collection(ours.get("collection", COLLECTION)),
             queue=check_queue(ours.get("queue", QUEUE)),
@@ -75,31 +76,22 @@ class Place(Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def shown(self) -> str:
-        """Where the jobs are, in words without secrets."""
-        return f"{self.url}, collection {self.collection}"
+    def address(self) -> str:
+        """Where the jobs are: the URL without secrets, and the collection."""
+        return f"{self.shown}, collection {self.collection}"
 
     def __repr__(self) -> str:
         """Without secrets."""
-        return f"Place({self.shown!r})"
-
-
-def without_password(url: str) -> str:
-    """A URL as messages may show it: options may hold secrets, too."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    if not separator or "?" in credentials:  # who knows what is a password there
-        return f"{scheme.partition(':')[0]}://…"
-    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"
+        return f"MongoUrl({self.address!r})"
 
 
 def _split_options(query: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Ours, and pymongo's, of which some may be given more than once."""
+    """Options of Jobmill, and those of pymongo, of which some may be given more than once."""
     ours: dict[str, str] = {}
     rest: list[tuple[str, str]] = []
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name.lower() in _DECIDED:
-            raise InvalidValue("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
+            raise InvalidValue("url", "no option that Jobmill decides itself", name, f"leave {name} out")
         if name in _OURS:
             ours[name] = value
         else:
@@ -108,12 +100,14 @@ def _split_options(query: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
 
 
 def _check_driver_options(query: str, url: str) -> None:
-    """Have pymongo read its options here, which would only warn of those that it does not know."""
+    """Let pymongo check its options here: its client only warns about unknown ones."""
     try:
         if query:
             split_options(query, validate=True, warn=False)
     except (PyMongoError, ValueError, TypeError) as error:
-        raise InvalidValue("url", "options that Jobmill or pymongo has", without_password(url), str(error)) from error
+        raise InvalidValue(
+            "url", "options that Jobmill or pymongo has", without_credentials(url), str(error)
+        ) from error
 
 
 def _collection(name: str) -> str:

@@ -11,9 +11,9 @@ import pymongo
 import pytest
 
 from jobmill.core.changes import Cancel, Requeue
-from jobmill.stores.mongo import MongoStore, waking
-from jobmill.stores.mongo.places import Place
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo import MongoStore, wake
+from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.url import MongoUrl
 from jobmill.testing.contract.support import claim, new, put_one
 from tests.helpers import until
 
@@ -32,7 +32,7 @@ class Scene:
     def __init__(self, store: MongoStore, client: Client) -> None:
         self.store = store
         self.client = client
-        self.jobs = client[store._place.database][store._place.collection]
+        self.jobs = client[store.context.url.database][store.context.url.collection]
 
     async def insert(self, in_ms: int = 0, name: str = "send") -> None:
         now = self.store.now()
@@ -65,7 +65,7 @@ async def scene(mongo_url: str) -> AsyncIterator[Scene]:
     store = MongoStore(mongo_url)
     await store.migrate()
     await store.open()
-    async with Client(Place.read(mongo_url).address) as client:
+    async with Client(MongoUrl.read(mongo_url).driver_url) as client:
         scene = Scene(store, client)
         await scene.ready()
         yield scene
@@ -155,7 +155,7 @@ async def test_a_stream_is_closed_where_nobody_sleeps_and_opened_again(
         return await streams(scene.client) == 0
 
     await until(is_open, PATIENCE_S)
-    monkeypatch.setattr(waking, "UNUSED_S", 0.0)
+    monkeypatch.setattr(wake, "UNUSED_SECONDS", 0.0)
     sleep.cancel()
     await until(is_closed, PATIENCE_S)
     await scene.insert()
@@ -168,7 +168,7 @@ async def test_a_stream_is_closed_where_nobody_sleeps_and_opened_again(
 
 
 async def test_a_database_that_was_dropped_is_watched_again(scene: Scene) -> None:
-    await scene.client.drop_database(scene.store._place.database)
+    await scene.client.drop_database(scene.store.context.url.database)
     await scene.store.migrate()
     await scene.ready()
     sleep = scene.sleep()

@@ -11,10 +11,10 @@ from jobmill.core.changes import Cancel
 from jobmill.core.values import Receipt, Refused, Report
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.codec import date
 from jobmill.testing.contract.support import claim, claim_one, only_refused, settle, started, state_of, succeed, wish
 from tests.kit.mongo import MongoReplicaSet
-from tests.stores.mongo_reviewing import HOME, NOT_KEPT, NOT_REPLICATED, Scene, foreign, home, profiled
+from tests.stores.mongo_scene import HOME, NOT_KEPT, NOT_REPLICATED, Scene, foreign, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")
 
@@ -66,14 +66,14 @@ async def test_a_stale_settlement_leaves_the_log_of_who_holds_the_job(scene: Sce
     assert await settle(scene.store, succeed(late, rules=NOT_KEPT)) == ["lost"]
     assert await lines(scene, "job") == ["half done"]
     assert await settle(scene.store, succeed(held, rules=NOT_KEPT)) == ["done"]
-    assert await scene.store._here.logs.count_documents({}) == 0
+    assert await scene.store.context.here.logs.count_documents({}) == 0
 
 
 async def test_a_cancel_that_was_refused_leaves_the_log(scene: Scene) -> None:
     # There is no room for what a cancel writes.
     id = str(await scene.insert_nearly_full(jobmill={"v": 1, "options": {"keep_failed": {"last": 0}}}))
     said = {"at": date(scene.clock()), "text": "half done"}
-    await scene.store._here.logs.insert_one({"_id": ObjectId(id), "lines": [said]})
+    await scene.store.context.here.logs.insert_one({"_id": ObjectId(id), "lines": [said]})
     only_refused(await scene.store.change([id], Cancel()), id)
     assert await lines(scene, id) == ["half done"]
 
@@ -124,7 +124,7 @@ async def test_long_lines_are_cut_by_bytes(scene: Scene) -> None:
 async def test_a_purge_of_nothing_looks_at_nothing(scene: Scene) -> None:
     later = date(scene.clock() + 10**9)
     waiting = [foreign(scene.clock(), nextRunAt=later, jobmill={"v": 1}) for _ in range(300)]
-    await scene.store._here.jobs.insert_many(waiting)
+    await scene.store.context.here.jobs.insert_many(waiting)
     async with profiled(scene.store) as done:
         assert (await scene.store.purge()).removed == 0
     assert "aggregate" in {name for one in done for name in one["command"]}
@@ -158,8 +158,8 @@ def test_a_secret_among_the_options_is_shown_nowhere() -> None:
 
 async def test_an_error_does_not_show_what_was_to_be_written(scene: Scene) -> None:
     held = await started(scene.store, home("job"))
-    (document,) = await scene.store._here.jobs.find({}).to_list()
-    await scene.store._here.logs.insert_one({"_id": document["_id"], "lines": 5})
+    (document,) = await scene.store.context.here.jobs.find({}).to_list()
+    await scene.store.context.here.logs.insert_one({"_id": document["_id"], "lines": 5})
     with pytest.raises(StoreError) as caught:
         await scene.store.report([Report(lease=held.lease, lines=("hush",))])
     assert "must be an array" in str(caught.value)

@@ -10,7 +10,8 @@ import pytest
 
 from jobmill.core.job import JobOptions
 from jobmill.core.values import Claimed, Settlement
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.settle import settle as settle_all
 from jobmill.testing.contract.support import (
     LEASE_MS,
     claim_one,
@@ -23,10 +24,11 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.stores.mongo_reviewing import HOME, Scene, home, profiled
+from tests.stores.mongo_scene import HOME, Scene, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")
 
+SETTLE = "jobmill.stores.mongo.exchange.settle"
 Meanwhile = Callable[[], Awaitable[Any]]
 
 
@@ -38,16 +40,15 @@ async def scene(mongo_url: str) -> AsyncIterator[Scene]:
     await scene.store.close()
 
 
-def between(scene: Scene, monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile) -> None:
+def between(monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile) -> None:
     """Let something happen after the next exchange has looked, and before it writes."""
-    settle_all = scene.store._settle
 
     async def later(*given: Any) -> Any:
-        monkeypatch.setattr(scene.store, "_settle", settle_all)
+        monkeypatch.setattr(SETTLE, settle_all)
         await meanwhile()
         return await settle_all(*given)
 
-    monkeypatch.setattr(scene.store, "_settle", later)
+    monkeypatch.setattr(SETTLE, later)
 
 
 async def exchanged(scene: Scene, held: Claimed) -> dict[str, Claimed]:
@@ -107,7 +108,7 @@ async def test_a_job_that_another_worker_had_meanwhile_has_its_errors_and_claims
             other = await claim_one(store, queues=HOME)
             assert await settle(store, ended(other)) == ["done"]
 
-    between(scene, monkeypatch, meanwhile)
+    between(monkeypatch, meanwhile)
     claimed = await exchanged(scene, held)
     counted = {id: (one.job.errors, one.job.claims) for id, one in claimed.items()}
     assert counted == {"a": (errors, 2), "b": (0, 1)}
@@ -119,8 +120,8 @@ async def test_a_job_that_a_monque_failed_meanwhile_has_its_errors(
     held = await started(scene.store, home("held"))
     await scene.put("a", "b")
     failed = {"failCount": 4, "failReason": "no luck", "updatedAt": date(scene.clock())}
-    jobs = scene.store._here.jobs
-    between(scene, monkeypatch, lambda: jobs.update_one({"jobmill.id": "a"}, {"$set": failed}))
+    jobs = scene.store.context.here.jobs
+    between(monkeypatch, lambda: jobs.update_one({"jobmill.id": "a"}, {"$set": failed}))
     claimed = await exchanged(scene, held)
     assert (claimed["a"].job.errors, claimed["a"].job.error) == (4, "no luck")
     assert claimed["b"].job.errors == 0
@@ -129,7 +130,7 @@ async def test_a_job_that_a_monque_failed_meanwhile_has_its_errors(
 async def test_a_job_that_is_gone_meanwhile_is_not_handed_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     held = await started(scene.store, home("held"))
     await scene.put("a", "b", "c")
-    between(scene, monkeypatch, lambda: scene.store._here.jobs.delete_one({"jobmill.id": "b"}))
+    between(monkeypatch, lambda: scene.store.context.here.jobs.delete_one({"jobmill.id": "b"}))
     assert set(await exchanged(scene, held)) == {"a", "c"}
 
 
@@ -138,7 +139,7 @@ async def test_while_others_are_quicker_payloads_are_read_once_claimed(
 ) -> None:
     first, second, third = [await started(scene.store, home(id)) for id in ("held", "held too", "held as well")]
     await scene.put("a", "b")
-    between(scene, monkeypatch, lambda: scene.store._here.jobs.delete_one({"jobmill.id": "a"}))
+    between(monkeypatch, lambda: scene.store.context.here.jobs.delete_one({"jobmill.id": "a"}))
     assert set(await exchanged(scene, first)) == {"b"}
     await scene.put("c", "d")
     assert await reads_again(scene, second)

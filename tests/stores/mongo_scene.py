@@ -13,7 +13,7 @@ from jobmill.core.job import Keep
 from jobmill.core.lifecycle import Policy
 from jobmill.core.values import NewJob, RateLimit
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.codec import date
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import new, put
 
@@ -57,13 +57,13 @@ class Scene:
 
     async def insert(self, **about: Any) -> Any:
         """What another program wrote; its _id."""
-        return (await self.store._here.jobs.insert_one(foreign(self.clock(), **about))).inserted_id
+        return (await self.store.context.here.jobs.insert_one(foreign(self.clock(), **about))).inserted_id
 
     async def insert_nearly_full(self, **about: Any) -> ObjectId:
         """The same, so large that next to nothing can be added to it."""
         document = foreign(self.clock(), **{"_id": ObjectId("f" * 24), **about, "data": ""})
         room = LARGEST_DOCUMENT - len(bson.encode(document)) - 20
-        await self.store._here.jobs.insert_one(document | {"data": "x" * room})
+        await self.store.context.here.jobs.insert_one(document | {"data": "x" * room})
         return ObjectId("f" * 24)
 
 
@@ -86,7 +86,7 @@ def left(t: int) -> Document:
 @contextlib.asynccontextmanager
 async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
     """What the server did with the jobs within the block, by its own account; told after the block."""
-    database = store._here.database
+    database = store.context.here.database
     done: list[Document] = []
     await database.drop_collection("system.profile")
     await database.command("profile", 2)
@@ -94,7 +94,7 @@ async def profiled(store: MongoStore) -> AsyncIterator[list[Document]]:
         yield done
     finally:
         await database.command("profile", 0)
-    done += await database["system.profile"].find({"ns": f"{database.name}.{store._place.collection}"}).to_list()
+    done += await database["system.profile"].find({"ns": f"{database.name}.{store.context.url.collection}"}).to_list()
 
 
 def examined(done: list[Document]) -> int:
