@@ -17,6 +17,8 @@ from msgspec import structs
 from rich.console import Console
 
 from bench import ceiling, guarantees, machine
+from bench.against import run as against_run
+from bench.against.run import Limits
 from bench.child import Broken
 from bench.contenders import is_there
 from bench.crontab import contenders as on_crontab
@@ -97,6 +99,14 @@ Folder = click.Path(file_okay=False, path_type=Path)
 @click.option("--rounds", type=click.IntRange(1), help=f"At most so often ({FULL.rounds}; {QUICK.rounds}).")
 @click.option("--seed", default=1, show_default=True, help="For the gaps between single enqueues.")
 @click.option("--dir", "place", type=Folder, help="Where the databases lie meanwhile: a disk that counts.")
+@click.option(
+    "--against", metavar="COMMIT", help="Measure the working tree beside this commit instead; see bench/README.md."
+)
+@click.option("--max-cpu", default=1.03, show_default=True, help="With --against: CPU per job, new/old, at most.")
+@click.option("--max-trips", default=1.03, show_default=True, help="With --against: round trips per job, at most.")
+@click.option("--max-mongo-drain", default=1.1, show_default=True, help="With --against: both, for MongoDB's drain.")
+@click.option("--min-rate", default=0.9, show_default=True, help="With --against: jobs/s, new/old, at least.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="With --against: figures.")
 @click.option("--out", type=Folder, help="Keep the results here; those of all measures in full go to bench/results.")
 def main(
     quick: bool,
@@ -107,12 +117,24 @@ def main(
     seed: int,
     place: Path | None,
     out: Path | None,
+    against: str | None,
+    max_cpu: float,
+    max_trips: float,
+    max_mongo_drain: float,
+    min_rate: float,
+    json_file: Path | None,
 ) -> None:
     """Measure Jobmill, its peers and the bare database side by side.
 
     Exits with 0 when everything was measured, whether or not the targets were met; with 1 when a measure broke; with
     130 when it was interrupted. What was measured until then is shown, and kept, in each case.
     """
+    if against is not None:
+        limits = Limits(cpu=max_cpu, trips=max_trips, mongo_drain=max_mongo_drain, rate=min_rate)
+        wanted = [store for store in against_run.STORES if not stores or store in stores]
+        sys.exit(
+            against_run.compare(against, wanted, kinds or against_run.MEASURES, rounds or 7, limits, place, json_file)
+        )
     scale = QUICK if quick else FULL
     if rounds is not None:
         scale = structs.replace(scale, rounds=rounds)
