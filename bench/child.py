@@ -106,8 +106,12 @@ def start(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Child[
     """Start a function in a fresh process; arguments by keyword."""
     assert not args
     name = f"{function.__module__}:{function.__qualname__}"
-    command = [sys.executable, "-m", "bench.child", name, msgspec.json.encode(kwargs).decode()]
-    return Child(name, command, typing.get_type_hints(function)["return"])
+    return begin(name, typing.get_type_hints(function)["return"], **kwargs)
+
+
+def begin(name: str, answer: type[R], **arguments: object) -> Child[R]:
+    """Start the function of this name, `module:function`."""
+    return Child(name, [sys.executable, "-m", "bench.child", name, msgspec.json.encode(arguments).decode()], answer)
 
 
 def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -126,11 +130,6 @@ def halt(word: str) -> None:
     """Called in the child: a moment at which its parent, if it waits for it, looks at something else first."""
     say(word)
     sys.stdin.buffer.readline()
-
-
-def ready() -> None:
-    """Called in the child: from now on it does what it is there for."""
-    say(READY)
 
 
 def _main(name: str, arguments: str) -> None:

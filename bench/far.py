@@ -10,7 +10,7 @@ import contextlib
 import selectors
 from collections.abc import Iterator
 
-from bench.child import READY, ready, start
+from bench.child import READY, say, start
 from tests.servers.places import at_port, free_port, port_of
 
 CHUNK = 1 << 18
@@ -38,7 +38,7 @@ async def _forward(port: int, target: int, delay_s: float) -> None:
         await asyncio.gather(_pass(client, to_server, delay_s), _pass(server, to_client, delay_s))
 
     async with await asyncio.start_server(link, "127.0.0.1", port, limit=CHUNK):
-        ready()
+        say(READY)
         await asyncio.Event().wait()
 
 

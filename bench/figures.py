@@ -9,16 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 RATE = "jobs/s"
-CPU = "CPU us/job"
+CLIENT = "client CPU us/job"
 NOTHING = "not measured"
-
-
-class Ran(Struct, frozen=True, kw_only=True):
-    """What one run came to: how many jobs, in how long, with how much CPU of its process (all threads)."""
-
-    jobs: int
-    seconds: float
-    cpu_seconds: float
 
 
 class Figure(Struct, kw_only=True):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,15 @@ from rich.table import Table
 
 from bench.against.trees import Tree, checkout, working_tree
 from bench.against.wire import Counts, counting
-from bench.postgres.server import Session
-from bench.servers import Servers
+from bench.grounds import SERVER as SERVER_CPU
+from bench.grounds import Ground, Grounds
 
 STORES = ("memory", "sqlite", "postgres", "redis", "mongo")
 MEASURES = ("drain", "enqueue", "pickup")
 PROBE = Path(__file__).with_name("probe.py")
 CLIENT, SERVER, STATEMENTS, TRIPS, RATE = (
     "client CPU us/job",
-    "server CPU us/job",
+    SERVER_CPU,
     "statements/job",
     "round trips/job",
     "jobs/s",
@@ -124,13 +122,13 @@ def compare(
     """Measure both trees, show the table, and answer the exit code: 1 when a limit is missed."""
     progress = Console(stderr=True, highlight=False)
     trees = (checkout(commit), working_tree())
-    cases = [case for case in CASES if case.asked["measure"] in measures]
+    cases = [case for case in CASES if case.asked["measure"] in (measures or MEASURES)]
     lines: list[Line] = []
-    with Servers(place) as servers, tempfile.TemporaryDirectory(prefix="jobmill-against-", dir=place) as folder:
+    with Grounds(place) as grounds:
         for store in stores:
+            side = Side(grounds[store], grounds.folder)
             for case in cases:
-                ground = Ground(store, servers, Path(folder))
-                lines += _measure(ground, case, trees, rounds, limits, progress)
+                lines += _measure(side, case, trees, rounds, limits, progress)
     show(Console(width=None if sys.stdout.isatty() else 150, highlight=False), lines, commit)
     if out is not None:
         told = [structs.asdict(line) | {"ratios": line.ratios, "met": line.is_met} for line in lines]
@@ -139,46 +137,46 @@ def compare(
 
 
 def _measure(
-    ground: Ground, case: Case, trees: Sequence[Tree], rounds: int, limits: Limits, progress: Console
+    side: Side, case: Case, trees: Sequence[Tree], rounds: int, limits: Limits, progress: Console
 ) -> list[Line]:
-    store = ground.store
+    store = side.store
     lines = {unit: Line(store, case.name, unit, [], [], limits.of(store, case.name, unit)) for unit in UNITS}
     for number in range(rounds):
         progress.print(f"{store}, {case.name}: round {number + 1} of {rounds}")
         for tree in trees if number % 2 else reversed(trees):
-            for unit, value in ground.figures(tree, case).items():
+            for unit, value in side.figures(tree, case).items():
                 getattr(lines[unit], tree.name).append(value)
     return [line for line in lines.values() if line.old]
 
 
-class Ground:
-    """One store: fresh databases on it, and what its server has spent."""
+class Side:
+    """The probe on one store."""
 
-    def __init__(self, store: str, servers: Servers, folder: Path) -> None:
-        self.store = store
-        self._servers = servers
+    def __init__(self, ground: Ground, folder: Path) -> None:
+        self.store = ground.name
+        self._ground = ground
         self._folder = folder
 
     def figures(self, tree: Tree, case: Case) -> dict[str, float]:
         """CPU and jobs/s of a run that nothing disturbs, and the counts of another run."""
         jobs = case.jobs[self.store]
-        with self._fresh() as url:
-            ran, before, after = self._probe(tree, case, jobs, url, False, self._cpu_s)
+        with self._ground.fresh(self._ground.ours) as url:
+            ran, before, after = self._probe(tree, case, jobs, url, False, self._cpu_us)
         found = {CLIENT: ran["cpu_s"] / jobs * 1e6, RATE: jobs / ran["seconds"]}
         if self.store in ON_A_SERVER:
-            found[SERVER] = (after - before) / jobs * 1e6
+            found[SERVER] = (after - before) / jobs
         if self.store != "memory":
             counted = self._counted_on_wire if self.store in ON_A_SERVER else self._counted_inside
             found |= counted(tree, case, jobs // 4)  # the counts need fewer
         return found
 
     def _counted_inside(self, tree: Tree, case: Case, jobs: int) -> dict[str, float]:
-        with self._fresh() as url:
+        with self._ground.fresh(self._ground.ours) as url:
             ran, _, _ = self._probe(tree, case, jobs, url, True, lambda: 0.0)
         return {STATEMENTS: ran["statements"] / jobs, TRIPS: ran["trips"] / jobs}
 
     def _counted_on_wire(self, tree: Tree, case: Case, jobs: int) -> dict[str, float]:
-        with self._fresh() as url, counting(self.store, url) as (near, counts):
+        with self._ground.fresh(self._ground.ours) as url, counting(self.store, url) as (near, counts):
 
             def now() -> Counts:
                 return structs.replace(counts)
@@ -202,7 +200,7 @@ class Ground:
         with process:
             try:
                 self._await(process, "begun")
-                self._settle(url)
+                self._ground.settle(url)
                 before = read()
                 self._go_on(process)
                 self._await(process, "ended")
@@ -226,39 +224,8 @@ class Ground:
         process.stdin.write("\n")
         process.stdin.flush()
 
-    @contextlib.contextmanager
-    def _fresh(self) -> Iterator[str]:
-        """The URL of an empty database."""
-        if self.store == "memory":
-            yield "memory://"
-        elif self.store == "sqlite":
-            with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                yield f"sqlite:///{folder}/jobs.db"
-        elif self.store == "postgres":
-            with self._servers.postgres.copy("template1") as url:
-                yield url
-        elif self.store == "redis":
-            with self._servers.redis.emptied() as url:
-                yield url
-        else:
-            with self._servers.mongo.database() as url:
-                yield url
-
-    def _settle(self, url: str) -> None:
-        """Let the server finish what filling left to do, so that no run pays for it."""
-        if self.store == "postgres":
-            with Session(url) as session:
-                session.execute("analyze")
-                session.execute("checkpoint")
-        elif self.store == "mongo":
-            self._servers.mongo.checkpoint()
-
-    def _cpu_s(self) -> float:
-        if self.store not in ON_A_SERVER:
-            return 0.0
-        if self.store == "postgres":
-            return self._servers.postgres.spent().cpu_seconds
-        return float(getattr(self._servers, self.store).cpu_seconds())
+    def _cpu_us(self) -> float:
+        return self._ground.spent().get(SERVER_CPU, 0.0)
 
 
 def show(console: Console, lines: Sequence[Line], commit: str) -> None:

@@ -50,6 +50,11 @@ def start(script: str, command: str, answer: type[R], **arguments: object) -> Ch
     return Child(f"{script} {command}", words, answer)
 
 
+def was_used() -> bool:
+    """Whether a peer on Node.js was asked for, and is there."""
+    return missing.cache_info().currsize > 0 and missing() is None
+
+
 def versions() -> str:
     """Of Node.js and of the packages, for the report."""
     wanted = msgspec.json.decode((FOLDER / "package.json").read_bytes())["dependencies"]

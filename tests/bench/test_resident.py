@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from bench.child import READY, start
-from bench.resident import MB, nothing, resident
+from bench.resident import MB, resident
+from bench.scenarios import nothing
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -13,7 +13,7 @@ const halt = (word) => {
   readSync(0, Buffer.alloc(1));
 };
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-export const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
+const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
 
 /** Seconds and CPU of this process from now on; `ran` tells what so many jobs took. */
 function stopwatch() {
@@ -87,6 +87,18 @@ export const inBulk = (add, { size, jobs, seconds }) =>
     }
     return done;
   });
+
+/** Enqueue one numbered job after each gap of so many seconds: when each call began, and when it returned. */
+export async function withGaps(add, gaps) {
+  const pickups = { called: [], returned: [] };
+  for (const [number, gap] of gaps.entries()) {
+    await sleep(gap * 1_000);
+    pickups.called.push(wallNs());
+    await add(number);
+    pickups.returned.push(wallNs());
+  }
+  return pickups;
+}
 
 /** When each job of a worker started, by its number; `wait` says that it is ready. */
 export function starting(jobs) {

@@ -27,14 +27,14 @@ async function spent(client, collection) {
 
 await main({
   /** So many schedulers run so many documents; the clock stops when none has a date any more. */
-  drain: ({ url, jobs, schedulers }) =>
+  drain: ({ url, jobs, slots }) =>
     collecting(url, (collection) =>
       collecting(url, async (looking) => {
         const isLeft = async () => (await looking.findOne({ sleepUntil: { $type: "date" } })) !== null;
         await isLeft();
         const clock = draining(jobs, isLeft);
         const config = { collection, onDocument: async () => clock.run(), onError: fail, idleDelay: 100 };
-        const crons = Array.from({ length: schedulers }, () => new MongoCron(config));
+        const crons = Array.from({ length: slots }, () => new MongoCron(config));
         await Promise.all(crons.map((cron) => cron.start()));
         const answer = await clock.settled();
         await Promise.all(crons.map((cron) => cron.stop()));

@@ -1,7 +1,7 @@
 // pg-boss's side of each measure: `node pgboss.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
 import pg from "pg";
 import { PgBoss } from "pg-boss";
-import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
+import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, withGaps } from "./child.mjs";
 
 const LEFT = "select exists (select from pgboss.job where name = 'noop' and state < 'completed') as any";
 const AT_ONCE = 10_000;
@@ -80,18 +80,9 @@ await main({
     );
   },
 
-  /** The client's side: when each enqueue was called, and when it returned. */
+  /** The client's side. */
   pickupEnqueue: ({ url, gaps }) =>
-    connected(url, async (boss) => {
-      const told = { called: [], returned: [], started: [] };
-      for (const [number, gap] of gaps.entries()) {
-        await sleep(gap * 1_000);
-        told.called.push(wallNs());
-        await boss.send("pick", { number });
-        told.returned.push(wallNs());
-      }
-      return told;
-    }),
+    connected(url, (boss) => withGaps((number) => boss.send("pick", { number }), gaps)),
 
   hold: ({ url }) =>
     connected(url, async (boss) => {

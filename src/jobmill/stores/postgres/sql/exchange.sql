@@ -3,7 +3,7 @@
 -- due_ms: next due; created_ms: now; seq: how often claims were rewound; errors:
 -- how many pages of the index jobs_line were read; extra: 'feed' where nothing was done, because a
 -- feed is on and not `told`.
--- Measured at 100 a call with the default retention: 15.6 us of the server and 648 B of log a job (bench/results).
+-- Measured at 100 a call with the default retention: 15.6 us of the server and 648 B of log a job (docs/performance.md).
 CREATE OR REPLACE FUNCTION {schema}.exchange(
     at_ms bigint, told boolean,
     ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
