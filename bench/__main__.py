@@ -78,6 +78,8 @@ def main(
         wanted = [store for store in against_run.STORES if not stores or store in stores]
         sys.exit(against_run.compare(against, wanted, kinds, rounds or 7, limits, place, json_file))
     scale = QUICK if quick else FULL
+    if kinds:  # however long they take
+        scale = structs.replace(scale, total_s=FULL.total_s)
     if rounds is not None:
         scale = structs.replace(scale, rounds=rounds)
     if out is None and not (quick or stores or kinds or peers):

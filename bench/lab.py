@@ -130,7 +130,7 @@ class Lab:
         """Whether it has a turn in every round."""
         return contender is self.ground.ours or contender.is_rival
 
-    def alternate(self, turns: dict[str, Turn], once: Collection[str] = ()) -> None:
+    def alternate(self, turns: dict[str, Turn], once: Collection[str] = (), rounds: int | None = None) -> None:
         """Let all have their turn, round after round, each round beginning with another one.
 
         Those of `once` have one turn, in the first round, unless that takes far too long. No round begins that would
@@ -138,7 +138,7 @@ class Lab:
         """
         often = [name for name in turns if name not in once]
         took: dict[str, float] = {}
-        for number in range(self.scale.rounds):
+        for number in range(rounds or self.scale.rounds):
             if number and self.run.clock() + sum(took.get(name, 0.0) for name in often) > self._until:
                 break
             first = number % max(1, len(often))

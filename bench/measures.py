@@ -143,7 +143,7 @@ def memory(lab: Lab) -> None:
 
     turns: dict[str, Turn] = {"harness": plain}
     turns |= {one.name: partial(_memory, lab, one) for one in lab.contenders}
-    lab.alternate(turns, list(turns))
+    lab.alternate(turns, rounds=1)
 
 
 def _memory(lab: Lab, contender: Contender) -> None:
@@ -184,7 +184,7 @@ def recovery(lab: Lab) -> None:
                 if seconds is not None:
                     lab.record("started again within 90 s", contender.name, "s", seconds)
 
-    lab.alternate({"all": all_at_once}, ["all"])
+    lab.alternate({"all": all_at_once}, rounds=1)
 
 
 def _started_again(contender: Contender, url: str, file: Path) -> float | None:

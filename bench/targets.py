@@ -71,7 +71,7 @@ def _pickup(store: str, bound: float, what: str) -> Target:
 
 def _depth(store: str, bound: float) -> Target:
     few, many = ("1,000 waiting", OURS, RATE), ("* delayed", OURS, RATE)
-    text = "time per job while few wait, against very many"
+    text = "time per job while very many wait, against few"
     return Target(f"{store} depth", text, "at most", bound, "x", few, many)
 
 
