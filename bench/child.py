@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: No run takes so long; most of it is for loading a million jobs on a busy machine.
+#: Longer than any run; most of it is for enqueueing a million jobs on a busy machine.
 LIMIT_S = 300.0
 #: What a child says on its way, for a parent who waits for it.
 READY, BEGUN, SETTLED = "ready", "begun", "settled"
 
 
 class Broken(Exception):
-    """A child did not answer; the message holds the end of what it said."""
+    """A child did not answer; the message has the end of its output."""
 
 
 class Child(Generic[R]):
@@ -84,8 +84,8 @@ class Child(Generic[R]):
 
     def _broken(self, output: bytes) -> Broken:
         self._errors.seek(0)
-        said = (output + self._errors.read()).decode(errors="replace").strip()
-        return Broken(f"{self._name} ended with {self._process.poll()}: {said[-2_000:]}")
+        text = (output + self._errors.read()).decode(errors="replace").strip()
+        return Broken(f"{self._name} ended with {self._process.poll()}: {text[-2_000:]}")
 
     def __enter__(self) -> Child[R]:
         """It runs already."""

@@ -149,7 +149,6 @@ class Postgres(Ground):
         return self._runner.run(work)
 
     def describe(self) -> dict[str, str]:
-        """See above."""
         names = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
         settings = [f"{name}={self._value(f'show {name}')}" for name in names]
         return {"postgresql": f"{self._value('show server_version')}, defaults: {', '.join(settings)}"}
@@ -168,7 +167,6 @@ class Postgres(Ground):
 
     @contextmanager
     def fresh(self, contender: Contender) -> Iterator[str]:
-        """See above."""
         with self._database("template1") as name:
             yield self._server.url(name)
 
@@ -216,7 +214,6 @@ class Valkey(Ground):
         self._free = list(range(1, 60))
 
     def describe(self) -> dict[str, str]:
-        """See above."""
         with Redis.from_url(self._server.url()) as client:
             info: Any = client.info("server")
         return {"redis": f"Valkey {info.get('valkey_version', info['redis_version'])}, nothing is written to disk"}
@@ -260,7 +257,6 @@ class Mongo(Ground):
         self._opened.enter_context(group)
 
     def describe(self) -> dict[str, str]:
-        """See above."""
         status = self._node.ask("serverStatus")
         cache = status["wiredTiger"]["cache"]["maximum bytes configured"] / 2**30
         return {"mongodb": f"{status['version']}, a replica set of one member, defaults: cache {cache:.1f} GB"}

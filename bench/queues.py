@@ -145,7 +145,6 @@ class AsyncQueue(Queue):
             return runner.run(awaited())
 
     def fill(self, jobs: int, delayed: int = 0) -> None:
-        """See above."""
 
         async def fill() -> None:
             async with self.connected():
@@ -156,7 +155,6 @@ class AsyncQueue(Queue):
         self.run(fill())
 
     def call(self, callers: int, size: int, jobs: int, seconds: float) -> Ran:
-        """See above."""
 
         async def calling() -> Ran:
             done = 0
@@ -175,7 +173,6 @@ class AsyncQueue(Queue):
         return self.run(calling())
 
     def call_with_gaps(self, gaps: Sequence[float]) -> Pickups:
-        """See above."""
 
         async def calling() -> Pickups:
             pickups = Pickups()
@@ -190,7 +187,6 @@ class AsyncQueue(Queue):
         return self.run(calling())
 
     def run_worker(self, handler: Handler, slots: int, until: Callable[[], T]) -> T:
-        """See above."""
 
         async def work() -> T:
             async with self.working(handler, slots):
@@ -199,7 +195,6 @@ class AsyncQueue(Queue):
         return self.run(work())
 
     async def hold(self) -> None:
-        """See above."""
         await asyncio.Event().wait()
 
 
@@ -225,13 +220,11 @@ class ThreadQueue(Queue):
         raise NotImplementedError
 
     def fill(self, jobs: int, delayed: int = 0) -> None:
-        """See above."""
         self.connect()
         for first in range(0, jobs, self.fill_size):
             self.enqueue_many(min(self.fill_size, jobs - first))
 
     def call(self, callers: int, size: int, jobs: int, seconds: float) -> Ran:
-        """See above."""
         self.connect(callers)
         done, lock = 0, threading.Lock()
         self.enqueue()  # opens the connection
@@ -254,7 +247,6 @@ class ThreadQueue(Queue):
             return watch.ran(done)
 
     def call_with_gaps(self, gaps: Sequence[float]) -> Pickups:
-        """See above."""
         self.connect()
         pickups = Pickups()
         for number, gap in enumerate(gaps):
@@ -265,12 +257,10 @@ class ThreadQueue(Queue):
         return pickups
 
     def run_worker(self, handler: Handler, slots: int, until: Callable[[], T]) -> T:
-        """See above."""
         with self.working(handler, slots):
             return until()
 
     def hold(self) -> None:
-        """See above."""
         threading.Event().wait()
 
 
@@ -314,7 +304,6 @@ class MainThreadQueue(ThreadQueue):
         raise NotImplementedError
 
     def run_worker(self, handler: Handler, slots: int, until: Callable[[], T]) -> T:
-        """See above."""
         future: Future[T] = Future()
 
         def wait() -> None:

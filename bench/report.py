@@ -60,7 +60,7 @@ def show(console: Console, results: Results, verdicts: Sequence[tuple[Verdict, s
 
 
 def write(report: Report, folder: Path) -> list[Path]:
-    """The page, with the pictures in a folder beside it, in the place of older ones."""
+    """The page, with the pictures in a folder beside it, replacing older ones."""
     beside = folder / FOLDER
     beside.mkdir(parents=True, exist_ok=True)
     for old in beside.iterdir():

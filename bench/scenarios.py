@@ -28,7 +28,7 @@ def fill(adapter: str, url: str, jobs: int, delayed: int = 0) -> None:
 
 
 def drain(adapter: str, url: str, jobs: int, slots: int, leave: bool = False) -> Ran:
-    """One worker runs all jobs; with `leave`, so many of more."""
+    """One worker runs this number of jobs: all, or with `leave` some of them."""
     queue = _queue(adapter, url)
     clock = Draining(None if leave else looking(url, queue.left), jobs)
     return queue.drain(jobs, clock.run, slots, clock.settled)

@@ -158,8 +158,8 @@ class Picker:
     """The worker process of `pickup`: says a line for each job that it starts."""
 
     def __init__(self, url: str) -> None:
-        said = json.dumps({"measure": "picker", "url": url, "jobs": 0, "count": bool(counted)})
-        command = [sys.executable, "-P", __file__, said]
+        asked = json.dumps({"measure": "picker", "url": url, "jobs": 0, "count": bool(counted)})
+        command = [sys.executable, "-P", __file__, asked]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     async def begin(self) -> None:

@@ -131,8 +131,8 @@ def compare(
                 lines += _measure(side, case, trees, rounds, limits, progress)
     show(Console(width=None if sys.stdout.isatty() else 150, highlight=False), lines, commit)
     if out is not None:
-        told = [structs.asdict(line) | {"ratios": line.ratios, "met": line.is_met} for line in lines]
-        out.write_text(json.dumps({"against": commit, "limits": structs.asdict(limits), "lines": told}, indent=1))
+        written = [structs.asdict(line) | {"ratios": line.ratios, "met": line.is_met} for line in lines]
+        out.write_text(json.dumps({"against": commit, "limits": structs.asdict(limits), "lines": written}, indent=1))
     return int(not all(line.is_met for line in lines))
 
 

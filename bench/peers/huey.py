@@ -53,7 +53,6 @@ class OnSqlite(Huey):
     rate = (4_000, 3_100)
 
     def huey(self) -> Any:
-        """See above."""
         from huey import SqliteHuey
 
         return SqliteHuey(NAME, filename=self.url, fsync=True)

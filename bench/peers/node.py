@@ -30,7 +30,7 @@ INSTALLS_WITHIN_S = 300
 
 
 class NoNode(Exception):
-    """Node.js or a package cannot be had; the message says what to do."""
+    """Node.js or a package is missing; the message says what to do."""
 
 
 @functools.cache
@@ -80,8 +80,8 @@ def _of_wheel(path: str) -> Path | None:
 
 
 def _version(path: str | Path) -> tuple[int, ...]:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return tuple(map(int, re.findall(r"\d+", said)[:3]))
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def _npm() -> list[str]:

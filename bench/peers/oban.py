@@ -30,7 +30,6 @@ class Oban(AsyncQueue):
 
     @classmethod
     def missing(cls) -> str | None:
-        """See above."""
         if sys.version_info[:2] < OLDEST:
             return f"it needs Python 3.12, and this is {sys.version.split()[0]}: run dev.py with a newer one"
         return super().missing()

@@ -94,5 +94,4 @@ class Unlimited(PgQueuer):
     about = structs.replace(PgQueuer.about, name="pgqueuer, no limit")
 
     def batch(self, slots: int) -> tuple[int, int | None]:
-        """See above."""
         return slots, None

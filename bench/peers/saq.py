@@ -78,7 +78,6 @@ class OnPostgres(Saq):
     rate = (220, 550)
 
     def queue(self) -> Any:
-        """See above."""
         from saq.queue.postgres import PostgresQueue
 
         return PostgresQueue.from_url(self.url)
@@ -100,7 +99,6 @@ class OnRedis(Saq):
     rate = (1_050, 2_450)
 
     def queue(self) -> Any:
-        """See above."""
         from saq import Queue
 
         return Queue.from_url(self.url, name="default")

@@ -31,8 +31,8 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Sig
         assert running.stderr is not None
         assert any(SECOND in line for line in running.stderr)
         running.send_signal(number)
-        shown, said = running.communicate(timeout=60)
-    assert running.returncode == 130, said.decode()
+        shown, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors.decode()
     assert b"one by one" in shown
     figures = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
     assert figures["interrupted"]

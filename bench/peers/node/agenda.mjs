@@ -26,7 +26,7 @@ async function withAgenda(url, options, use) {
 }
 
 await main({
-  /** So many waiting jobs: copies of one of its own, as it has no call for many. */
+  /** Waiting jobs: copies of one of its own, because it has no bulk call. */
   fill: ({ url, jobs }) =>
     withAgenda(url, {}, async (agenda, collection) => {
       if (!jobs) return;
@@ -38,7 +38,7 @@ await main({
     }),
 
   /**
-   * One process runs so many no-op jobs; the clock stops when it has saved the last one as complete. It locks many jobs
+   * One process runs the no-op jobs; the clock stops when it has saved the last one as complete. It locks many jobs
    * before it runs the first, which is its work too: the clock starts when it does.
    */
   drain: ({ url, jobs, slots }) =>

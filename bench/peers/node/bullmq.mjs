@@ -20,7 +20,7 @@ async function queueing(url, use) {
   return answer;
 }
 
-/** A worker with so many slots and no other option, which runs until it is closed. */
+/** A worker with these slots and no other option, which runs until it is closed. */
 async function working(url, slots, handler) {
   const connection = connect(url);
   const worker = new Worker(QUEUE, handler, { connection, concurrency: slots, autorun: false });
@@ -45,13 +45,13 @@ async function isLeft(connection) {
 const many = (size) => Array.from({ length: size }, () => ({ name: "noop", data: {} }));
 
 await main({
-  /** So many waiting jobs, with ids of its own. */
+  /** Waiting jobs, with ids of its own. */
   fill: ({ url, jobs }) =>
     queueing(url, async (queue) => {
       for (let first = 0; first < jobs; first += AT_ONCE) await queue.addBulk(many(Math.min(AT_ONCE, jobs - first)));
     }),
 
-  /** One worker runs so many no-op jobs; the clock stops when none waits or runs. */
+  /** One worker runs the no-op jobs; the clock stops when none waits or runs. */
   async drain({ url, jobs, slots }) {
     const looking = connect(url);
     const clock = draining(jobs, () => isLeft(looking));

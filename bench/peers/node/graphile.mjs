@@ -25,7 +25,7 @@ async function enqueueing(url, use) {
 }
 
 await main({
-  /** Its tables, and so many waiting jobs. */
+  /** Its tables and waiting jobs. */
   async fill({ url, jobs }) {
     await runMigrations({ connectionString: url, logger: quiet });
     await enqueueing(url, async (utils) => {
@@ -33,7 +33,7 @@ await main({
     });
   },
 
-  /** One worker runs so many no-op jobs; the clock stops when the database holds none. */
+  /** One worker runs the no-op jobs; the clock stops when the database holds none. */
   async drain({ url, jobs, slots, options }) {
     const client = new pg.Client(url);
     await client.connect();

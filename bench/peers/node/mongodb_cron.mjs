@@ -26,7 +26,7 @@ async function spent(client, collection) {
 }
 
 await main({
-  /** So many schedulers run so many documents; the clock stops when none has a date any more. */
+  /** Several schedulers run the documents; the clock stops when no document has a date. */
   drain: ({ url, jobs, slots }) =>
     collecting(url, (collection) =>
       collecting(url, async (looking) => {
@@ -43,7 +43,7 @@ await main({
       }),
     ),
 
-  /** Its own poll, as often as that; nothing is due. */
+  /** Its own poll, several times; nothing is due. */
   poll: ({ url, polls }) =>
     collecting(url, async (collection, client) => {
       const cron = new MongoCron({ collection, onError: fail });

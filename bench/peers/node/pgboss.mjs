@@ -17,7 +17,7 @@ async function connected(url, use, options = {}) {
   return answer;
 }
 
-/** Fetches as many as there are slots, and at once again while fetches come back full; told of new ones by NOTIFY. */
+/** Fetches as many jobs as there are slots, again at once while fetches are full; NOTIFY wakes it. */
 const work = (boss, queue, slots, handle) =>
   boss.work(
     queue,
@@ -26,7 +26,7 @@ const work = (boss, queue, slots, handle) =>
   );
 
 await main({
-  /** Its tables, and so many waiting jobs, which its statistics know of: at 1 slot it is they that keep it fetching. */
+  /** Its tables and waiting jobs, with statistics: at 1 slot they keep it fetching. */
   fill: ({ url, jobs }) =>
     connected(
       url,
@@ -40,7 +40,7 @@ await main({
       { migrate: true, supervise: false },
     ),
 
-  /** One worker runs so many no-op jobs; the clock stops when the database holds none that is live. */
+  /** One worker runs the no-op jobs; the clock stops when the database holds no live job. */
   async drain({ url, jobs, slots }) {
     const client = new pg.Client(url);
     await client.connect();
