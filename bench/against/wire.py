@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from tests.servers.places import at_port, free_port, port_of
+from tests.kit.places import at_port, free_port, port_of
 
 CHUNK = 1 << 18
 LATER_S = 0.002

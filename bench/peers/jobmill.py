@@ -55,7 +55,7 @@ class Jobmill(AsyncQueue):
 
     async def enqueue_many(self, size: int) -> None:
         """Jobs in one call."""
-        await self._client.enqueue_many([self._job.job() for _ in range(size)])
+        await self._client.enqueue_many([self._job.draft() for _ in range(size)])
 
     def fill(self, jobs: int, delayed: int = 0) -> None:
         """Jobs that wait, and jobs that are due tomorrow."""
@@ -63,7 +63,7 @@ class Jobmill(AsyncQueue):
         async def fill() -> None:
             async with self.connected():
                 later = self._job.options(delay="1d").job()
-                for number, draft in ((jobs, self._job.job()), (delayed, later)):
+                for number, draft in ((jobs, self._job.draft()), (delayed, later)):
                     for first in range(0, number, AT_ONCE):
                         await self._client.enqueue_many([draft] * min(AT_ONCE, number - first))
 
@@ -86,7 +86,7 @@ class InMemory(Jobmill):
 
         async def work() -> T:
             async with self._opened(handler):
-                await self._client.enqueue_many([self._job.job()] * jobs)
+                await self._client.enqueue_many([self._job.draft()] * jobs)
                 async with Worker(self._client, concurrency=slots):
                     return await asyncio.to_thread(until)
 
