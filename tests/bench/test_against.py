@@ -63,6 +63,7 @@ def test_a_limit_is_judged_by_the_median_of_the_ratios() -> None:
     limits = Limits()
     slower = Line("redis", "drain", RATE, [100, 100, 100], [10, 89, 200], limits.of("redis", "drain", RATE))
     assert not slower.is_met
+    assert slower.best == 2.0
     assert Line("redis", "drain", RATE, [100, 100, 100], [10, 91, 92], limits.of("redis", "drain", RATE)).is_met
     costs = Line("redis", "drain", CLIENT, [10], [10.4], limits.of("redis", "drain", CLIENT))
     assert not costs.is_met
