@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -85,7 +85,6 @@ FILTERS: list[tuple[dict[str, Any], set[str]]] = [
     ({"states": ["waiting"]}, {"b", "c"}),
     ({"states": ("cancelled", "succeeded")}, {"a", "d"}),
     ({"states": {"cancelled"}}, {"d"}),
-    ({"states": iter(["cancelled"])}, {"d"}),
     ({"states": []}, set()),
     ({"states": "waiting", "tenant": "acme"}, {"b"}),
     ({"created_after": to_datetime(1_700_000_010_000)}, {"b", "c", "d"}),
@@ -110,9 +109,16 @@ async def test_filters(
     await jobs.enqueue("other", id="c", unique_key="k", delay="1h")
     await send.options(id="d", tenant="acme").enqueue()
     await jobs.cancel("d")
-    if isinstance(filters.get("states"), Iterator):
-        filters = {"states": iter(["cancelled"])}
     assert {job.id for job in (await jobs.find(**filters)).jobs} == expected
+
+
+async def test_states_may_be_an_iterator(jobs: Client, send: Handler[..., Any]) -> None:
+    await send.options(id="waits").enqueue()
+    await send.options(id="cancelled").enqueue()
+    await jobs.cancel("cancelled")
+    states: Any = iter(["cancelled"])
+    found = await jobs.find(states=states)
+    assert [job.id for job in found.jobs] == ["cancelled"]
 
 
 async def test_counts_and_stats(jobs: Client, send: Handler[..., Any], clock: ManualClock) -> None:

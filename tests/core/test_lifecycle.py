@@ -25,6 +25,7 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
+from jobmill.core.presets import UnknownPreset, register_preset
 from jobmill.core.retry import Backoff, exponential, fixed
 from jobmill.core.values import Broken, Claimed, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
@@ -272,9 +273,17 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
     assert (both.backoff, both.keep_succeeded, both.keep_failed) == (fixed("1s"), Keep(last=0), Keep())
 
 
+register_preset("other", JobOptions(max_attempts=6, backoff=exponential("1s", cap="60s")))
+
+
+def test_a_preset_that_is_not_registered_is_an_error_of_its_own() -> None:
+    with pytest.raises(UnknownPreset, match="the preset 'nobody' is not registered in this process"):
+        policy(JobOptions(preset="nobody"))
+
+
 def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:
     rule = exponential("1s", cap="60s")
-    preset = policy(JobOptions(preset="harmonyk"))
+    preset = policy(JobOptions(preset="other"))
     assert (preset.max_attempts, preset.backoff) == (6, rule)
     rest = structs.replace(preset, max_attempts=3, backoff=DEFAULT_POLICY.backoff)
     assert rest == DEFAULT_POLICY, "the rest is as usual"
@@ -294,7 +303,7 @@ def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:
     ],
 )
 def test_a_preset_comes_after_both(job: JobOptions, handler: JobOptions, expected: tuple[int, Backoff]) -> None:
-    both = policy(structs.replace(job, preset="harmonyk"), policy(handler))
+    both = policy(structs.replace(job, preset="other"), policy(handler))
     assert (both.max_attempts, both.backoff) == expected
     assert both.timeout_ms == (handler.timeout_ms if job.timeout_ms is None else None)
     # And without the preset nothing of it is left.

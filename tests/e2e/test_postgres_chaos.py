@@ -14,11 +14,11 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
-from tests.servers.places import port_of
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("postgres")]
 
 FOR_S = 20.0
 

@@ -14,10 +14,10 @@ from jobmill.stores.redis import scripts
 from tests.e2e.conftest import Place
 from tests.e2e.redis_storms import stands_twice
 from tests.e2e.storms import Storm
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("redis")]
 
 FOR_S = 20.0
 

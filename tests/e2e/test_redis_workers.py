@@ -17,8 +17,8 @@ from jobmill import Client
 from tests.e2e.conftest import Place
 from tests.e2e.redis_storms import stands_twice
 from tests.helpers import until
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

@@ -13,7 +13,7 @@ import pytest
 from jobmill.core.durations import to_datetime
 from tests.helpers import until
 from tests.interop.mongodb_cron.scene import Document, Scene, errors, runs, scene_at, slots
-from tests.servers.node import Packages, TalkingProcess
+from tests.kit.node import Packages, TalkingProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import COLLECTION, MonqueProcess
-from tests.servers.node import NodeFailed
+from tests.kit.node import NodeFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 

@@ -12,7 +12,7 @@ from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import MonqueProcess
 from tests.interop.monque.scene import Scene, our_url, scene_at
-from tests.making import migrated_mongo
+from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 

@@ -31,6 +31,7 @@ async def test_every_kind_of_job(scene: Scene) -> None:
     assert await scene.counts() == {"completed": len(ids)}
 
 
+@pytest.mark.alone
 async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
     await scene.ready_worker()
     id = await scene.add(delay=700)

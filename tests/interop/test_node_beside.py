@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 import jobmill
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene, node_place
-from tests.servers.node import NodeFailed
+from tests.kit.node import NodeFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

@@ -14,7 +14,7 @@ import pytest
 import jobmill
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene, node_place
-from tests.servers.node import NodeProcess
+from tests.kit.node import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

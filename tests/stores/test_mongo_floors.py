@@ -19,9 +19,9 @@ from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
 from tests.helpers import until
-from tests.making import InTurn, emptied_mongo
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_reviewing import HOME, Document, Scene, foreign, home
+from tests.stores_under_test import InTurn, emptied_mongo
 
 pytestmark = pytest.mark.stores("mongo")
 

@@ -24,7 +24,7 @@ from jobmill.testing.contract.support import (
     wish,
 )
 from tests.helpers import until
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_reviewing import (
     HOME,
     LOCK_TIMEOUT_S,

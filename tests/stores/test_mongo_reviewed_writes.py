@@ -13,7 +13,7 @@ from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.values import date
 from jobmill.testing.contract.support import claim, claim_one, only_refused, settle, started, state_of, succeed, wish
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_reviewing import HOME, NOT_KEPT, NOT_REPLICATED, Scene, foreign, home, profiled
 
 pytestmark = pytest.mark.stores("mongo")

@@ -29,7 +29,8 @@ async def harness(mongo_standalone_url: str) -> AsyncIterator[MongoHarness]:
     await harness.store.close()
 
 
-@pytest.mark.slow  # the same statements as on a replica set: for the whole run
+@pytest.mark.slow
+@pytest.mark.extended  # the same statements as on a replica set
 class TestStandalone(StoreContract, ProcessContract):
     """Everything but transactions; long sequences of verbs are the same statements as on a replica set."""
 

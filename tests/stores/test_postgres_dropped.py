@@ -17,7 +17,7 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.proxy import Proxy
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -20,7 +20,7 @@ from jobmill.core.values import Claimed
 from jobmill.testing.contract.support import fail, readable, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")

@@ -18,11 +18,12 @@ from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
+from jobmill.harmonyk import install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.kit.postgres import Databases, PostgresServers, connected
 from tests.stores.postgres_logins import ROLES, as_user, granted, login
 
 pytestmark = pytest.mark.stores("postgres")
@@ -160,7 +161,7 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
 
 
 def as_user_of(store: PostgresStore) -> str:
-    return store._place.url
+    return store.context.url.url
 
 
 async def test_a_producer_wakes_workers(place: Place) -> None:
@@ -217,7 +218,7 @@ async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
         await allowed(store, {**LOOKS, **RUNS})
         await refused(store, SETS)
         with pytest.raises(StoreError, match="permission denied for schema"):
-            await store.install_jobs_table("public.jobs")
+            await install_jobs_table(store, "public.jobs")
 
 
 async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:

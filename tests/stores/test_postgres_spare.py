@@ -13,8 +13,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import LEASE_MS, claim_ids, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, role_with, waiting_for_locks
 
 pytestmark = pytest.mark.stores("postgres")
@@ -37,7 +37,7 @@ async def test_a_full_pool_costs_no_lease(migrated_url: str) -> None:
             async with asyncio.timeout(GRACE_S):
                 assert await store.extend([claimed.lease], LEASE_MS) == []
         with pytest.raises(StoreUnavailable, match=r"all 2 connections were in use for 0.1 s; see pool="):
-            await store._offices.here().connections.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
+            await store.context.loops.here().pool.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
     assert await asyncio.gather(*looks) == [[None]] * 5
     await store.close()
 

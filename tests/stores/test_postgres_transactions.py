@@ -22,13 +22,14 @@ from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Filter, NewJob, QueueChange, RateLimit, Receipt, Report, after, at
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, connections
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres.connection import pool
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServer, PostgresServers, connected
+from tests.kit.postgres import PostgresServer, PostgresServers, connected
 from tests.stores.postgres_callers import engine
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -202,7 +203,7 @@ async def test_who_waits_too_long_is_told_so(
     store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
-    monkeypatch.setattr(connections, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(pool, "CALL_SECONDS", 0.2)
     with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
         await enqueue_one(store, new("second", key="k"))
     await put_one(store, new("other"))

@@ -18,7 +18,7 @@ from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Broken, Claimed, Filter, Lease, NewJob, QueueChange, Receipt, Report
 from jobmill.errors import InvalidValue, StoreError
-from jobmill.stores.postgres import PostgresStore, enqueueing
+from jobmill.stores.postgres import PostgresStore, enqueue
 from jobmill.testing.contract.support import (
     claim_one,
     enqueue_one,
@@ -32,9 +32,9 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -110,7 +110,7 @@ async def test_large_payloads_and_results(store: PostgresStore) -> None:
 
 
 async def test_more_than_one_statement_takes(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueueing, "MOST_BYTES", 100)
+    monkeypatch.setattr(enqueue, "MAX_BYTES", 100)
     many = [new(f"{number:02}x", payload="x" * (number * 7)) for number in range(20)]
     await put(store, *many)
     assert [job.id for job in (await store.find(EVERYTHING)).jobs] == [one.id for one in reversed(many)]
@@ -174,7 +174,7 @@ async def test_a_life_with_odd_texts(store: PostgresStore, one: NewJob, error: s
     assert [event.job_id for event in await store.events(one.queue)] == [one.id] * len(await store.events(one.queue))
     assert (await store.change([one.id], Remove())).ids == [one.id]
     assert await store.events(one.queue, limit=1) != []
-    async with connected(store._place.url) as connection:
+    async with connected(store.context.url.url) as connection:
         await connection.execute("DELETE FROM jobmill.queues; DELETE FROM jobmill.events")
     assert await store.count(EVERYTHING) == []
 

@@ -20,9 +20,9 @@ from jobmill.core.values import EVERYTHING, NewJob, QueueChange, Receipt, at
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import find_all, look, new, put_one
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS, Caller, engine, of_asyncpg
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 

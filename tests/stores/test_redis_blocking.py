@@ -13,9 +13,9 @@ from jobmill.stores.redis import blocking as blocking_module
 from jobmill.stores.redis.blocking import Blocking
 from jobmill.stores.redis.link import Link
 from tests.helpers import until
-from tests.servers.places import free_port, port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.places import free_port, port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 from tests.stores.redis_links import clients, linked, own
 
 pytestmark = pytest.mark.stores("redis")

@@ -13,8 +13,8 @@ from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import slot_of
 from jobmill.stores.redis.script import Script
 from tests.helpers import until
-from tests.servers.redis import RedisServer
-from tests.servers.redis_groups import RedisCluster
+from tests.kit.redis import RedisServer
+from tests.kit.redis_groups import RedisCluster
 from tests.stores.redis_links import clients, linked
 
 pytestmark = pytest.mark.stores("redis")

@@ -20,8 +20,8 @@ from jobmill.stores.redis.waking import worker_name
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.places import port_of
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.proxy import Proxy
 from tests.stores.redis_links import clients
 
 pytestmark = pytest.mark.stores("redis")

@@ -17,7 +17,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.places import Place
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
 from tests.helpers import until
-from tests.servers.redis import Rooms
+from tests.kit.redis import Rooms
 from tests.stores.redis_planting import Field, ends, working, works
 
 pytestmark = pytest.mark.stores("redis")

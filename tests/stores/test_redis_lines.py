@@ -21,14 +21,14 @@ from jobmill.stores.redis.lines import Lines
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.places import Place
 from tests.helpers import until
-from tests.servers.places import free_port, port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer, Rooms
+from tests.kit.places import free_port, port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer, Rooms
 from tests.stores.redis_links import clients, linked, main_name, own
 
 pytestmark = pytest.mark.stores("redis")
 
-CERTIFICATE = Path(__file__).parents[1] / "servers" / "tls" / "localhost.pem"
+CERTIFICATE = Path(__file__).parents[1] / "kit" / "tls" / "localhost.pem"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from jobmill.stores.redis.places import Address, Place
 from jobmill.stores.redis.replies import Moved, NoScript, failure
 from jobmill.stores.redis.script import Script
 from tests.helpers import until
-from tests.servers.redis import Installation, RedisServer, Rooms, installations
+from tests.kit.redis import Installation, RedisServer, Rooms, installations
 from tests.stores.redis_links import clients, linked, main_name
 
 pytestmark = pytest.mark.stores("redis")

@@ -16,7 +16,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.redis import RedisServer, installations
+from tests.kit.redis import RedisServer, installations
 
 pytestmark = pytest.mark.stores("redis")
 
@@ -124,16 +124,16 @@ async def test_workers_go_on_and_make_room_by_themselves(server: RedisServer) ->
             crashes.append(context.job.crashes)
             return len(text)
 
-        await work.enqueue(text="", ms=2_500)  # needs its lease extended
+        await work.enqueue(text="", ms=6_500)  # needs its lease extended, twice
         for _ in range(200):
             await work.enqueue(text=LARGE)
         used = server.ask("INFO", "memory")["used_memory"]
         server.ask("CONFIG", "SET", "maxmemory", str(used - 100_000))
         with pytest.raises(StoreUnavailable, match=SAID):
             await work.enqueue(text=LARGE)
-        async with Worker(jobs, concurrency=10, lease="1s"):
+        async with Worker(jobs, concurrency=10, lease="3s"):
             await refilled(jobs)
-            await until(lambda: len(crashes) >= 202, 20)
+            await until(lambda: len(crashes) >= 202, 30)
         assert set(crashes) == {0}
 
 

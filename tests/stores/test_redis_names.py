@@ -17,7 +17,7 @@ from jobmill.stores.redis.places import Place
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.redis import RedisServer
+from tests.kit.redis import RedisServer
 from tests.stores.redis_planting import Field
 
 pytestmark = pytest.mark.stores("redis")

@@ -12,7 +12,7 @@ from jobmill.errors import StoreUnavailable
 from jobmill.stores.redis.link import Link
 from jobmill.stores.redis.script import Script
 from tests.helpers import until
-from tests.servers.redis_groups import SERVICE, RedisSentinel
+from tests.kit.redis_groups import SERVICE, RedisSentinel
 from tests.stores.redis_links import clients, linked
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]

@@ -39,7 +39,7 @@ def dump_postgres(url: str, programs: Path) -> str:
 
 
 async def load_postgres(text: str, url: str) -> None:
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     async with connected(url) as connection:
         await connection.execute(text)

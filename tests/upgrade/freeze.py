@@ -13,14 +13,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jobmill import __version__
+from jobmill.harmonyk import install_jobs_table
 from jobmill.store import Store
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.testing import ManualClock
-from tests.servers import mongo, redis
-from tests.servers.postgres import PostgresServer, connected, one_per_version
+from tests.kit import mongo, redis
+from tests.kit.postgres import PostgresServer, connected, one_per_version
 from tests.upgrade import dumps
 from tests.upgrade.reading import read, table_rows
 from tests.upgrade.scene import START_MS, TABLE, Scene, fill, fill_table
@@ -55,7 +56,7 @@ async def freeze_postgres(folder: Path) -> None:
             clock = ManualClock(START_MS)
             store = PostgresStore(url, clock=clock)
             await store.migrate()
-            await store.install_jobs_table(TABLE)
+            await install_jobs_table(store, TABLE)
             await _fill(store, clock, folder / "postgres.expected.json", url)
             dumps.write(folder / "postgres.sql.gz", dumps.dump_postgres(url, installation.bin))
 

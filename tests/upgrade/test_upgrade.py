@@ -77,7 +77,7 @@ async def test_usage_is_kept(frozen: Frozen, store_name: str) -> None:
         with closing(sqlite3.connect(frozen.url.removeprefix("sqlite:///"))) as connection:
             rows = connection.execute("SELECT * FROM jobmill_usage ORDER BY job_id").fetchall()
     else:
-        from tests.servers.postgres import connected
+        from tests.kit.postgres import connected
 
         async with connected(frozen.url) as sql:
             rows = [tuple(row) for row in await sql.fetch("SELECT * FROM jobmill.usage ORDER BY job_id")]
@@ -279,7 +279,7 @@ async def test_final_jobs_go_when_their_time_is_over(frozen: Frozen) -> None:
 
 @pytest.mark.stores("postgres")
 async def test_rows_of_a_jobs_table_are_jobs_still(frozen: Frozen) -> None:
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     @frozen.jobs.handler
     async def row_due_scan(order: int, für: str) -> str:

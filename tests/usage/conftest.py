@@ -13,7 +13,7 @@ import pytest
 import jobmill
 from jobmill import Client, Usage
 from jobmill.store import Store
-from tests.making import make_store
+from tests.stores_under_test import make_store
 
 #: Reads what stands in the table of the store under test.
 Kept: TypeAlias = Callable[[], Awaitable[list[Usage]]]
@@ -51,13 +51,13 @@ async def kept(store: Any, store_name: str, store_url: str) -> Kept:
         return read(store.path)
 
     async def postgres() -> list[Usage]:
-        from tests.servers.postgres import connected
+        from tests.kit.postgres import connected
 
         async with connected(store_url) as connection:
             return [Usage(**row) for row in await connection.fetch("SELECT * FROM jobmill.usage ORDER BY ctid")]
 
     if store_name == "postgres":
-        from tests.servers.postgres import connected
+        from tests.kit.postgres import connected
 
         # Room that rows of other tests have left would be taken in any order.
         async with connected(store_url) as connection:

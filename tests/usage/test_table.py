@@ -23,6 +23,7 @@ from jobmill.store import Store
 from jobmill.stores.sqlite import SqliteStore, schema
 from jobmill.worker.worker import Worker
 from tests.helpers import until
+from tests.kit.processes import launched
 from tests.usage.conftest import Kept, read
 
 pytestmark = pytest.mark.stores("sqlite", "postgres")
@@ -133,7 +134,7 @@ async def no_table(jobs: Client, store_name: str, store_url: str) -> AsyncIterat
             file.execute("DROP TABLE jobmill_usage")
         yield
         return
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     async with connected(store_url) as connection:
         await connection.execute("ALTER TABLE jobmill.usage RENAME TO not_there")
@@ -208,7 +209,7 @@ async def test_the_columns_are_the_fields(store: Store, store_name: str, store_u
         with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
             columns = [row[1] for row in connection.execute("PRAGMA table_info(jobmill_usage)")]
     else:
-        from tests.servers.postgres import connected
+        from tests.kit.postgres import connected
 
         async with connected(store_url) as connection:
             query = "SELECT attname FROM pg_attribute WHERE attrelid = 'jobmill.usage'::regclass AND attnum > 0"
@@ -226,7 +227,8 @@ def start(tmp_path: Path, store_url: str) -> Iterator[Callable[[], subprocess.Po
 
     def start() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "JOBMILL_URL": store_url, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "jobmill", "worker", "tests.usage.app:jobs", "--lease", "300ms"]
+        worker = [sys.executable, "-m", "jobmill", "worker", "tests.usage.app:jobs", "--lease", "300ms"]
+        command = launched(None, signal.SIGKILL, worker)
         with (tmp_path / f"log-{len(processes)}").open("wb") as said:
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said))
         return processes[-1]

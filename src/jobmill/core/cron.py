@@ -89,7 +89,7 @@ class Cron:
     def _by_wall_clock(self, after: datetime) -> datetime:
         for wall in CronSim(self._fields, after.astimezone(self._zone).replace(tzinfo=None)):
             occurrence = _first_shown(wall, self._zone)
-            # While an hour is repeated the clock shows again what it has shown: those occurrences have passed.
+            # While an hour is repeated, the clock shows the same times again: those occurrences have passed.
             if occurrence > after:
                 return occurrence
         raise OverflowError(_NEVER)
@@ -99,7 +99,7 @@ class Cron:
         occurrence = self._shown_after(local, local.fold)
         shown_again = local.replace(fold=1)
         if shown_again.utcoffset() != local.utcoffset():
-            # The clock will be set back, to before this time: a occurrence from there may come first.
+            # The clock will be set back, to before this time: an occurrence from there may come first.
             change = _change_between(after, shown_again.astimezone(UTC), self._zone)
             occurrence = min(
                 occurrence, self._shown_after(change.astimezone(self._zone) - timedelta(seconds=1), fold=1)
@@ -119,7 +119,7 @@ def timezone_named(name: object, blamed: str = "timezone") -> tzinfo:
     """The time zone of that IANA name; InvalidValue for the field `blamed` when there is none."""
     if name == "UTC":
         return UTC
-    # The first two mean whatever machine this is; the third counts leap seconds, which our instants do not.
+    # The first two depend on the machine; the third counts leap seconds, which our instants do not.
     if isinstance(name, str) and not name.startswith(("localtime", "posixrules", "right/")):
         try:
             return ZoneInfo(name)
@@ -130,19 +130,19 @@ def timezone_named(name: object, blamed: str = "timezone") -> tzinfo:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str, zone: tzinfo) -> Cron:
-    said = text.strip()
-    if prefix := _ZONE_PREFIX.match(said):
+    rule = text.strip()
+    if prefix := _ZONE_PREFIX.match(rule):
         zone = timezone_named(prefix[1], blamed="cron")
-        said = said[prefix.end() :]
-    if said.startswith("@every"):
-        return Cron(text=text, every_ms=_every_ms(said, text))
-    parts = _parts(_named(said, text) if said.startswith("@") else said, text)
+        rule = rule[prefix.end() :]
+    if rule.startswith("@every"):
+        return Cron(text=text, every_ms=_every_ms(rule, text))
+    parts = _parts(_named(rule, text) if rule.startswith("@") else rule, text)
     every_hour = len(_checked(parts, text).hours) == 24
     return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
 
 
-def _every_ms(said: str, text: str) -> int:
-    match = _EVERY.fullmatch(said)
+def _every_ms(rule: str, text: str) -> int:
+    match = _EVERY.fullmatch(rule)
     if match is None:
         raise InvalidValue("cron", "@every with a duration in h, m, s and ms, such as @every 1h30m", text)
     every_ms = int(sum(Decimal(amount) * _UNIT_MS[unit] for amount, unit in _DURATION_PART.findall(match[1])))
@@ -151,16 +151,16 @@ def _every_ms(said: str, text: str) -> int:
     return every_ms
 
 
-def _named(said: str, text: str) -> str:
-    if said not in _NAMED:
+def _named(rule: str, text: str) -> str:
+    if rule not in _NAMED:
         raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
-    return _NAMED[said]
+    return _NAMED[rule]
 
 
-def _parts(said: str, text: str) -> list[str]:
+def _parts(rule: str, text: str) -> list[str]:
     """The six fields, spelled so that cronsim reads them our way."""
     # cronsim reads 5-5/2 as 5/2, which is 5, 7, 9 and so on.
-    parts = _ONE_VALUE_RANGE.sub(r"\1", said.replace("?", "*")).split()
+    parts = _ONE_VALUE_RANGE.sub(r"\1", rule.replace("?", "*")).split()
     if len(parts) == 5:
         parts.insert(0, "0")
     if len(parts) != 6:

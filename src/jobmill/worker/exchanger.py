@@ -16,11 +16,13 @@ from random import Random
 from typing import Any
 
 from jobmill.core.events import claim_events, job_event, settlement_events
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, settle
+from jobmill.core.presets import UnknownPreset
 from jobmill.core.values import Broken, Claim, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.handlers.handler import Handler
 from jobmill.runtime.backoff import LoopBackoff
+from jobmill.runtime.presets import policy_with_presets
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
@@ -238,7 +240,11 @@ class Exchanger:
             if told:
                 self._hooks.events(claim_events(claimed.job, now_ms, lease_lost=False))
             handler = self._handlers.get(claimed.job.name)
-            rules = None if handler is None else policy(claimed.job.options, handler.policy)
+            try:
+                rules = None if handler is None else policy_with_presets(claimed.job.options, handler.policy)
+            except UnknownPreset as unknown:
+                self._decided(begin(Broken(claimed.lease, str(unknown)), None, now_ms))
+                continue
             decided = begin(claimed, rules, now_ms)
             if decided is None and late:
                 decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobmill.cli.demo import handlers
-from jobmill.cli.demo.story import HandoffQueue, Story
+from jobmill.cli.demo.story import Story, StoryLine
 from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import lasting, plural
 from jobmill.client.client import Client, connect
@@ -199,11 +199,11 @@ async def _look(client: Client, story: Story) -> None:
     story.on_jobs((await client.find(queue=handlers.QUEUE)).jobs)
 
 
-def _print_line(line: HandoffQueue) -> None:
+def _print_line(line: StoryLine) -> None:
     click.echo(str(line))
 
 
-def _no_line(line: HandoffQueue) -> None:
+def _no_line(line: StoryLine) -> None:
     """The picture shows them."""
 
 

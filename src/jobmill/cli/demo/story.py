@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class HandoffQueue:
+class StoryLine:
     """Something that happened."""
 
     at_s: float
@@ -53,9 +53,9 @@ class HandoffQueue:
 class Story:
     """Rows and lines; `on_line` is told each line as it comes."""
 
-    def __init__(self, on_line: Callable[[HandoffQueue], None] = lambda line: None) -> None:
+    def __init__(self, on_line: Callable[[StoryLine], None] = lambda line: None) -> None:
         self.rows: dict[str, Row] = {}
-        self.lines: list[HandoffQueue] = []
+        self.lines: list[StoryLine] = []
         #: Set when every job is final, once it is known that there will be no more rows.
         self.over = asyncio.Event()
         self.is_complete = False
@@ -74,7 +74,7 @@ class Story:
 
     def say(self, kind: str, name: str, text: str) -> None:
         """Add a line."""
-        line = HandoffQueue(self.seconds, kind, name, text)
+        line = StoryLine(self.seconds, kind, name, text)
         self.lines.append(line)
         self._on_line(line)
 

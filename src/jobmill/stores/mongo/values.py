@@ -18,7 +18,7 @@ from bson.errors import InvalidDocument
 from bson.raw_bson import RawBSONDocument
 
 from jobmill.core.durations import to_datetime
-from jobmill.core.payload import LEAST_INT
+from jobmill.core.payload import MIN_INT
 from jobmill.errors import InvalidValue
 
 #: Milliseconds in and out, of any year; a text that is no UTF-8 is read all the same.
@@ -55,7 +55,7 @@ def packed(document: dict[str, Any]) -> RawBSONDocument:
     try:
         raw = bson.encode(document, codec_options=CODEC)
     except OverflowError:
-        most = f"integers from {LEAST_INT} to {_MOST_INT} on MongoDB"
+        most = f"integers from {MIN_INT} to {_MOST_INT} on MongoDB"
         raise InvalidValue("payload", most, document["data"], "pass larger ones as text") from None
     except (InvalidDocument, ValueError) as error:
         raise InvalidValue("payload", "what BSON can hold: no NUL in keys", document["data"], str(error)) from None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.cursors import MOST, newer_than, older_than, read_cursor
+from jobmill.core.cursors import MAX_NUMBER, newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
@@ -63,7 +63,7 @@ def get(context: SqliteContext, ids: Sequence[str]) -> list[Job | None]:
 def find(context: SqliteContext, filter: Filter, cursor: str | None, limit: int) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
-    seqs = _find_seqs(context, filter, MOST if seq is None else seq, limit + 1, newer=newer)
+    seqs = _find_seqs(context, filter, MAX_NUMBER if seq is None else seq, limit + 1, newer=newer)
     more = len(seqs) > limit
     seqs = seqs[:limit]
     if newer:

@@ -330,18 +330,20 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class ModelContract:
-    """Any sequence of verbs; short ones first, for their failures are easier to read."""
+    """Any sequence of verbs; short ones first, for their failures are easier to read.
+
+    The profile of Hypothesis says how many (`max_examples`, 100 by default).
+    """
 
     async def test_every_short_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
-        await self._follows(harness, examples=100, steps=8)
+        await self._follows(harness, steps=8)
 
     async def test_every_long_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
-        await self._follows(harness, examples=100, steps=40)
+        await self._follows(harness, steps=40)
 
-    async def _follows(self, harness: Harness, examples: int, steps: int) -> None:
+    async def _follows(self, harness: Harness, steps: int) -> None:
         machine = type("Machine", (StoreMachine,), {"harness": harness, "loop": asyncio.get_running_loop()})
         bounds = settings(
-            max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
             database=None,
