@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: No run takes so long; most of it is for loading a million jobs on a busy machine.
+#: Longer than any run; most of it is for enqueueing a million jobs on a busy machine.
 LIMIT_S = 300.0
 #: What a child says on its way, for a parent who waits for it.
 READY, BEGUN, SETTLED = "ready", "begun", "settled"
 
 
 class Broken(Exception):
-    """A child did not answer; the message holds the end of what it said."""
+    """A child did not answer; the message has the end of its output."""
 
 
 class Child(Generic[R]):
@@ -84,8 +84,8 @@ class Child(Generic[R]):
 
     def _broken(self, output: bytes) -> Broken:
         self._errors.seek(0)
-        said = (output + self._errors.read()).decode(errors="replace").strip()
-        return Broken(f"{self._name} ended with {self._process.poll()}: {said[-2_000:]}")
+        text = (output + self._errors.read()).decode(errors="replace").strip()
+        return Broken(f"{self._name} ended with {self._process.poll()}: {text[-2_000:]}")
 
     def __enter__(self) -> Child[R]:
         """It runs already."""
@@ -106,8 +106,12 @@ def start(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Child[
     """Start a function in a fresh process; arguments by keyword."""
     assert not args
     name = f"{function.__module__}:{function.__qualname__}"
-    command = [sys.executable, "-m", "bench.child", name, msgspec.json.encode(kwargs).decode()]
-    return Child(name, command, typing.get_type_hints(function)["return"])
+    return begin(name, typing.get_type_hints(function)["return"], **kwargs)
+
+
+def begin(name: str, answer: type[R], **arguments: object) -> Child[R]:
+    """Start the function of this name, `module:function`."""
+    return Child(name, [sys.executable, "-m", "bench.child", name, msgspec.json.encode(arguments).decode()], answer)
 
 
 def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -126,11 +130,6 @@ def halt(word: str) -> None:
     """Called in the child: a moment at which its parent, if it waits for it, looks at something else first."""
     say(word)
     sys.stdin.buffer.readline()
-
-
-def ready() -> None:
-    """Called in the child: from now on it does what it is there for."""
-    say(READY)
 
 
 def _main(name: str, arguments: str) -> None:

@@ -9,16 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 RATE = "jobs/s"
-CPU = "CPU us/job"
+CLIENT = "client CPU us/job"
 NOTHING = "not measured"
-
-
-class Ran(Struct, frozen=True, kw_only=True):
-    """What one run came to: how many jobs, in how long, with how much CPU of its process (all threads)."""
-
-    jobs: int
-    seconds: float
-    cpu_seconds: float
 
 
 class Figure(Struct, kw_only=True):
@@ -64,13 +56,13 @@ class Results:
     def __init__(self) -> None:
         self.figures: list[Figure] = []
         self.verdicts: list[Verdict] = []
-        #: Which measures broke, or turns of them, and how.
+        #: Which measures failed, or turns of them, and how.
         self.faults: dict[str, str] = {}
         #: Which contenders are not here, and why.
         self.missing: dict[str, str] = {}
 
     def fault(self, measure: str, text: str) -> None:
-        """Something of a measure broke; what else broke of it stays told."""
+        """A part of a measure failed; earlier failures of it are kept."""
         self.faults[measure] = f"{self.faults[measure]}\n\n{text}" if measure in self.faults else text
 
     def add(self, measure: str, what: str, who: str, unit: str, value: float) -> None:
@@ -108,12 +100,6 @@ def judge(
     median = statistics.median(values)
     met = {"at least": median >= bound, "at most": median <= bound, "below": median < bound}[how]
     return Verdict(what=what, target=text, measured=f"{spread(values)} {unit}", met=met)
-
-
-def told(what: str, values: list[float], unit: str) -> Verdict:
-    """Without a target."""
-    measured = f"{spread(values)} {unit}" if values else NOTHING
-    return Verdict(what=what, target="–", measured=measured, met=None)
 
 
 def values_of(figure: Figure | None) -> list[float]:

@@ -1,220 +1,213 @@
-"""What a measure works with: rounds that alternate between contenders, files to work on, and a place for figures."""
+"""What a measure works with: rounds that alternate between contenders, within a share of the run's time."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from random import Random
 
-from bench.child import Broken
-from bench.figures import CPU, RATE, Ran, Results
-from bench.scale import Scale
-from bench.servers import Servers
-from bench.timetable import endless
+from msgspec import Struct
 
-RUN_IS_OVER, MEASURE_IS_OVER = "the time of the run was over", "the time of its measure was over"
+from bench.child import BEGUN, SETTLED, Broken, Child
+from bench.clocks import Ran
+from bench.contenders import Contender
+from bench.figures import CLIENT, RATE, Results
+from bench.grounds import Ground, Grounds
 
-#: What one contender does in one round, in a directory of its own, which is removed afterwards.
-Turn = Callable[[Path], None]
+Turn = Callable[[], None]
+
+#: For what one run does not tell of the next one.
+MARGIN = 1.2
+TRIES = 3
+#: Not all numbers, so that what one of them filled serves several.
+STEPS = tuple(int(part * 10**power) for power in range(2, 6) for part in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
+TIME_OVER = "the time was over"
+#: A measure that needs more than this part of its share leaves out those who have one turn only.
+OVERRUN = 1.2
 
 
-class Progress(Protocol):
-    """Somebody who watches."""
+class Scale(Struct, frozen=True, kw_only=True):
+    """All sizes of a run."""
 
-    def begin(self, measure: str, steps: int) -> None:
-        """A measure begins, in so many steps."""
+    quick: bool
+    rounds: int
+    #: Nothing begins after this time.
+    total_s: float
+    #: How long a drain takes at least, and an enqueue.
+    drain_s: float
+    enqueue_s: float
+    pickups: int
+    depth_jobs: int
+    #: How many others wait in the deepest queue, and how many more are delayed.
+    deep: int
+    memory_jobs: int
+    documents: int
+    sleeping: int
 
-    def step(self, text: str) -> None:
-        """The next step begins."""
 
-    def prepare(self, text: str) -> None:
-        """Something is made ready; not one of the steps."""
+FULL = Scale(
+    quick=False,
+    rounds=5,
+    total_s=2_400,
+    drain_s=2.0,
+    enqueue_s=2.0,
+    pickups=200,
+    depth_jobs=5_000,
+    deep=1_000_000,
+    memory_jobs=1_000,
+    documents=2_000,
+    sleeping=100_000,
+)
+QUICK = Scale(
+    quick=True,
+    rounds=2,
+    total_s=165,
+    drain_s=0.3,
+    enqueue_s=0.5,
+    pickups=40,
+    depth_jobs=2_000,
+    deep=20_000,
+    memory_jobs=500,
+    documents=500,
+    sleeping=20_000,
+)
 
-    def end(self) -> None:
-        """The measure is over."""
+
+class Run(Struct, kw_only=True):
+    """All that the measures of one run share."""
+
+    scale: Scale
+    grounds: Grounds
+    results: Results
+    seed: int
+    #: Only these are measured beside us; empty: all.
+    peers: tuple[str, ...]
+    progress: Callable[[str], None]
+    began: float
+    clock: Callable[[], float] = time.monotonic
+
+    def wants(self, contender: Contender) -> bool:
+        """Whether it was asked for, by its name or by the part before the comma, and is there."""
+        if self.peers and not {contender.name, contender.name.partition(",")[0]} & {*self.peers, "jobmill"}:
+            return False
+        if contender.name not in self.results.missing and (why := contender.missing()) is not None:
+            self.results.missing[contender.name] = why
+        return contender.name not in self.results.missing
 
 
 class Lab:
-    """One measure's view of the run."""
+    """One measure on one store."""
 
-    def __init__(
-        self,
-        measure: str,
-        scale: Scale,
-        stores: Sequence[str],
-        seed: int,
-        place: Path,
-        results: Results,
-        watch: Progress,
-        servers: Servers,
-        peers: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, run: Run, measure: str, ground: Ground, share_s: float) -> None:
+        self.run = run
+        self.scale = run.scale
         self.measure = measure
-        self.scale = scale
-        self.stores = stores
-        self.seed = seed
-        self.results = results
-        self._place = place / measure
-        self._place.mkdir()
-        self._watch = watch
-        self.servers = servers
-        #: Only these are measured beside us; empty: all.
-        self.peers = peers
-        #: What this measure may take; the command sets it when the measure begins.
-        self.budget = endless()
-        #: So many rounds there were.
+        self.ground = ground
+        self.random = Random(run.seed)
         self.rounds = 0
-        #: And so long they took.
-        self.took_s = 0.0
-        self._made_s = 0.0
+        self._until = run.clock() + share_s
+        self._overrun = run.clock() + share_s * OVERRUN
         self._recorded: list[tuple[str, str, str, float]] = []
-        self._had_a_turn: set[str] = set()
-
-    def prepared(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The file of this name, made when it is first asked for."""
-        path = self._place / name
-        if not path.exists():
-            with self._making(name):
-                make(path)
-        return path
-
-    def template(self, name: str, fill: Callable[[str], None]) -> str:
-        """The database of this name on the server, filled when it is first asked for."""
-        if self.servers.postgres.is_made(name):
-            return self.servers.postgres.template(name, fill)
-        with self._making(name):
-            return self.servers.postgres.template(name, fill)
-
-    @contextmanager
-    def _making(self, name: str) -> Iterator[None]:
-        """What is made once is no part of what a turn takes."""
-        self.prepare(f"making {name}")
-        began = self.budget.clock()
-        yield
-        self._made_s += self.budget.clock() - began
-
-    def prepare(self, text: str) -> None:
-        """Tell who watches that something is made ready."""
-        self._watch.prepare(text)
-
-    def wants(self, name: str) -> bool:
-        """Whether a peer of this name was asked for, by all of it or by what stands before its first comma."""
-        return not self.peers or name in self.peers or name.partition(",")[0] in self.peers
+        self._sizes: dict[str, int] = {}
 
     @property
-    def is_wide(self) -> bool:
-        """Whether those are measured too whom no target names: in a first look only where somebody was asked for."""
-        return not self.scale.quick or bool(self.peers)
+    def contenders(self) -> list[Contender]:
+        """Who takes part. A quick run has only the peers that targets name, unless peers are named."""
+        is_wide = not self.scale.quick or bool(self.run.peers) or self.measure.endswith("drain")
+        return [
+            one
+            for one in self.ground.contenders
+            if self._is_ours(one) or is_wide or one.is_rival
+            if self.run.wants(one)
+        ]
 
-    @property
-    def side_rounds(self) -> int:
-        """How often each has its turn in a measure that has no targets."""
-        return min(self.scale.rounds, self.scale.side_rounds)
+    def _is_ours(self, contender: Contender) -> bool:
+        return contender.name.partition(",")[0] == "jobmill"
 
-    def alternate(
-        self,
-        turns: dict[str, Turn],
-        rounds: int | None = None,
-        seldom: Collection[str] = (),
-    ) -> None:
+    def is_often(self, contender: Contender) -> bool:
+        """Whether it has a turn in every round."""
+        return contender is self.ground.ours or contender.is_rival
+
+    def alternate(self, turns: dict[str, Turn], once: Collection[str] = (), rounds: int | None = None) -> None:
         """Let all have their turn, round after round, each round beginning with another one.
 
-        Those whom no target names (`seldom`) have one turn, at the end of the first round. No further round begins that
-        would not end within the measure's budget. Where that is overrun by far in the first round, what is left of
-        `seldom` is left out, and after the end of the run everybody is: the report names them. One that breaks has no
-        further turn, and the report says how; the others go on.
+        Those of `once` have one turn, in the first round, unless that takes far too long. No round begins that would
+        not end in the measure's time. One that breaks has no further turn, and the report says how; the others go on.
         """
-        rounds = rounds or self.scale.rounds
-        often, once = [name for name in turns if name not in seldom], [name for name in turns if name in seldom]
-        self._watch.begin(self.measure, rounds * len(often) + len(once))
+        often = [name for name in turns if name not in once]
         took: dict[str, float] = {}
-        for number in range(rounds):
-            if number and not (took and self.budget.is_enough_for(sum(took.values()))):
+        for number in range(rounds or self.scale.rounds):
+            if number and self.run.clock() + sum(took.get(name, 0.0) for name in often) > self._until:
                 break
             first = number % max(1, len(often))
-            for name in often[first:] + often[:first]:
-                if number == 0 or name in took:
-                    self._watch.step(f"round {number + 1} of {rounds}: {name}")
-                    self._timed(name, turns[name], took)
-            if number == 0:
-                for name in once:
-                    self._watch.step(f"once: {name}")
-                    self._once(name, turns[name])
-            self.rounds = max(self.rounds, number + 1)
-        self._watch.end()
+            for name in [*often[first:], *often[:first], *(() if number else once)]:
+                if name in once and self.run.clock() > self._overrun:
+                    self.run.results.missing[f"{self.measure}: {name}"] = TIME_OVER
+                elif name in turns:
+                    self._turn(f"round {number + 1}: {name}", name, turns, took)
+            self.rounds = number + 1
 
-    def _timed(self, name: str, turn: Turn, took: dict[str, float]) -> None:
-        """A turn of somebody who has several; what it took is known afterwards, unless it has no further one."""
-        took.pop(name, None)
-        if self.budget.is_run_over():
-            self._leave_out(name, RUN_IS_OVER)
+    def _turn(self, text: str, name: str, turns: dict[str, Turn], took: dict[str, float]) -> None:
+        if self.is_over:
+            if name not in took:
+                self.run.results.missing[f"{self.measure}: {name}"] = TIME_OVER
             return
-        began, made_s = self.budget.clock(), self._made_s
-        if self._turn(name, turn):
-            took[name] = self.budget.clock() - began - (self._made_s - made_s)
-
-    def _once(self, name: str, turn: Turn) -> None:
-        if self.budget.is_run_over():
-            self._leave_out(name, RUN_IS_OVER)
-        elif self.budget.is_overrun():
-            self._leave_out(name, MEASURE_IS_OVER)
-        else:
-            self._turn(name, turn)
-
-    def _leave_out(self, name: str, why: str) -> None:
-        """Not silently: unless it had a turn before, nothing of it is in the report."""
-        if name not in self._had_a_turn:
-            self.results.missing[f"{self.measure}: {name}"] = why
-
-    def _turn(self, name: str, turn: Turn) -> bool:
-        place = self._place / "turn"
-        place.mkdir()
-        self._had_a_turn.add(name)
-        self.forget()
-        broken = None
+        self.run.progress(f"{self.measure}, {text}")
+        self._recorded.clear()
+        began = self.run.clock()
         try:
-            turn(place)
-        except Broken as error:
-            broken = str(error)
-        except Exception:
-            broken = traceback.format_exc()
-        finally:
-            shutil.rmtree(place)
+            turns[name]()
+        except Exception as error:
+            del turns[name]
+            why = str(error) if isinstance(error, Broken) else traceback.format_exc()
+            self.run.results.fault(self.measure, f"{name}: {why}")
+            return
+        took[name] = self.run.clock() - began
         for figure in self._recorded:
-            self.results.add(self.measure, *figure)
-        if broken is not None:
-            self.results.fault(self.measure, f"{name}: {broken}")
-        return broken is None
+            self.run.results.add(self.measure, *figure)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the whole run's time is over."""
+        return self.run.clock() > self.run.began + self.scale.total_s
 
     def record(self, what: str, who: str, unit: str, value: float) -> None:
         """One value of a figure; it counts when its turn is over."""
         self._recorded.append((what, who, unit, value))
 
-    def forget(self) -> None:
-        """What was recorded in this turn so far."""
-        self._recorded.clear()
-
-    def record_run(self, what: str, who: str, ran: Ran) -> None:
-        """Rate and CPU of a run."""
+    def record_run(self, what: str, who: str, child: Child[Ran]) -> Ran:
+        """Follow a child to its end, and record its rate and what it and the server spent on each job."""
+        with child:
+            child.wait_for(BEGUN)
+            before = self.ground.spent()
+            child.go_on()
+            child.wait_for(SETTLED)
+            after = self.ground.spent()
+            child.go_on()
+            ran = child.result()
         if not ran.jobs:
             raise Broken(f"{who}: not a single job in {ran.seconds:.1f} s")
         self.record(what, who, RATE, ran.jobs / ran.seconds)
-        self.record(what, who, CPU, ran.cpu_seconds / ran.jobs * 1e6)
+        self.record(what, who, CLIENT, ran.cpu_seconds / ran.jobs * 1e6)
+        for unit, value in after.items():
+            self.record(what, who, unit, (value - before[unit]) / ran.jobs)
+        return ran
+
+    def sized(self, name: str, rate: float, drain: Callable[[int], Ran]) -> None:
+        """Run `drain` with enough jobs to take the least time; a run that was over too soon is forgotten."""
+        seconds = self.scale.drain_s
+        jobs = self._sizes.get(name) or fitting(rate, seconds)
+        for _ in range(1 if self.scale.quick else TRIES):
+            self._recorded.clear()
+            ran = drain(jobs)
+            self._sizes[name] = jobs
+            if ran.seconds >= seconds:
+                break
+            jobs = max(jobs + 1, fitting(ran.jobs / ran.seconds, seconds))
 
 
-def copied(file: Path, place: Path) -> Path:
-    """A copy to be used up. It is on the disk before anything is measured, or that would pay for writing it."""
-    copy = place / file.name
-    shutil.copyfile(file, copy)
-    with copy.open("rb+") as opened:
-        os.fsync(opened.fileno())
-    return copy
-
-
-def sqlite_url(path: Path, synchronous: str = "FULL") -> str:
-    """The URL of our store in this file."""
-    return f"sqlite:///{path}?synchronous={synchronous}"
+def fitting(rate: float, seconds: float) -> int:
+    """The least step at which a drain of this rate surely takes this time."""
+    return STEPS[min(bisect_left(STEPS, rate * seconds * MARGIN), len(STEPS) - 1)]

@@ -26,8 +26,8 @@ def describe(place: Path) -> dict[str, str]:
         "processor": f"{_processor()}, {len(_cores())} of {os.cpu_count()} cores",
         "system": platform.platform(),
         "load average": load(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}, asyncio's own event loop where "
-        "nothing else is said",
+        "python": f"{platform.python_implementation()} {platform.python_version()}, asyncio's own event loop unless "
+        "stated",
         "sqlite": sqlite3.sqlite_version,
         "file system": f"{_file_system(place)} at {place.parent}",
         "fdatasync of 4 KB": f"{_sync_ms(place):.2f} ms (median of {SYNCS})",
@@ -92,9 +92,9 @@ def _version(package: str) -> str:
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     try:
-        said = subprocess.run(
+        ran = subprocess.run(
             command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return said.stdout.strip() or "unknown"
+    return ran.stdout.strip() or "unknown"

@@ -1,126 +1,98 @@
-"""Pictures of a report, as SVG files beside it: of each that is written, or by `python -m bench.plots REPORT.json`."""
+"""The pictures of a report: bars as SVG text, dark on white, in the reader's own sans-serif."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from xml.sax.saxutils import escape
 
-import msgspec
 from msgspec import Struct
 
-from bench import draws, draws_across
-from bench.draws_across import Stores
-from bench.figures import Figure
+from bench.figures import RATE, Figure, amount
+from bench.grounds import TITLES
 
-STORES = {name: title for title, name in draws_across.STORES.items()} | {"crontab": "Crontab"}
-#: A measure on files has no name of a store before it.
-FILES = "SQLite"
-OVERVIEW = "overview"
+OVERVIEW, TITLE = "overview", "Jobs that one worker process runs in a second"
+#: By kind of measure: the title, the unit that is drawn, and whether less is better.
+DRAWN = {
+    "drain": (TITLE, RATE, False),
+    "enqueue": ("Jobs enqueued in a second", RATE, False),
+    "pickup": ("From the call of an enqueue to the start of its job, p50", "p50 ms", True),
+    "memory": ("Resident memory of a worker process", "MB", True),
+}
+INK, FAINT, OURS, THEIRS = "#1f2933", "#52606d", "#0f766e", "#9fb3c8"
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+WIDTH, LABELS, VALUES, ROW, HEAD = 760.0, 250.0, 90.0, 22.0, 30.0
 
-OfOne = Callable[[str, Sequence[Figure]], str | None]
-OfAll = Callable[[str, Stores], str | None]
 
+class Bar(Struct, frozen=True):
+    """One row."""
 
-class Picture(Struct, frozen=True):
-    """Of one measure, as SVG text."""
-
-    measure: str
-    #: Of the measure, and of the picture where a measure has several.
     name: str
-    title: str
-    svg: str
+    value: float
 
-    def file_name(self, report: str) -> str:
-        """Beside a report of this name, which may be of one store and say so already."""
-        store, _, rest = self.name.partition("-")
-        return f"{report}-{rest if rest and report.endswith(f'-{store}') else self.name}.svg"
-
-
-class Figures(Struct):
-    """What is read of a report."""
-
-    figures: list[Figure]
+    @property
+    def is_ours(self) -> bool:
+        """Drawn in our color."""
+        return self.name.startswith("jobmill")
 
 
-def write(data: Path) -> list[Path]:
-    """The pictures of a report that lies there already, beside it."""
-    return write_beside(plots(msgspec.json.decode(data.read_bytes(), type=Figures).figures), data.parent, data.stem)
+def pictures(figures: Sequence[Figure]) -> dict[str, str]:
+    """By the name of the file: the overview, and one for each measure that is drawn."""
+    drawn: dict[str, str] = {}
+    overview = {}
+    for measure in dict.fromkeys(one.measure for one in figures):
+        store, _, kind = measure.partition(" ")
+        if kind not in DRAWN:
+            continue
+        title, unit, is_less = DRAWN[kind]
+        own = [one for one in figures if one.measure == measure and one.unit == unit]
+        panels: dict[str, list[Bar]] = {}
+        for one in own:
+            if one.what != "since its return":
+                panels.setdefault(one.what, []).append(Bar(one.who, one.median))
+        if panels:
+            drawn[measure.replace(" ", "-")] = bars(f"{TITLES[store]}: {title}", unit, panels, is_less)
+        if kind == "drain" and len({one.who for one in own}) > 1:
+            overview[TITLES[store]] = best(own)
+    return ({OVERVIEW: bars(TITLE, RATE, overview, False)} if overview else {}) | drawn
 
 
-def write_beside(pictures: Iterable[Picture], folder: Path, report: str) -> list[Path]:
-    """The files of these pictures; of the same name the later ones stay."""
-    written = []
-    for picture in pictures:
-        path = folder / picture.file_name(report)
-        path.write_text(picture.svg, "utf-8")
-        written.append(path)
-    return written
+def best(figures: Sequence[Figure]) -> list[Bar]:
+    """Of each program the best of its variants and of its numbers of slots; BullMQ's two are two programs."""
+    found: dict[str, Bar] = {}
+    for one in figures:
+        name = one.who if one.who.startswith("bullmq") else one.who.partition(",")[0]
+        if name not in found or found[name].value < one.median:
+            found[name] = Bar(name, one.median)
+    return list(found.values())
 
 
-def plots(figures: Sequence[Figure]) -> list[Picture]:
-    """All that there are; none where there is nothing to compare."""
-    measures = {
-        measure: [figure for figure in figures if figure.measure == measure]
-        for measure in dict.fromkeys(figure.measure for figure in figures)
-    }
-    pictures = [picture for measure, own in measures.items() for picture in _of_measure(measure, own)]
-    drains = {title: measures.get(measure, []) for title, measure in DRAINS.items()}
-    if (svg := draws_across.overview(OVERVIEW_TITLE, drains)) is not None:
-        pictures.insert(0, Picture(OVERVIEW, OVERVIEW, OVERVIEW_TITLE, svg))
-    return pictures
+def bars(title: str, unit: str, panels: dict[str, list[Bar]], is_less: bool) -> str:
+    """A panel for each circumstance, the best bar first, all of a panel on one scale."""
+    parts: list[str] = []
+    y = 28.0
+    note = f"{unit}, less is better" if is_less else unit
+    parts += [_text(16, y, title, size=16, bold=True), _text(16, y + 20, note, color=FAINT)]
+    y += 34
+    for name, rows in panels.items():
+        y += HEAD
+        parts.append(_text(16, y - 8, name, bold=True))
+        most = max(row.value for row in rows) or 1.0
+        for row in sorted(rows, key=lambda row: row.value if is_less else -row.value):
+            width = max(1.0, (WIDTH - LABELS - VALUES - 16) * row.value / most)
+            color = OURS if row.is_ours else THEIRS
+            parts.append(_text(LABELS - 8, y + 14, row.name, anchor="end", bold=row.is_ours))
+            parts.append(f'<rect x="{LABELS:.0f}" y="{y + 2:.0f}" width="{width:.1f}" height="16" fill="{color}"/>')
+            parts.append(_text(LABELS + width + 6, y + 14, amount(row.value), color=FAINT))
+            y += ROW
+    height = y + 14
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img"'
+    box = f'<rect width="{WIDTH:.0f}" height="{height:.0f}" rx="6" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}">', f"<title>{escape(title)}</title>", box, *parts, "</svg>", ""])
 
 
-def _of_measure(measure: str, figures: Sequence[Figure]) -> Iterable[Picture]:
-    store, _, kind = measure.rpartition(" ")
-    for suffix, text, draw in OF_ONE.get(kind, ()):
-        title = f"{STORES.get(store, store or FILES)}: {text}"
-        if (svg := draw(title, figures)) is not None:
-            yield Picture(measure, measure.replace(" ", "-") + suffix, title, svg)
-    stores = draws_across.by_store(figures)
-    for text, draw in OF_EACH.get(measure, ()):
-        for name, own in stores.items():
-            if (svg := draw(f"{name}: {text}", own)) is not None:
-                yield Picture(measure, f"{draws_across.STORES[name]}-{measure}", f"{name}: {text}", svg)
-    for suffix, text, draw_all in OF_ALL.get(measure, ()):
-        if (svg := draw_all(text, stores)) is not None:
-            yield Picture(measure, measure + suffix, text, svg)
-
-
-OVERVIEW_TITLE = "Jobs that one worker process runs in a second"
-#: By the title of a store, the measure of which the overview is made.
-DRAINS = {"PostgreSQL": "postgres drain", "Redis": "redis drain", "MongoDB": "mongo drain", FILES: "drain"}
-
-#: By the last word of a measure's name: what a picture's name ends with, its title, and who draws it.
-OF_ONE: dict[str, tuple[tuple[str, str, OfOne], ...]] = {
-    "drain": (
-        ("", "jobs run by one worker process", draws.best_rates),
-        ("-slots", "jobs run by one worker process, by its slots", draws.by_slots),
-    ),
-    "enqueue": (("", "jobs enqueued", draws.enqueues),),
-    "pickup": (("", "from an enqueue to its start in an idle worker", draws.latencies),),
-    "depth": (("", "jobs run while others wait", draws.depths),),
-}
-#: Of measures on several stores: the title of a picture for each of them, and who draws it.
-OF_EACH: dict[str, tuple[tuple[str, OfOne], ...]] = {
-    "roundtrip": (("2 ms further away", draws_across.rates),),
-    "memory": (("resident memory of a worker process", draws_across.memory),),
-    "recovery": (("until the job of a killed worker starts again", draws_across.recovery),),
-    "written": (("bytes written for each job", draws_across.bytes_written),),
-}
-#: And of one picture for all.
-OF_ALL: dict[str, tuple[tuple[str, str, OfAll], ...]] = {
-    "scaling": (("", "Several worker processes on one queue", draws_across.scaling),),
-    "handlers": (("", "Kinds of handler in one worker process", draws_across.circumstances),),
-    "history": (("", "One worker process beside finished jobs", draws_across.circumstances),),
-    "limit": (("", "A worker beside bare loops of its store's statements", draws_across.limits),),
-    "load": (
-        ("-half", "From an enqueue to its start at half of the drain rate", draws_across.half_load),
-        ("-silence", "From an enqueue to its start after a minute of silence", draws_across.silence),
-    ),
-}
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        print(*write(Path(name)), sep="\n")
+def _text(
+    x: float, y: float, text: str, *, size: int = 13, color: str = INK, anchor: str = "start", bold: bool = False
+) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f'<text {place} fill="{color}"{weight}>{escape(text)}</text>'

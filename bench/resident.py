@@ -6,8 +6,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bench.child import READY, halt
-
 MB = 1 << 20
 
 
@@ -42,8 +40,3 @@ def _children(pid: int) -> list[int]:
     """Of all its threads."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text("utf-8").split()]
-
-
-def nothing() -> None:
-    """In the child: what the harness itself comes to."""
-    halt(READY)

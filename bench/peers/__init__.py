@@ -1,1 +1,1 @@
-"""What Jobmill is measured against: peers in the configuration that their own docs recommend, and the bare database."""
+"""Contenders: how each connects, enqueues and works. Who is measured where stands in `bench/contenders.py`."""

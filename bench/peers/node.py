@@ -30,7 +30,7 @@ INSTALLS_WITHIN_S = 300
 
 
 class NoNode(Exception):
-    """Node.js or a package cannot be had; the message says what to do."""
+    """Node.js or a package is missing; the message says what to do."""
 
 
 @functools.cache
@@ -48,6 +48,11 @@ def start(script: str, command: str, answer: type[R], **arguments: object) -> Ch
     """A command of a script of the folder in a fresh process."""
     words = [str(node()), str(HOME / script), command, msgspec.json.encode(arguments).decode()]
     return Child(f"{script} {command}", words, answer)
+
+
+def was_used() -> bool:
+    """Whether a peer on Node.js was asked for, and is there."""
+    return missing.cache_info().currsize > 0 and missing() is None
 
 
 def versions() -> str:
@@ -75,8 +80,8 @@ def _of_wheel(path: str) -> Path | None:
 
 
 def _version(path: str | Path) -> tuple[int, ...]:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return tuple(map(int, re.findall(r"\d+", said)[:3]))
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 def _npm() -> list[str]:

@@ -1,18 +1,20 @@
 """Jobmill: one job queue for Python, on the database that you already have.
 
-Layers, high to low; each may import only what is below it:
+Layers, high to low; each imports only what is below it:
 
-    cli                                   the commands
-    testing                               a clock for tests; the contract that stores must pass
-    client, sync, worker, stores          enqueue and look; claim, run and settle; databases behind the port
-    crontab                               beside them: any collection or table as a crontab
-    bullmq, harmonyk                      beside them: the words of other systems
-    handlers, context, events, metering   what users define and are told, and its options
-    store                                 THE PORT
-    core                                  pure decisions: no I/O, no clock, no chance
+    cli                    the commands
+    testing, http          tools for tests and the contract of stores; the tick over HTTP
+    bullmq, harmonyk       names and rules of other systems
+    client, crontab        enqueue, query and manage jobs; any collection or table as a crontab
+    worker                 claims, runs and settles jobs
+    stores                 databases behind the port
+    handlers               what users define: handlers, options, hooks
+    runtime                what loops share
+    store                  THE PORT
+    core                   pure decisions: no I/O, no clock, no randomness
     errors
 
-What stands below is imported when it is first used, so that the commands start at once.
+The names below are imported when they are first used, so that the commands start quickly.
 """
 
 from __future__ import annotations

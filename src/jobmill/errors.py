@@ -1,22 +1,22 @@
-"""Every error that Jobmill raises, and the two that a handler may raise to steer its job.
+"""All errors that Jobmill raises, and two exceptions with which a handler decides what happens to its job.
 
     JobmillError
     ├── InvalidValue (ValueError)        a value was refused before any write: field, expected, given
     │   └── PayloadTooLarge
-    ├── HandlerNotFound             no handler of that name is registered here
+    ├── HandlerNotFound             this client has no handler of that name
     ├── MissingExtra                a store's driver or a web server is not installed
-    ├── JobNotFound                        the job is not in the store (any more)
-    ├── JobFailed                   somebody awaited the result of a job that failed
+    ├── JobNotFound                        the job is not in the store, or not any more
+    ├── JobFailed                   the result of a failed job was awaited
     │   └── JobCancelled
     ├── ResultTimeout (TimeoutError)
-    └── StoreError                  the store did not do what it was asked
-        ├── StoreUnavailable               it cannot be reached now: trying again later may work
+    └── StoreError                  the store refused or failed
+        ├── StoreUnavailable               it cannot be reached now: a later retry may work
         │   └── StoreBusy           another connection holds its write lock
         ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
-        ├── SchemaTooNew            written by a newer Jobmill; nothing was touched
-        └── UnsafeStore             this place cannot keep a database safe (a network file system)
+        ├── SchemaTooNew            written by a newer Jobmill; nothing was changed
+        └── UnsafeStore             a database is not safe here (a network file system)
 
-    Steering (not errors, not JobmillErrors): Fail, Snooze
+    For handlers (no errors, not JobmillErrors): Fail, Snooze
 
 Expected races are return values, never exceptions: a lost lease, a duplicate, a refused change.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class JobmillError(Exception):
-    """The root of all errors that Jobmill raises."""
+    """The base class of all errors that Jobmill raises."""
 
 
 class InvalidValue(JobmillError, ValueError):
@@ -60,7 +60,7 @@ class PayloadTooLarge(InvalidValue):
 
 
 class HandlerNotFound(JobmillError):
-    """No handler of that name is registered with this client."""
+    """This client has no handler of that name."""
 
 
 class MissingExtra(JobmillError):
@@ -88,11 +88,11 @@ class JobCancelled(JobFailed):
 
 
 class ResultTimeout(JobmillError, TimeoutError):
-    """The awaited job did not end in time; it goes on."""
+    """The awaited job was not final in time; it is not affected."""
 
 
 class StoreError(JobmillError):
-    """The store did not do what it was asked."""
+    """The store refused or failed."""
 
 
 class StoreUnavailable(StoreError):
@@ -108,29 +108,29 @@ class SchemaTooOld(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """The store was written by a newer Jobmill; nothing was touched."""
+    """The store was written by a newer Jobmill; nothing was changed."""
 
 
 class UnsafeStore(StoreError):
-    """This place cannot keep a database safe."""
+    """A database is not safe here."""
 
 
 class Fail(Exception):
-    """Raised by a handler: this job has failed, whatever attempts are left."""
+    """Raised by a handler: the job has failed, even if attempts are left."""
 
 
 class Snooze(Exception):
-    """Raised by a handler: run this job again after `delay`, counting nothing."""
+    """Raised by a handler: run the job again after `delay`, without counting an attempt."""
 
     def __init__(self, delay: float | str | timedelta) -> None:
         self.delay = delay
         super().__init__(f"snoozed for {delay}")
 
 
-def shown(given: object, most: int = 120) -> str:
-    """A value as error messages show it: its repr, cut to a line."""
+def shown(given: object, max_length: int = 120) -> str:
+    """A value as error messages show it: its repr, cut to one line."""
     try:
         text = repr(given)
     except Exception:
         text = f"<{type(given).__name__}>"
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

@@ -1,14 +1,15 @@
 """THE PORT: what every store promises. One contract suite (`jobmill.testing.contract`) holds all stores to it.
 
-The rules under which all verbs stand:
+Rules for all verbs:
 
-- **One guard.** `exchange` (its settlements), `extend` and `report` hold for a lease only while the job is running, its
+- **One guard.** `exchange` (its settlements), `extend` and `report` apply to a lease only while the job is running, its
   token matches **and** the lease has not ended by the store's clock. Otherwise the answer is "lost": a value, no error.
 - **Recovery is a claim.** A running job whose lease has ended may be claimed again; that claim counts `crashes` up.
-- **Applied, not decided.** A store writes what it is told. It may not import `core.lifecycle` or `core.retry`.
+- **Applied, not decided.** A store writes what the core decided. It may not import `core.lifecycle` or `core.retry`.
 - **Time** is whole milliseconds in UTC, by the store's own clock.
-- **Races are values**, exceptions mean broken: `errors.StoreUnavailable` when trying again later may work.
-- **Nothing is optional.** There are no verbs that a store may leave out.
+- **Races are values.** An exception means that something is broken: `errors.StoreUnavailable` when a later retry may
+  work.
+- **Nothing is optional.** A store has every verb.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from jobmill.core.values import (
 class Store(Protocol):
     """A database behind the port."""
 
-    #: What the store is called in messages: "sqlite".
+    #: The name of the store in messages: "sqlite".
     name: ClassVar[str]
-    #: How many exchanges a worker keeps in flight: 1 in this process, 2 where a round trip can hide behind another.
+    #: How many exchanges a worker keeps in flight: 1 for a store in this process, 2 where round trips can overlap.
     exchanges_in_flight: ClassVar[int]
 
     @property
@@ -55,100 +56,100 @@ class Store(Protocol):
         """Connect, check the schema, measure the clock. Opening twice is harmless."""
 
     async def close(self) -> None:
-        """Give everything back. Closing twice is harmless; open again works."""
+        """Close all connections. Closing twice is harmless; the store may be opened again."""
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; the names of the migrations that ran. A newer schema is refused untouched."""
+        """Bring the schema up to date; returns the names of the migrations that ran. A newer schema is refused."""
 
     def now(self) -> int:
-        """The store's clock, in milliseconds, as well as this process knows it without asking."""
+        """The store's time in milliseconds, as far as this process knows it without a request."""
 
     def new_id(self) -> str:
-        """A fresh id, unique in this store, without asking it. Ids made later sort later where the store can."""
+        """A new id, unique in this store, made without a request. Later ids sort later where the store can do that."""
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """Insert many in one step; a receipt for each, in order. Atomic about ids and live unique keys.
+        """Insert many jobs in one step; returns a receipt for each, in order. Atomic about ids and live unique keys.
 
-        A job whose id is taken: "exists". A job whose unique key (within queue and name) a live job has: "duplicate",
-        with that job's id. A job with a recurrence whose key is live: "updated"; it takes recurrence (its revision
-        counted up), payload and due time over; where the rule is the same and the new job `keeps_due`, only payload.
-        All of that holds within one call as well, first come first served.
+        The status is "exists" where a job has the id. It is "duplicate", with the id of that job, where a live job of
+        the same queue and name has the unique key. It is "updated" where a live recurring job has the key: that job
+        takes over recurrence (with the next revision), payload and due time; where the rule is the same and the new job
+        `keeps_due`, it takes over the payload only. Within one call the first job wins.
         """
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-        """Settle what is finished, then claim what is free, in one step; never a job that the same call settles.
+        """Settle finished jobs, then claim due jobs, in one step; never a job that the same call settles.
 
-        Claim order: smaller priority first; within one, undelayed jobs as enqueued and delayed ones by due time. Claims
-        stay within `claim.n`, the room per name, pause, rate limit and running limit of each queue. With settlements of
-        leases that are lost nothing is written for them, the others stand; whether the same call may claim such a job
-        is left to the store.
+        Claim order: smaller priority first; within a priority, jobs without a delay as enqueued and delayed jobs by due
+        time. Claims respect `claim.n`, the room per name, and pause, rate limit and running limit of each queue. For a
+        lost lease nothing is written; the other settlements stand. Whether the same call may claim the job of a lost
+        lease is up to the store.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
-        """Prolong leases to now + `for_ms`; the ids of those that are lost."""
+        """Extend leases to now + `for_ms`; returns the ids of lost leases."""
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """Keep progress and log lines (the last 1,000 a job); the ids of those whose lease is lost."""
+        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases."""
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
-        """Sleep until something may be claimable, `until_ms` at the latest. A hint: may come early, may be missed."""
+        """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """Cancel, requeue, reschedule, reprioritize, remove or seize without a lease, at most `limit` jobs a call.
+        """Cancel, requeue, reschedule, reprioritize, remove or seize without a lease, at most `limit` jobs per call.
 
-        An id that is not there, or whose state does not allow the change (`CHANGES_FROM`), is refused with the reason,
-        for that job alone; so is a requeue that would make a second live owner of a unique key. A filter only takes
-        jobs in a state that allows the change. A cancelled job is kept as its `keep_failed` says, else for 30 days.
+        `core.changes.decide` decides what is written to each job, or why it is refused; a refusal concerns that job
+        alone. An unknown id is refused as well, and so is a requeue that would make a second live owner of a unique
+        key. A filter selects only jobs in a state that allows the change.
 
-        A seized job runs under the lease that `Seize` describes, until now + `lease_ms`; whoever held it has lost it.
-        The caller makes that lease, without a locator: every verb that takes a lease finds its job by id then.
+        A seized job runs under the lease that `Seize` describes, until now + `lease_ms`; its former owner has lost it.
+        The caller makes that lease, without a locator: every verb that takes a lease then finds its job by id.
         """
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """The jobs of these ids, in order; None where there is none."""
+        """The jobs with these ids, in order; None for an unknown id."""
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        """A page of matches. On a quiet store the pages, followed by `next`, hold every match exactly once."""
+        """One page of the jobs that match. On a quiet store, following `next` returns each of them exactly once."""
 
     async def count(self, filter: Filter) -> list[Count]:
-        """How many match, by queue, name and state; without zeros."""
+        """How many jobs match, by queue, name and state; without zeros."""
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """How queues and names are doing."""
+        """Statistics by queue and name."""
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
-        """The last lines that a job logged, oldest first."""
+        """The last log lines of a job, oldest first."""
 
     async def purge(self, limit: int = 1_000) -> Purged:
         """Remove final jobs that are past their own retention (`Keep`), at most `limit`."""
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
-        """Change a queue's settings and tell what is set now. Atomic about the queue."""
+        """Change the settings of a queue; returns the settings after it. Atomic about the queue."""
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        """What is set, for these queues, or for all that have settings."""
+        """The settings of these queues, or of all queues that have settings."""
 
     async def publish(self, events: Sequence[Event]) -> None:
         """Add events to the feeds of their queues, where a feed is on."""
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
-        """The feed after the event with this id (None: from the oldest kept on), oldest first."""
+        """The feed after the event with this id (None: from the oldest one), oldest first."""
 
 
 @runtime_checkable
 class EnqueuesWithin(Protocol):
-    """A store with transactions: the job exists exactly if the caller's transaction commits."""
+    """A store with transactions: the job exists if and only if the caller's transaction commits."""
 
     async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """Like `enqueue`, in the transaction of the caller's own connection or session."""
+        """Like `enqueue`, in the transaction of the caller's connection or session."""
 
     def check_unlocked(self) -> None:
-        """Raise StoreBusy where the next write would wait for a lock that this very caller's transaction holds."""
+        """Raise StoreBusy where the next write would wait for a lock that the caller's own transaction holds."""
 
 
 @runtime_checkable
 class RecordsUsage(Protocol):
-    """A store with a table for usage; or anything else that wants it in batches."""
+    """A store with a table for usage, or any other object that takes usage records in batches."""
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
         """Add all records or none. After StoreUnavailable the caller tries again; after another error it drops them."""

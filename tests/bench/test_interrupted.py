@@ -22,7 +22,7 @@ SECOND = b"50 callers"
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "bench", "--quick", "--store", "sqlite", "--measure", "enqueue"]
     with subprocess.Popen(
-        [*command, "--out", str(tmp_path)],
+        [*command, "--out", str(tmp_path), "--json", str(tmp_path / "figures.json")],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"src{os.pathsep}."},
         stdout=subprocess.PIPE,
@@ -31,11 +31,10 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Sig
         assert running.stderr is not None
         assert any(SECOND in line for line in running.stderr)
         running.send_signal(number)
-        shown, said = running.communicate(timeout=60)
-    assert running.returncode == 130, said.decode()
+        shown, errors = running.communicate(timeout=60)
+    assert running.returncode == 130, errors.decode()
     assert b"one by one" in shown
-    (data,) = tmp_path.glob("*.json")
-    report = msgspec.json.decode(data.read_bytes())
-    assert report["incomplete"] == "it was interrupted"
-    assert [one["what"] for one in report["figures"] if one["unit"] == "jobs/s"] == ["one by one"]
-    assert "Incomplete: it was interrupted" in data.with_suffix(".md").read_text("utf-8")
+    figures = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
+    assert figures["interrupted"]
+    assert [one["what"] for one in figures["figures"] if one["unit"] == "jobs/s"] == ["one by one"]
+    assert "It was interrupted" in (tmp_path / "performance.md").read_text("utf-8")

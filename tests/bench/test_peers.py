@@ -1,66 +1,113 @@
-"""The contenders of the benchmark on Redis: what the report tells about them, and which of them are asked for."""
+"""Contenders of the benchmark: each one really runs what it is measured with."""
 
 from __future__ import annotations
 
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from bench.contenders import is_there
-from bench.figures import Results
-from bench.lab import Lab
-from bench.peers.peer import Peer
-from bench.recovery import AGAIN, LONGEST_S, SECONDS, WHAT, verdicts
-from bench.redis.contenders import NODE, OURS, PEERS, PYTHON
-from bench.scale import QUICK
-from bench.servers import Servers
-from bench.watch import Watch
+from bench.child import BEGUN, READY, SETTLED, Child
+from bench.clocks import Pickups, Ran
+from bench.contenders import CONTENDERS, Contender
+from bench.grounds import Grounds
+from bench.measures import MEASURES, chosen
 
-NAMES = [peer.name for peer in PEERS]
-HUEY = next(peer for peer in PEERS if peer.name == "huey")
+EVERYBODY = [(store, one) for store, all in CONTENDERS.items() if store != "crontab" for one in all]
+SHARED = [(store, one) for store, one in EVERYBODY if store != "memory"]
+JOBS = 30
 
 
-def _lab(place: Path, *peers: str) -> Lab:
-    folder = Path(tempfile.mkdtemp(dir=place))
-    return Lab("drain", QUICK, ("redis",), 1, folder, Results(), Watch(Console(quiet=True)), Servers(None), peers)
+def _ids(value: object) -> str | None:
+    return value if isinstance(value, str) else value.name if isinstance(value, Contender) else None
 
 
-def test_names_are_unique() -> None:
-    assert len(set(NAMES)) == len(NAMES)
+@pytest.fixture(scope="module")
+def grounds() -> Iterator[Grounds]:
+    with Grounds(None) as made:
+        yield made
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_a_guarantee_begins_with_what_becomes_of_the_job(peer: Peer) -> None:
-    about = peer.about
-    assert about.guarantee.partition(":")[0] in ("kept", "repeated", "lost")
-    assert about is OURS.about or (about.docs or "").startswith("https://")
+def _there(contender: Contender) -> None:
+    if (why := contender.missing()) is not None:
+        pytest.skip(why)
 
 
-def test_without_names_everybody_is_asked_for(tmp_path: Path) -> None:
-    lab = _lab(tmp_path)
-    assert all(lab.wants(peer.name) for peer in PEERS)
+def _followed(child: Child[Ran]) -> Ran:
+    with child:
+        for word in (BEGUN, SETTLED):
+            child.wait_for(word)
+            child.go_on()
+        return child.result()
 
 
-def test_a_name_asks_for_its_variants_and_a_variant_for_itself(tmp_path: Path) -> None:
-    lab = _lab(tmp_path, "bullmq")
-    assert [peer for peer in PEERS if lab.wants(peer.name)] == [NODE, PYTHON]
-    lab = _lab(tmp_path, "bullmq, Python")
-    assert [peer for peer in PEERS if lab.wants(peer.name)] == [PYTHON]
+@pytest.mark.parametrize("store", CONTENDERS)
+def test_names_are_unique_and_a_guarantee_begins_with_what_becomes_of_the_job(store: str) -> None:
+    names = [one.name for one in CONTENDERS[store]]
+    assert len(set(names)) == len(names)
+    for one in CONTENDERS[store]:
+        assert one.about.guarantee.replace(",", ":").partition(":")[0] in ("kept", "repeated", "lost")
 
 
-def test_we_are_measured_whoever_is_asked_for_and_the_others_are_not_missing(tmp_path: Path) -> None:
-    lab = _lab(tmp_path, "rq")
-    assert is_there(lab, OURS)
-    assert not is_there(lab, HUEY)
-    assert not lab.results.missing
+def test_a_quick_run_has_drain_enqueue_and_pickup_unless_others_are_named() -> None:
+    assert {name.partition(" ")[2] for name, _, _ in chosen((), list(CONTENDERS), True)} == {
+        "drain",
+        "enqueue",
+        "pickup",
+    }
+    assert {name.partition(" ")[2] for name, _, _ in chosen((), list(CONTENDERS), False)} == set(MEASURES)
+    assert [name for name, _, _ in chosen(("depth",), ["redis"], True)] == ["redis depth"]
 
 
-def test_recovery_tells_seconds_or_that_it_never_came() -> None:
-    results = Results()
-    results.add("recovery", WHAT, OURS.name, AGAIN, 1)
-    results.add("recovery", WHAT, OURS.name, SECONDS, 14.0)
-    results.add("recovery", WHAT, HUEY.name, AGAIN, 0)
-    told = {one.what.partition(":")[0]: one.measured for one in verdicts("recovery", results, NAMES)}
-    assert told == {"jobmill": "14 s", "huey": f"never within {LONGEST_S:.0f} s"}
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "contender"), EVERYBODY, ids=_ids)
+def test_all_jobs_that_wait_are_drained(grounds: Grounds, store: str, contender: Contender) -> None:
+    _there(contender)
+    with grounds[store].filled(contender, JOBS) as url:
+        ran = _followed(contender.begin("drain", Ran, url=url, jobs=JOBS, slots=contender.takes(5)))
+    assert ran.jobs == JOBS
+    assert ran.cpu_seconds > 0
+    assert 0 < ran.seconds < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "contender"), SHARED, ids=_ids)
+def test_jobs_are_enqueued_one_by_one_and_in_bulk(grounds: Grounds, store: str, contender: Contender) -> None:
+    _there(contender)
+    with grounds[store].filled(contender, 0) as url:
+        ran = _followed(contender.begin("enqueue", Ran, url=url, callers=3, jobs=JOBS, seconds=30))
+        assert JOBS <= ran.jobs <= JOBS + 2
+        if contender.has_bulk:
+            ran = _followed(contender.begin("bulk", Ran, url=url, size=10, jobs=JOBS, seconds=30))
+            assert ran.jobs == JOBS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "contender"), SHARED, ids=_ids)
+def test_an_idle_worker_starts_each_job_that_comes(grounds: Grounds, store: str, contender: Contender) -> None:
+    _there(contender)
+    with (
+        grounds[store].filled(contender, 0) as url,
+        contender.begin("pickup", list[int], url=url, jobs=3, seconds=30, slots=contender.takes(5)) as worker,
+    ):
+        worker.wait_for(READY)
+        calls = contender.run("pickupEnqueue", Pickups, url=url, gaps=[0.01, 0.02, 0.03])
+        started = worker.result()
+    assert all(called <= start for called, start in zip(calls.called, started, strict=True)), started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "contender"), [SHARED[0]], ids=_ids)
+def test_a_held_job_writes_to_its_file_and_stays(
+    grounds: Grounds, store: str, contender: Contender, tmp_path: Path
+) -> None:
+    file = tmp_path / "started"
+    with (
+        grounds[store].filled(contender, 0) as url,
+        contender.begin("work", type(None), url=url, slots=2, path=str(file)) as worker,
+    ):
+        worker.wait_for(READY)
+        contender.run("hold", type(None), url=url)
+        while not file.exists():
+            pass
+        assert file.read_text("utf-8") == "started\n"

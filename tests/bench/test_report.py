@@ -1,110 +1,121 @@
-"""The page of a benchmark: what it says of targets that were missed, of what is not here, and of rounds."""
+"""The report of the benchmark: targets with their verdicts, what is missing, and pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
-import pytest
-
-from bench import reasons
-from bench.figures import Figure, Verdict
-from bench.guarantees import words
-from bench.ours.about import ON_REDIS as OURS
-from bench.peers.about import About
+from bench.figures import CLIENT, RATE, Figure, Results, Verdict
+from bench.lab import FULL
+from bench.measures import MEASURES
+from bench.plots import OVERVIEW, pictures
+from bench.queues import About
 from bench.report import Report, write
-from bench.scale import FULL
+from bench.targets import TARGETS, verdicts
 
-REDIS = {"saq": "repeated: by time", "bullmq, Python": "lost", "bullmq, Node.js": "kept: by a lock", "bare loop": "–"}
-
-
-def about(name: str, guarantee: str) -> About:
-    return About(name=name, package=None, settings="", guarantee=guarantee)
+HUEY = About(name="huey", settings="as it comes", guarantee="lost: a task is deleted before it runs")
 
 
-def verdict(measure: str, what: str, met: bool | None) -> Verdict:
-    return Verdict(what=what, target="at least 2 x", measured="1.5 x", met=met, measure=measure)
+def _figure(
+    who: str, *values: float, measure: str = "sqlite drain", what: str = "50 slots", unit: str = RATE
+) -> Figure:
+    return Figure(measure=measure, what=what, who=who, unit=unit, values=list(values))
 
 
-def page(place: Path, **told: object) -> str:
-    said: dict[str, object] = {
-        "date": "2026-01-02", "stores": ("redis",), "minutes": 1, "incomplete": None, "seed": 1, "machine": {},
-        "scale": FULL, "contenders": (), "measures": {}, "verdicts": [], "figures": [], "faults": {}, **told,
-    }  # fmt: skip
-    return write(Report(**said), place, "r")[0].read_text("utf-8")  # type: ignore[arg-type]
+def _results(*figures: Figure) -> Results:
+    results = Results()
+    results.figures += figures
+    return results
 
 
-def section(text: str, title: str) -> str:
-    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
-
-
-def test_a_missed_target_stands_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"redis drain": "the server is full", "redis drain: at 1 slot": "a round trip is a round trip"}
-    monkeypatch.setattr(reasons, "REASONS", known)
-    text = page(
-        tmp_path,
-        verdicts=[
-            verdict("redis drain", "at 50 slots", met=False),
-            verdict("redis drain", "at 1 slot", met=False),
-            verdict("redis pickup", "p50", met=False),
-            verdict("redis enqueue", "bulk", met=True),
-        ],
+def _report(figures: list[Figure], judged: list[tuple[Verdict, str]] | None = None, **more: object) -> Report:
+    given: dict[str, object] = {"faults": {}, "missing": {}, "interrupted": False} | more
+    return Report(
+        date="2026-01-02",
+        stores=("sqlite",),
+        minutes=3,
+        seed=1,
+        machine={"processor": "a fast one"},
+        scale=FULL,
+        contenders={"sqlite": (HUEY,)},
+        measures={"sqlite drain": "One worker process runs no-op jobs"},
+        verdicts=judged or [],
+        figures=figures,
+        **given,  # type: ignore[arg-type]
     )
-    missed = section(text, "What is missed, and why").splitlines()
-    assert [row.split(" | ")[-1].removesuffix(" |") for row in missed if row.startswith("| redis")] == [
-        "the server is full",
-        "a round trip is a round trip",
-        "not yet looked into",
-    ]
-    assert "bulk" not in section(text, "What is missed, and why")
 
 
-def test_where_all_is_met_the_page_says_so(tmp_path: Path) -> None:
-    text = page(tmp_path, verdicts=[verdict("redis enqueue", "bulk", met=True), verdict("load", "p50", met=None)])
-    assert section(text, "What is missed, and why").strip() == "Nothing: every target that was measured is met."
+def test_every_target_belongs_to_a_measure() -> None:
+    there = {f"{store} {kind}" for kind, all in MEASURES.items() for one in all for store in one.stores}
+    assert {target.measure for target in TARGETS} <= there
 
 
-def test_what_is_not_here_is_named(tmp_path: Path) -> None:
-    figure = Figure(measure="redis drain", what="50 slots", who="jobmill", unit="jobs/s", values=[1.0])
-    text = page(
-        tmp_path,
-        measures={"redis drain": "runs", "limit": "bare loops", "memory": "resident"},
-        figures=[figure],
-        faults={"memory": "Traceback"},
-        missing={"redis-benchmark": "no wheel has one"},
+def test_a_ratio_is_taken_round_by_round_against_the_best_of_the_peer() -> None:
+    results = _results(
+        _figure("jobmill", 800, 2_000, 900),
+        _figure("huey", 100, 200, 100),
+        _figure("huey", 10, 10, 10, what="1 slots"),
     )
-    lines = section(text, "What is not here").strip().splitlines()
-    assert lines[:2] == ["- redis-benchmark: no wheel has one", "- memory: it broke, see there"]
-    assert lines[2].startswith("- limit: no figure; ")
-    assert len(lines) == 3
+    (first, _), *_ = verdicts(results, ["sqlite drain"])
+    assert first.measured == "9 (8 – 10) x"
+    assert first.met
 
 
-def test_the_head_says_what_no_brackets_mean(tmp_path: Path) -> None:
-    assert "A figure without brackets was measured once" in page(tmp_path)
+def test_a_missed_target_says_why() -> None:
+    ours = _figure("jobmill", 10, measure="postgres drain", what="100 slots")
+    theirs = _figure("graphile, local queue of 500", 20, measure="postgres drain", what="100 slots")
+    judged = verdicts(_results(ours, theirs), ["postgres drain"])
+    ((verdict, why),) = [one for one in judged if "graphile" in one[0].what]
+    assert verdict.word == "missed"
+    assert "500 jobs at a time" in why
 
 
-def test_a_guarantee_stands_beside_each_figure_of_its_store(tmp_path: Path) -> None:
-    rows = (("redis drain", "saq"), ("redis drain", "jobmill, asyncio's loop"), ("redis drain", "bullmq, Node.js"))
+def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
+    assert {one.word for one, _ in verdicts(Results(), ["redis drain"])} == {"–"}
+
+
+def test_the_page_has_everything_and_replaces_older_pictures(tmp_path: Path) -> None:
+    old = tmp_path / "performance" / "old.svg"
+    old.parent.mkdir()
+    old.touch()
+    figures = [_figure("jobmill", 10, 12), _figure("huey", 2), _figure("huey", 30, unit=CLIENT)]
+    missed = Verdict(what="drain", target="at least 8 x", measured="5 x", met=False, measure="sqlite drain")
+    report = _report(figures, [(missed, "the disk")], missing={"arq": "not installed"}, faults={"sqlite drain": "boom"})
+    page, folder = write(report, tmp_path)
+    text = page.read_text("utf-8")
+    for part in (
+        "| jobmill | 50 slots | 11 (10 – 12) | – | – |",
+        "| huey | 50 slots | 2 | 30 | lost |",
+        "| sqlite drain | drain | at least 8 x | 5 x | the disk |",
+        "- arq: not installed",
+        "boom",
+        "(performance/overview.svg)",
+        "(performance/sqlite-drain.svg)",
+    ):
+        assert part in text
+    assert sorted(one.name for one in folder.iterdir()) == ["overview.svg", "sqlite-drain.svg"]
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    page, _ = write(_report([], interrupted=True), tmp_path)
+    assert "It was interrupted" in page.read_text("utf-8")
+
+
+def test_the_overview_has_the_best_of_each_program_the_longest_bar_first() -> None:
     figures = [
-        Figure(measure=measure, what="50 slots", who=who, unit="jobs/s", values=[1.0])
-        for measure, who in (*rows, ("memory", "saq on PostgreSQL"), ("memory", "a process that does nothing"))
+        _figure("huey", 5),
+        _figure("jobmill", 30),
+        _figure("jobmill", 40, what="200 slots"),
+        _figure("graphile", 7),
+        _figure("graphile, local queue of 500", 50),
+        _figure("bullmq, <Node.js>", 9),
+        _figure("bullmq, Python", 8),
     ]
-    known = {
-        "redis": words([*(about(name, guarantee) for name, guarantee in REDIS.items()), OURS]),
-        "postgres": words([about("saq", "lost: nobody runs them")]),
-    }
-    text = page(tmp_path, measures={"redis drain": "runs", "memory": "MB"}, figures=figures, guarantees=known)
-    told = {
-        row.split(" | ")[0]: row.split(" | ")[-1].removesuffix(" |") for row in text.splitlines() if "50 slots" in row
-    }
-    assert told == {
-        "| saq": "repeated",
-        "| jobmill, asyncio's loop": "kept",
-        "| bullmq, Node.js": "kept",
-        "| saq on PostgreSQL": "lost",
-        "| a process that does nothing": "–",
-    }
+    drawn = ElementTree.fromstring(pictures(figures)[OVERVIEW])
+    texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")][3:]
+    assert texts[0::2] == ["graphile", "jobmill", "bullmq, <Node.js>", "bullmq, Python", "huey"]
+    assert texts[1::2] == ["50", "40", "9", "8", "5"]
 
 
-def test_where_nothing_is_known_there_is_no_such_column(tmp_path: Path) -> None:
-    figure = Figure(measure="redis drain", what="50 slots", who="jobmill", unit="jobs/s", values=[1.0])
-    assert "| after kill -9 |" not in page(tmp_path, measures={"redis drain": "runs"}, figures=[figure])
+def test_nothing_measured_is_no_picture() -> None:
+    assert pictures([]) == {}

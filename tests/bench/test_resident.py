@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from bench.child import READY, start
-from bench.resident import MB, nothing, resident
+from bench.resident import MB, resident
+from bench.scenarios import nothing
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -28,15 +29,15 @@ def _held(code: str, *arguments: str, lines: int) -> int:
     return now
 
 
-def test_what_a_process_holds_counts_and_what_those_below_it_hold_too() -> None:
+def test_memory_of_a_process_and_of_its_children_counts() -> None:
     small, large = _held(HOLD.format(mb=1), lines=1), _held(HOLD.format(mb=51), lines=1)
     assert 45 * MB < large - small < 55 * MB
     two = _held(NESTED.format(mb=51), HOLD.format(mb=51), lines=2)
     assert two > 2 * 51 * MB
 
 
-def test_the_most_is_no_less_than_what_there_is_now() -> None:
+def test_the_maximum_is_at_least_the_present_value() -> None:
     with start(nothing) as child:
         child.wait_for(READY)
-        told = resident(child.pid)
-    assert 0 < told.now <= told.most
+        found = resident(child.pid)
+    assert 0 < found.now <= found.most

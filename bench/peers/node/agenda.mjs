@@ -2,10 +2,12 @@
 import { MongoBackend, MongoChangeStreamNotificationChannel } from "@agendajs/mongo-backend";
 import { Agenda } from "agenda";
 import { MongoClient } from "mongodb";
-import { draining, holding, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
+import { draining, holding, main, oneByOne, sleep, starting, untilKilled, withGaps } from "./child.mjs";
 
 const COLLECTION = "agendaJobs";
 const AT_ONCE = 1_000;
+// Each time it looks for jobs it begins to lock one after the other, beside what it began before.
+const EVERY_MS = 100;
 
 /** An agenda that is ready and does not work yet, given to `use`. The end of the process closes it: it cannot be stopped
  * without errors while it looks for jobs. */
@@ -24,7 +26,7 @@ async function withAgenda(url, options, use) {
 }
 
 await main({
-  /** So many waiting jobs: copies of one of its own, as it has no call for many. */
+  /** Waiting jobs: copies of one of its own, because it has no bulk call. */
   fill: ({ url, jobs }) =>
     withAgenda(url, {}, async (agenda, collection) => {
       if (!jobs) return;
@@ -36,11 +38,11 @@ await main({
     }),
 
   /**
-   * One process runs so many no-op jobs; the clock stops when it has saved the last one as complete. It locks many jobs
+   * One process runs the no-op jobs; the clock stops when it has saved the last one as complete. It locks many jobs
    * before it runs the first, which is its work too: the clock starts when it does.
    */
-  drain: ({ url, jobs, slots, options }) =>
-    withAgenda(url, { ...options, maxConcurrency: slots }, async (agenda) => {
+  drain: ({ url, jobs, slots }) =>
+    withAgenda(url, { processEvery: EVERY_MS, maxConcurrency: slots }, async (agenda) => {
       let saved = 0;
       const clock = draining(jobs, async () => saved < jobs);
       agenda.on("complete", () => (saved += 1));
@@ -53,8 +55,8 @@ await main({
   enqueue: ({ url, ...how }) => withAgenda(url, {}, (agenda) => oneByOne(() => agenda.now("noop", {}), how)),
 
   /** The worker's side of the pickups: says that it is ready, and when it started each job. */
-  pickup: ({ url, jobs, seconds, slots, options }) =>
-    withAgenda(url, { ...options, maxConcurrency: slots }, async (agenda) => {
+  pickup: ({ url, jobs, seconds, slots }) =>
+    withAgenda(url, { isNotified: true, maxConcurrency: slots }, async (agenda) => {
       const starts = starting(jobs);
       agenda.define("pick", async (job) => starts.start(job.attrs.data.number), { concurrency: slots });
       await agenda.start();
@@ -62,18 +64,9 @@ await main({
       return starts.wait(seconds);
     }),
 
-  /** The client's side: when each enqueue was called, and when it returned; before each a gap of so many seconds. */
+  /** The client's side. */
   pickupEnqueue: ({ url, gaps }) =>
-    withAgenda(url, {}, async (agenda) => {
-      const told = { called: [], returned: [], started: [] };
-      for (const [number, gap] of gaps.entries()) {
-        await sleep(gap * 1_000);
-        told.called.push(wallNs());
-        await agenda.now("pick", { number });
-        told.returned.push(wallNs());
-      }
-      return told;
-    }),
+    withAgenda(url, {}, (agenda) => withGaps((number) => agenda.now("pick", { number }), gaps)),
 
   hold: ({ url }) => withAgenda(url, {}, (agenda) => agenda.now("hold", {}).then(() => null)),
 

@@ -1,8 +1,7 @@
 // BullMQ's side of each measure: `node bullmq.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
 import { Queue, Worker } from "bullmq";
 import { Redis } from "ioredis";
-import { randomUUID } from "node:crypto";
-import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
+import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, withGaps } from "./child.mjs";
 
 const QUEUE = "default";
 const AT_ONCE = 1_000;
@@ -21,7 +20,7 @@ async function queueing(url, use) {
   return answer;
 }
 
-/** A worker with so many slots and no other option, which runs until it is closed. */
+/** A worker with these slots and no other option, which runs until it is closed. */
 async function working(url, slots, handler) {
   const connection = connect(url);
   const worker = new Worker(QUEUE, handler, { connection, concurrency: slots, autorun: false });
@@ -46,23 +45,13 @@ async function isLeft(connection) {
 const many = (size) => Array.from({ length: size }, () => ({ name: "noop", data: {} }));
 
 await main({
-  /** So many waiting jobs, with ids of its own. */
+  /** Waiting jobs, with ids of its own. */
   fill: ({ url, jobs }) =>
     queueing(url, async (queue) => {
       for (let first = 0; first < jobs; first += AT_ONCE) await queue.addBulk(many(Math.min(AT_ONCE, jobs - first)));
     }),
 
-  /** So many waiting jobs with these data and options, and custom ids of this length if there is one. */
-  fillWith: ({ url, jobs, data, opts, idLength }) =>
-    queueing(url, async (queue) => {
-      const one = () => {
-        const jobId = idLength ? randomUUID().slice(0, idLength) : undefined;
-        return { name: "noop", data, opts: { ...opts, jobId } };
-      };
-      for (let first = 0; first < jobs; first += AT_ONCE) await queue.addBulk(Array.from({ length: AT_ONCE }, one));
-    }),
-
-  /** One worker runs so many no-op jobs; the clock stops when none waits or runs. */
+  /** One worker runs the no-op jobs; the clock stops when none waits or runs. */
   async drain({ url, jobs, slots }) {
     const looking = connect(url);
     const clock = draining(jobs, () => isLeft(looking));
@@ -88,18 +77,9 @@ await main({
     return started;
   },
 
-  /** The client's side: when each enqueue was called, and when it returned; before each a gap of so many seconds. */
+  /** The client's side. */
   pickupEnqueue: ({ url, gaps }) =>
-    queueing(url, async (queue) => {
-      const told = { called: [], returned: [], started: [] };
-      for (const [number, gap] of gaps.entries()) {
-        await sleep(gap * 1_000);
-        told.called.push(wallNs());
-        await queue.add("pick", { number });
-        told.returned.push(wallNs());
-      }
-      return told;
-    }),
+    queueing(url, (queue) => withGaps((number) => queue.add("pick", { number }), gaps)),
 
   hold: ({ url }) => queueing(url, (queue) => queue.add("hold", {}).then(() => null)),
 

@@ -13,9 +13,9 @@ const halt = (word) => {
   readSync(0, Buffer.alloc(1));
 };
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-export const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
+const wallNs = () => Math.round((performance.timeOrigin + performance.now()) * 1e6);
 
-/** Seconds and CPU of this process from now on; `ran` tells what so many jobs took. */
+/** Seconds and CPU of this process from now on; `ran` returns what a number of jobs took. */
 function stopwatch() {
   const cpu = process.cpuUsage();
   const began = performance.now();
@@ -77,7 +77,7 @@ export const oneByOne = (add, { callers, jobs, seconds }) =>
     return begun;
   });
 
-/** One caller hands so many jobs in with each call. */
+/** One caller enqueues `size` jobs with each call. */
 export const inBulk = (add, { size, jobs, seconds }) =>
   metered(async (watch) => {
     let done = 0;
@@ -87,6 +87,18 @@ export const inBulk = (add, { size, jobs, seconds }) =>
     }
     return done;
   });
+
+/** Enqueue one numbered job after each gap (in seconds): when each call began, and when it returned. */
+export async function withGaps(add, gaps) {
+  const pickups = { called: [], returned: [] };
+  for (const [number, gap] of gaps.entries()) {
+    await sleep(gap * 1_000);
+    pickups.called.push(wallNs());
+    await add(number);
+    pickups.returned.push(wallNs());
+  }
+  return pickups;
+}
 
 /** When each job of a worker started, by its number; `wait` says that it is ready. */
 export function starting(jobs) {

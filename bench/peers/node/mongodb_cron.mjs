@@ -26,15 +26,15 @@ async function spent(client, collection) {
 }
 
 await main({
-  /** So many schedulers run so many documents; the clock stops when none has a date any more. */
-  drain: ({ url, jobs, schedulers }) =>
+  /** Several schedulers run the documents; the clock stops when no document has a date. */
+  drain: ({ url, jobs, slots }) =>
     collecting(url, (collection) =>
       collecting(url, async (looking) => {
         const isLeft = async () => (await looking.findOne({ sleepUntil: { $type: "date" } })) !== null;
         await isLeft();
         const clock = draining(jobs, isLeft);
         const config = { collection, onDocument: async () => clock.run(), onError: fail, idleDelay: 100 };
-        const crons = Array.from({ length: schedulers }, () => new MongoCron(config));
+        const crons = Array.from({ length: slots }, () => new MongoCron(config));
         await Promise.all(crons.map((cron) => cron.start()));
         const answer = await clock.settled();
         await Promise.all(crons.map((cron) => cron.stop()));
@@ -43,7 +43,7 @@ await main({
       }),
     ),
 
-  /** Its own poll, as often as that; nothing is due. */
+  /** Its own poll, several times; nothing is due. */
   poll: ({ url, polls }) =>
     collecting(url, async (collection, client) => {
       const cron = new MongoCron({ collection, onError: fail });

@@ -1,7 +1,7 @@
 // pg-boss's side of each measure: `node pgboss.mjs COMMAND ARGUMENTS`; the last line of stdout is the answer.
 import pg from "pg";
 import { PgBoss } from "pg-boss";
-import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, wallNs } from "./child.mjs";
+import { draining, holding, inBulk, main, oneByOne, sleep, starting, untilKilled, withGaps } from "./child.mjs";
 
 const LEFT = "select exists (select from pgboss.job where name = 'noop' and state < 'completed') as any";
 const AT_ONCE = 10_000;
@@ -17,7 +17,7 @@ async function connected(url, use, options = {}) {
   return answer;
 }
 
-/** Fetches as many as there are slots, and at once again while fetches come back full; told of new ones by NOTIFY. */
+/** Fetches as many jobs as there are slots, again at once while fetches are full; NOTIFY wakes it. */
 const work = (boss, queue, slots, handle) =>
   boss.work(
     queue,
@@ -26,7 +26,7 @@ const work = (boss, queue, slots, handle) =>
   );
 
 await main({
-  /** Its tables, and so many waiting jobs, which its statistics know of: at 1 slot it is they that keep it fetching. */
+  /** Its tables and waiting jobs, with statistics: at 1 slot they keep it fetching. */
   fill: ({ url, jobs }) =>
     connected(
       url,
@@ -40,7 +40,7 @@ await main({
       { migrate: true, supervise: false },
     ),
 
-  /** One worker runs so many no-op jobs; the clock stops when the database holds none that is live. */
+  /** One worker runs the no-op jobs; the clock stops when the database holds no live job. */
   async drain({ url, jobs, slots }) {
     const client = new pg.Client(url);
     await client.connect();
@@ -80,18 +80,9 @@ await main({
     );
   },
 
-  /** The client's side: when each enqueue was called, and when it returned. */
+  /** The client's side. */
   pickupEnqueue: ({ url, gaps }) =>
-    connected(url, async (boss) => {
-      const told = { called: [], returned: [], started: [] };
-      for (const [number, gap] of gaps.entries()) {
-        await sleep(gap * 1_000);
-        told.called.push(wallNs());
-        await boss.send("pick", { number });
-        told.returned.push(wallNs());
-      }
-      return told;
-    }),
+    connected(url, (boss) => withGaps((number) => boss.send("pick", { number }), gaps)),
 
   hold: ({ url }) =>
     connected(url, async (boss) => {

@@ -1,0 +1,174 @@
+"""In the child: clocks, what they come to, and whether a database holds a live job."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct, field
+
+from bench.child import BEGUN, SETTLED, halt
+
+#: The longest that a drain may take; the slowest peer needs half a minute.
+PATIENCE_S = 120.0
+#: Between two looks at the database, once the last handler has run.
+LOOK_S = 0.001
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """What one run came to: number of jobs, wall time, and CPU of its process, all threads."""
+
+    jobs: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Pickups(Struct):
+    """Nanoseconds since 1970, of one job after the other; all processes of a machine have the same clock."""
+
+    called: list[int] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
+
+
+class Stopwatch:
+    """Starts when it is made."""
+
+    def __init__(self) -> None:
+        self._cpu, self._began = time.process_time(), time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.perf_counter() - self._began
+
+    def ran(self, jobs: int) -> Ran:
+        """What these jobs took until now."""
+        return Ran(jobs=jobs, seconds=self.seconds, cpu_seconds=time.process_time() - self._cpu)
+
+
+@contextmanager
+def metering() -> Iterator[Stopwatch]:
+    """A stopwatch; the parent reads what the server has spent before and after the block."""
+    halt(BEGUN)
+    yield Stopwatch()
+    halt(SETTLED)
+
+
+class Draining:
+    """The clock of a drain: from the first handler until the database holds no live job.
+
+    Every handler calls `run`. Without `is_left` the clock stops in the last handler: for runs that leave jobs waiting.
+    """
+
+    def __init__(self, is_left: Callable[[], bool] | None, jobs: int) -> None:
+        self._is_left = is_left
+        self._jobs = jobs
+        self._ran = 0
+        self._lock = threading.Lock()
+        self._all_ran = threading.Event()
+        self._watch: Stopwatch | None = None
+        self._last: Ran | None = None
+        if is_left is not None:
+            is_left()  # opens the connection
+
+    def run(self, _: int = 0) -> None:
+        """One more handler runs. While the parent reads the server's counters, the others wait."""
+        with self._lock:
+            self._ran += 1
+            if self._watch is None:
+                halt(BEGUN)
+                self._watch = Stopwatch()
+            if self._ran == self._jobs:
+                self._last = self._watch.ran(self._jobs)
+                self._all_ran.set()
+
+    def settled(self) -> Ran:
+        """Wait until all have run, and until the database holds none; what that took."""
+        until = time.monotonic() + PATIENCE_S
+        in_time = self._all_ran.wait(PATIENCE_S)
+        while in_time and self._is_left is not None and self._is_left():
+            time.sleep(LOOK_S)
+            in_time = time.monotonic() < until
+        if not in_time or self._watch is None or self._last is None:
+            raise TimeoutError(f"{self._ran} of {self._jobs} jobs ran within {PATIENCE_S:.0f} s")
+        ran = self._last if self._is_left is None else self._watch.ran(self._jobs)
+        halt(SETTLED)
+        return ran
+
+
+class Starts:
+    """When each job of a worker started, by its number."""
+
+    def __init__(self, jobs: int) -> None:
+        self.at = [0] * jobs
+        self._left = jobs
+        self._lock = threading.Lock()
+        self._all = threading.Event()
+
+    def start(self, number: int) -> None:
+        """This one starts now."""
+        self.at[number] = time.time_ns()
+        with self._lock:
+            self._left -= 1
+        if not self._left:
+            self._all.set()
+
+    def wait(self, seconds: float) -> list[int]:
+        """Until all have started, or the time is over."""
+        self._all.wait(seconds)
+        return self.at
+
+
+def looking(url: str, left: Any) -> Callable[[], bool] | None:
+    """A function that tells whether the database at the URL holds a live job.
+
+    `left` is a query for PostgreSQL and SQLite; commands that return lengths for Redis; for MongoDB a collection, and
+    filters by the index that serves them.
+    """
+    if left is None:
+        return None
+    if url.startswith("postgresql:"):
+        return _on_postgres(url, left)
+    if url.startswith("redis:"):
+        return _on_redis(url, left)
+    return _on_mongo(url, left) if url.startswith("mongodb:") else _on_sqlite(url, left)
+
+
+def _on_postgres(url: str, left: str) -> Callable[[], bool]:
+    import psycopg
+
+    connection = psycopg.connect(url, autocommit=True)
+    return lambda: bool(connection.execute(left).fetchone()[0])  # type: ignore[index]
+
+
+def _on_redis(url: str, left: tuple[tuple[str, ...], ...]) -> Callable[[], bool]:
+    from redis import Redis
+
+    connection: Any = Redis.from_url(url.partition("?")[0])
+
+    def is_left() -> bool:
+        pipeline = connection.pipeline(transaction=True)
+        for command in left:
+            pipeline.execute_command(*command)
+        return any(answer["pending"] if isinstance(answer, dict) else answer for answer in pipeline.execute())
+
+    return is_left
+
+
+def _on_mongo(url: str, left: tuple[str, dict[str, dict[str, Any]]]) -> Callable[[], bool]:
+    from pymongo import MongoClient
+
+    collection, filters = left
+    client: MongoClient[dict[str, Any]] = MongoClient(url.partition("?")[0] + "?directConnection=true")
+    found = client.get_default_database()[collection]
+    return lambda: any(found.find_one(query, {"_id": 1}, hint=index or None) for index, query in filters.items())
+
+
+def _on_sqlite(url: str, left: str) -> Callable[[], bool]:
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    return lambda: bool(connection.execute(left).fetchone()[0])

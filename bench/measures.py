@@ -1,0 +1,328 @@
+"""What is measured: each measure is written once, for every store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import Struct
+
+from bench.child import BEGUN, READY, SETTLED, Broken, Child, begin
+from bench.child import run as in_child
+from bench.clocks import Pickups, Ran
+from bench.contenders import MONGODB_CRON, Contender
+from bench.far import far
+from bench.figures import percentile
+from bench.lab import Lab, Turn
+from bench.peers import crontab
+from bench.resident import MB, resident
+
+BULK = 1_000
+MORE_THAN_ENOUGH = 10_000_000
+#: Long enough for a worker to fall asleep again.
+GAPS_S = (0.01, 0.05)
+P50, P99 = "p50 ms", "p99 ms"
+SHALLOW = 1_000
+#: After this time nobody waits for a job to be started again.
+RECOVERY_S = 90.0
+STARTS_WITHIN_S = 30.0
+FAR_S = 0.002
+MS_PER_POLL = "server ms/poll"
+POLLS, THEIR_POLLS = 200, 10
+
+
+def drain(lab: Lab) -> None:
+    """One worker process runs no-op jobs that wait."""
+    ground = lab.ground
+    turns: dict[str, Turn] = {}
+    once: list[str] = []
+    for contender in lab.contenders:
+        for slots in sorted(
+            {contender.takes(slots) for slots in ((ground.judged,) if lab.scale.quick else ground.slots)}
+        ):
+            turns[name := f"{contender.name}, {slots} slots"] = partial(_drain, lab, contender, slots)
+            if not lab.is_often(contender) or slots not in (1, 50, ground.judged):
+                once.append(name)
+    lab.alternate(turns, once)
+
+
+def _drain(lab: Lab, contender: Contender, slots: int) -> None:
+    one, many = contender.rate
+
+    def run(jobs: int) -> Ran:
+        with lab.ground.filled(contender, jobs) as url:
+            child = contender.begin("drain", Ran, url=url, jobs=jobs, slots=slots)
+            return lab.record_run(f"{slots} slots", contender.name, child)
+
+    lab.sized(f"{contender.name}, {slots}", one if slots == 1 else min(many, one * slots), run)
+
+
+def enqueue(lab: Lab) -> None:
+    """One by one, from concurrent callers, and many jobs in a call."""
+    callers = lab.ground.callers
+    turns: dict[str, Turn] = {}
+    once: list[str] = []
+    for contender in lab.contenders:
+        ways = {"one by one": 1, f"{callers} callers": callers} | (
+            {f"{BULK:,} a call": 0} if contender.has_bulk else {}
+        )
+        for what, count in ways.items():
+            turns[name := f"{contender.name}, {what}"] = partial(_enqueue, lab, contender, what, count)
+            if not lab.is_often(contender):
+                once.append(name)
+    lab.alternate(turns, once)
+
+
+def _enqueue(lab: Lab, contender: Contender, what: str, callers: int) -> None:
+    limits = {"jobs": MORE_THAN_ENOUGH, "seconds": lab.scale.enqueue_s}
+    with lab.ground.filled(contender, 0) as url:
+        if callers:
+            child = contender.begin("enqueue", Ran, url=url, callers=callers, **limits)
+        else:
+            child = contender.begin("bulk", Ran, url=url, size=BULK, **limits)
+        lab.record_run(what, contender.name, child)
+
+
+def pickup(lab: Lab) -> None:
+    """From an enqueue in one process to the start of its job in an idle worker of another."""
+    turns: dict[str, Turn] = {one.name: partial(_pickup, lab, one) for one in lab.contenders}
+    lab.alternate(turns, [one.name for one in lab.contenders if not lab.is_often(one)])
+
+
+def _pickup(lab: Lab, contender: Contender) -> None:
+    jobs = lab.scale.pickups
+    gaps = [lab.random.uniform(*GAPS_S) for _ in range(jobs)]
+    slots = contender.takes(50)
+    with (
+        lab.ground.filled(contender, 0) as url,
+        contender.begin("pickup", list[int], url=url, jobs=jobs, seconds=30, slots=slots) as worker,
+    ):
+        worker.wait_for(READY)
+        calls = contender.run("pickupEnqueue", Pickups, url=url, gaps=gaps)
+        started = worker.result()
+    if 0 in started:
+        raise Broken(f"only {sum(map(bool, started))} of {jobs} jobs were started in time")
+    for what, since in (("since the call", calls.called), ("since its return", calls.returned)):
+        latencies = [(start - instant) / 1e6 for start, instant in zip(started, since, strict=True)]
+        lab.record(what, contender.name, P50, percentile(latencies, 50))
+        lab.record(what, contender.name, P99, percentile(latencies, 99))
+
+
+def depth(lab: Lab) -> None:
+    """Our worker takes some jobs while few others wait, or very many, and as many are delayed by a day."""
+    ground, ours, deep = lab.ground, lab.ground.ours, lab.scale.deep
+    taken = lab.scale.depth_jobs + 10 * ground.judged
+    lab.run.progress(f"{lab.measure}, making {deep:,} waiting and {deep:,} delayed jobs")
+    with ground.fresh(ours) as many:
+        ours.run("fill", type(None), url=many, jobs=deep + taken * lab.scale.rounds, delayed=deep)
+
+        def turn(url: str, what: str) -> None:
+            ground.settle(url)
+            arguments = {"url": url, "jobs": lab.scale.depth_jobs, "slots": ground.judged, "leave": True}
+            lab.record_run(what, ours.name, ours.begin("drain", Ran, **arguments))
+
+        def few() -> None:
+            with ground.filled(ours, SHALLOW + taken) as url:
+                turn(url, f"{SHALLOW:,} waiting")
+
+        lab.alternate({"few": few, "many": lambda: turn(many, f"{deep:,} waiting and {deep:,} delayed")})
+
+
+def memory(lab: Lab) -> None:
+    """Resident memory of a worker process at 50 slots, with the harness in it: idle, and at most when it is busy."""
+
+    def plain() -> None:
+        with begin("bench.scenarios:nothing", type(None)) as child:
+            child.wait_for(READY)
+            lab.record("idle", "a process of the harness that does nothing", "MB", resident(child.pid).now / MB)
+
+    turns: dict[str, Turn] = {"harness": plain}
+    turns |= {one.name: partial(_memory, lab, one) for one in lab.contenders}
+    lab.alternate(turns, rounds=1)
+
+
+def _memory(lab: Lab, contender: Contender) -> None:
+    slots, jobs = contender.takes(50), lab.scale.memory_jobs
+    with TemporaryDirectory() as folder, lab.ground.filled(contender, 0) as url:
+        path = str(Path(folder) / "started")
+        with contender.begin("work", type(None), url=url, slots=slots, path=path) as worker:
+            worker.wait_for(READY)
+            time.sleep(1.0)
+            lab.record("idle", contender.name, "MB", resident(worker.pid).now / MB)
+    with (
+        lab.ground.filled(contender, jobs) as url,
+        contender.begin("drain", Ran, url=url, jobs=jobs, slots=slots) as worker,
+    ):
+        worker.wait_for(BEGUN)
+        worker.go_on()
+        worker.wait_for(SETTLED)
+        lab.record("busy, at most", contender.name, "MB", resident(worker.pid).most / MB)
+
+
+def recovery(lab: Lab) -> None:
+    """A worker is killed with kill -9 while it runs a job, and another one stands by; all at the same time."""
+
+    def all_at_once() -> None:
+        there = lab.contenders
+        with ExitStack() as opened, TemporaryDirectory() as folder:
+            urls = [opened.enter_context(lab.ground.filled(one, 0)) for one in there]
+            files = [Path(folder) / str(number) for number in range(len(there))]
+            with ThreadPoolExecutor(len(there)) as pool:
+                waits = [pool.submit(_started_again, *each) for each in zip(there, urls, files, strict=True)]
+            for contender, wait in zip(there, waits, strict=True):
+                try:
+                    seconds = wait.result()
+                except Broken as error:
+                    lab.run.results.fault(lab.measure, f"{contender.name}: {error}")
+                    continue
+                lab.record("started again within 90 s", contender.name, "1: yes, 0: no", float(seconds is not None))
+                if seconds is not None:
+                    lab.record("started again within 90 s", contender.name, "s", seconds)
+
+    lab.alternate({"all": all_at_once}, rounds=1)
+
+
+def _started_again(contender: Contender, url: str, file: Path) -> float | None:
+    """Seconds from the kill until another worker, with all defaults, starts the job again."""
+    file.touch()
+    slots = contender.takes(10)
+
+    def has_started(times: int, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while len(file.read_text("utf-8").splitlines()) < times:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        return True
+
+    with ExitStack() as workers:
+
+        def worker() -> Child[None]:
+            child = contender.begin("work", type(None), url=url, slots=slots, path=str(file))
+            workers.enter_context(child).wait_for(READY)
+            return child
+
+        first = worker()
+        contender.run("hold", type(None), url=url)
+        if not has_started(1, STARTS_WITHIN_S):
+            raise Broken(f"its worker did not start the job within {STARTS_WITHIN_S:.0f} s")
+        worker()
+        time.sleep(1.0)
+        first.kill()
+        killed = time.monotonic()
+        return time.monotonic() - killed if has_started(2, RECOVERY_S) else None
+
+
+def roundtrip(lab: Lab) -> None:
+    """Drain and enqueue through a proxy that adds 2 ms to every round trip, and some time of its own."""
+    turns: dict[str, Turn] = {}
+    for contender in lab.contenders:
+        for what in ("drain, 50 slots", "enqueue one by one", f"enqueue {BULK:,} a call"):
+            if contender.has_bulk or "a call" not in what:
+                turns[f"{contender.name}, {what}"] = partial(_far, lab, contender, what)
+    lab.alternate(turns, [name for name in turns if not name.startswith("jobmill,")])
+
+
+def _far(lab: Lab, contender: Contender, what: str) -> None:
+    limits = {"jobs": MORE_THAN_ENOUGH, "seconds": lab.scale.enqueue_s}
+    slots = contender.takes(50)
+
+    def run(jobs: int) -> Ran:
+        with lab.ground.filled(contender, jobs) as near, far(near, FAR_S) as url:
+            if what.startswith("drain"):
+                child = contender.begin("drain", Ran, url=url, jobs=jobs, slots=slots)
+            elif "one by one" in what:
+                child = contender.begin("enqueue", Ran, url=url, callers=1, **limits)
+            else:
+                child = contender.begin("bulk", Ran, url=url, size=BULK, **limits)
+            return lab.record_run(what, contender.name, child)
+
+    if what.startswith("drain"):
+        lab.sized(f"{contender.name}, {what}", contender.rate[1] / 4, run)
+    else:
+        run(0)
+
+
+def crontab_drain(lab: Lab) -> None:
+    """Due no-op documents of a MongoDB collection are run."""
+    jobs = lab.scale.documents
+
+    def turn(who: str, slots: int) -> None:
+        with lab.ground.fresh(MONGODB_CRON) as url:
+            in_child(crontab.fill, url=url, jobs=jobs)
+            lab.ground.settle(url)
+            arguments = {"url": url, "jobs": jobs, "slots": slots}
+            if who == MONGODB_CRON.name:
+                child = MONGODB_CRON.begin("drain", Ran, **arguments)
+            else:
+                child = begin("bench.peers.crontab:drain", Ran, **arguments)
+            lab.record_run(f"concurrency {slots}", who, child)
+
+    names = [crontab.ABOUT.name, *(one.name for one in lab.contenders)]
+    lab.alternate({f"{who}, {slots}": partial(turn, who, slots) for who in names for slots in (1, 100)})
+
+
+def crontab_idle(lab: Lab) -> None:
+    """A poll that finds nothing while many documents sleep, by the server's own clock."""
+    with lab.ground.fresh(MONGODB_CRON) as url:
+        in_child(crontab.fill, url=url, jobs=lab.scale.sleeping, due=False)
+        what = f"{lab.scale.sleeping:,} documents sleep"
+
+        def ours() -> None:
+            lab.record(what, crontab.ABOUT.name, MS_PER_POLL, in_child(crontab.poll, url=url, polls=POLLS))
+
+        def theirs() -> None:
+            cost = MONGODB_CRON.run("poll", float, url=url, polls=THEIR_POLLS)
+            lab.record(what, MONGODB_CRON.name, MS_PER_POLL, cost)
+
+        lab.alternate({"ours": ours} | ({"theirs": theirs} if lab.contenders else {}))
+
+
+class Measure(Struct, frozen=True):
+    """What is done on which stores, and how much of the run's time it takes."""
+
+    run: Callable[[Lab], None]
+    stores: tuple[str, ...]
+    weight: float
+    #: A quick run takes no others, unless they are named.
+    is_quick: bool = False
+
+    @property
+    def about(self) -> str:
+        """What is measured."""
+        return (self.run.__doc__ or "").strip().rstrip(".")
+
+
+SERVERS = ("postgres", "redis", "mongo")
+SHARED = ("sqlite", *SERVERS)
+
+#: By kind; a crontab has its own.
+MEASURES: dict[str, tuple[Measure, ...]] = {
+    "drain": (
+        Measure(drain, ("memory", *SHARED), 10, is_quick=True),
+        Measure(crontab_drain, ("crontab",), 3, is_quick=True),
+    ),
+    "enqueue": (Measure(enqueue, SHARED, 4, is_quick=True),),
+    "pickup": (Measure(pickup, SHARED, 3, is_quick=True),),
+    "depth": (Measure(depth, SHARED, 5),),
+    "roundtrip": (Measure(roundtrip, SERVERS, 3),),
+    "memory": (Measure(memory, SHARED, 2),),
+    "recovery": (Measure(recovery, SHARED, 5),),
+    "idle": (Measure(crontab_idle, ("crontab",), 2),),
+}
+
+
+def chosen(kinds: Sequence[str], stores: Sequence[str], quick: bool) -> list[tuple[str, str, Measure]]:
+    """The name, the store and the measure of each that runs, in the order of the stores."""
+    return [
+        (f"{store} {kind}", store, measure)
+        for store in stores
+        for kind, measures in MEASURES.items()
+        for measure in measures
+        if store in measure.stores and (kind in kinds if kinds else measure.is_quick or not quick)
+    ]

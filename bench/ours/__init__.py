@@ -1,1 +1,0 @@
-"""Jobmill's side of each measure: functions that run in a fresh process."""

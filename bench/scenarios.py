@@ -1,0 +1,88 @@
+"""In the child: one function for each thing that a measure asks of a contender in Python.
+
+The names and the arguments are those of the commands of the scripts in `peers/node`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+from bench.child import READY, halt, say
+from bench.clocks import Draining, Pickups, Ran, Starts, looking
+from bench.queues import Queue
+
+
+def _queue(adapter: str, url: str) -> Queue:
+    module, _, name = adapter.partition(":")
+    made: Queue = getattr(importlib.import_module(module), name)(url)
+    return made
+
+
+def fill(adapter: str, url: str, jobs: int, delayed: int = 0) -> None:
+    """Create the tables, and enqueue jobs."""
+    _queue(adapter, url).fill(jobs, delayed)
+
+
+def drain(adapter: str, url: str, jobs: int, slots: int, leave: bool = False) -> Ran:
+    """One worker runs this number of jobs: all, or with `leave` some of them."""
+    queue = _queue(adapter, url)
+    clock = Draining(None if leave else looking(url, queue.left), jobs)
+    return queue.drain(jobs, clock.run, slots, clock.settled)
+
+
+def enqueue(adapter: str, url: str, callers: int, jobs: int, seconds: float) -> Ran:
+    """Each caller enqueues one job, waits for the answer, and enqueues the next."""
+    return _queue(adapter, url).call(callers, 0, jobs, seconds)
+
+
+def bulk(adapter: str, url: str, size: int, jobs: int, seconds: float) -> Ran:
+    """One caller enqueues many jobs with each call."""
+    return _queue(adapter, url).call(1, size, jobs, seconds)
+
+
+def pickup(adapter: str, url: str, jobs: int, seconds: float, slots: int) -> list[int]:
+    """An idle worker says that it is ready, and returns when it started each job."""
+    queue, starts = _queue(adapter, url), Starts(jobs)
+
+    def wait() -> list[int]:
+        time.sleep(queue.ready_after_s)
+        say(READY)
+        return starts.wait(seconds)
+
+    return queue.run_worker(starts.start, slots, wait)
+
+
+def pickupEnqueue(adapter: str, url: str, gaps: list[float]) -> Pickups:  # noqa: N802
+    """Enqueue for that worker."""
+    return _queue(adapter, url).call_with_gaps(gaps)
+
+
+def hold(adapter: str, url: str) -> None:
+    """Enqueue one job for `work`."""
+    _queue(adapter, url).call_with_gaps([0.0])
+
+
+def work(adapter: str, url: str, slots: int, path: str) -> None:
+    """A worker that says that it is ready, and works until it is killed; its handler writes to the file and waits."""
+    queue = _queue(adapter, url)
+
+    def held(_: int) -> Awaitable[None] | None:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write("started\n")
+        return queue.hold()
+
+    def wait() -> None:
+        time.sleep(queue.ready_after_s)
+        say(READY)
+        threading.Event().wait()
+
+    queue.run_worker(held, slots, wait)
+
+
+def nothing() -> None:
+    """What the harness itself takes of memory."""
+    halt(READY)

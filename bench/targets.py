@@ -1,0 +1,142 @@
+"""What we want the figures to be, and why a target is missed where somebody has looked into it."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase as fnmatch
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from bench.figures import CLIENT, RATE, Figure, Results, Verdict, judge, ratios, values_of
+from bench.grounds import SERVER, WAL
+from bench.measures import MS_PER_POLL, P50
+
+How = Literal["at least", "at most", "below"]
+OURS, NODE, PORT = "jobmill", "bullmq, Node.js", "bullmq, Python"
+CRONTAB, CRON = "jobmill's crontab", "mongodb-cron, Node.js"
+LONE, BULK = "one by one", "1,000 a call"
+NOT_YET = "not yet looked into"
+
+
+class Target(Struct, frozen=True):
+    """A figure of ours, alone or divided by another one, and its bound."""
+
+    measure: str
+    text: str
+    how: How
+    bound: float
+    unit: str = "x"
+    #: (what, who, unit) of the figure; a star stands for anything, and the largest median of all that match counts.
+    ours: tuple[str, str, str] = ("", OURS, RATE)
+    theirs: tuple[str, str, str] | None = None
+    why_missed: str = NOT_YET
+
+    def verdict(self, results: Results) -> Verdict:
+        """What it came to."""
+        above = _figure(results, self.measure, self.ours)
+        values = values_of(above)
+        if self.theirs is not None:
+            values = ratios(above, _figure(results, self.measure, self.theirs))
+        return structs.replace(judge(self.text, values, self.how, self.bound, self.unit), measure=self.measure)
+
+
+def _figure(results: Results, measure: str, wanted: tuple[str, str, str]) -> Figure | None:
+    what, who, unit = wanted
+    found = [one for one in results.of(measure, unit) if fnmatch(one.what, what) and fnmatch(one.who, who)]
+    return max(found, key=lambda one: one.median, default=None)
+
+
+def _drain(store: str, slots: int, text: str, theirs: str, bound: float, **more: str) -> Target:
+    at = f"{slots} slots"
+    what = more.pop("what", at)
+    title = f"drain at {slots} slot{'s' * (slots > 1)}, against {text}"
+    return Target(
+        f"{store} drain", title, "at least", bound, ours=(at, OURS, RATE), theirs=(what, theirs, RATE), **more
+    )
+
+
+def _cost(store: str, slots: int, text: str, unit: str, how: How, bound: float, of: str, theirs: str = "") -> Target:
+    at = f"{slots} slots"
+    other = (at, theirs, unit) if theirs else None
+    return Target(f"{store} drain", text, how, bound, of, (at, OURS, unit), other)
+
+
+def _enqueue(store: str, text: str, bound: float, what: str, theirs: tuple[str, str]) -> Target:
+    return Target(f"{store} enqueue", text, "at least", bound, "x", (what, OURS, RATE), (*theirs, RATE))
+
+
+def _pickup(store: str, bound: float, what: str) -> Target:
+    return Target(f"{store} pickup", f"idle pickup, p50 {what}", "below", bound, "ms", (what, OURS, P50))
+
+
+def _depth(store: str, bound: float) -> Target:
+    few, many = ("1,000 waiting", OURS, RATE), ("* delayed", OURS, RATE)
+    text = "time per job while very many wait, against few"
+    return Target(f"{store} depth", text, "at most", bound, "x", few, many)
+
+
+TARGETS: tuple[Target, ...] = (
+    _drain("sqlite", 50, "huey at its best", "huey", 8, what="*"),
+    _cost("sqlite", 50, "CPU per job, drain at 50 slots (an aim)", CLIENT, "at most", 25, "us"),
+    _enqueue("sqlite", "bulk enqueue, against one by one", 10, BULK, (LONE, OURS)),
+    _enqueue("sqlite", "enqueue from 50 callers, against a lone one", 5, "50 callers", (LONE, OURS)),
+    _pickup("sqlite", 5, "since its return"),
+    _depth("sqlite", 1.3),
+    _drain("postgres", 100, "pgqueuer at its best", "pgqueuer*", 2),
+    _drain("postgres", 100, "procrastinate", "procrastinate", 25),
+    _drain(
+        "postgres",
+        100,
+        "graphile, local queue of 500 (an aim)",
+        "graphile, local queue of 500",
+        1,
+        why_missed="it takes 500 jobs at a time into its memory and runs them from there, however few its slots are; a "
+        "worker of ours claims no job beyond its free slots, so that a crash delays no job that had not begun",
+    ),
+    _drain("postgres", 1, "pgqueuer", "pgqueuer", 1),
+    _cost("postgres", 100, "WAL per job, drain at 100 slots (an aim)", WAL, "at most", 900, "B"),
+    _enqueue("postgres", "bulk enqueue, against pgqueuer", 1, BULK, (BULK, "pgqueuer")),
+    _pickup("postgres", 5, "since its return"),
+    _depth("postgres", 1.3),
+    *(_drain("redis", slots, "BullMQ on Node.js", NODE, 1) for slots in (1, 50, 200)),
+    *(_drain("redis", slots, "BullMQ's Python port", PORT, 8) for slots in (50, 200)),
+    *(
+        _cost("redis", slots, f"{whose} CPU at {slots} slots, against Node.js", unit, "below", 1, "x", NODE)
+        for whose, unit in (("server", SERVER), ("client", CLIENT))
+        for slots in (50, 200)
+    ),
+    _enqueue("redis", "bulk enqueue, against addBulk on Node.js", 2, BULK, (BULK, NODE)),
+    _enqueue("redis", "enqueue from 100 callers, against Node.js", 1, "100 callers", ("100 callers", NODE)),
+    _pickup("redis", 2, "since the call"),
+    _drain(
+        "mongo",
+        50,
+        "a find-and-modify loop",
+        "find and modify",
+        10,
+        why_missed="at 50 slots a call settles and claims 25 jobs: two updates each, with their indexes and the log of "
+        "the replica set, are about two thirds of the server's work",
+    ),
+    _drain("mongo", 50, "agenda", "agenda, Node.js", 8),
+    _enqueue("mongo", "bulk enqueue, against one by one", 10, BULK, (LONE, OURS)),
+    _pickup("mongo", 20, "since the call"),
+    _depth("mongo", 1.5),
+    *(
+        Target(
+            "crontab drain",
+            f"drain at concurrency {slots}, against as many schedulers of mongodb-cron",
+            "at least",
+            bound,
+            "x",
+            (f"concurrency {slots}", CRONTAB, RATE),
+            (f"concurrency {slots}", CRON, RATE),
+        )
+        for slots, bound in ((1, 1.3), (100, 3.0))
+    ),
+    Target("crontab idle", "an idle poll", "below", 2, "ms of server time", ("*", CRONTAB, MS_PER_POLL)),
+)
+
+
+def verdicts(results: Results, measures: list[str]) -> list[tuple[Verdict, str]]:
+    """On each target of these measures, with the reason for a miss."""
+    return [(one.verdict(results), one.why_missed) for one in TARGETS if one.measure in measures]

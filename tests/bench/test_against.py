@@ -1,0 +1,88 @@
+"""The comparison of two trees: what the proxy counts, what the probe measures, and what misses a limit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.against import wire
+from bench.against.run import CASES, CLIENT, RATE, SERVER, STATEMENTS, TRIPS, Case, Limits, Line, Side
+from bench.against.trees import ROOT, Tree
+from bench.grounds import Grounds
+
+HERE = Tree("new", ROOT, Path(sys.executable))
+
+
+@pytest.fixture(scope="module")
+def grounds() -> Iterator[Grounds]:
+    with Grounds(None) as made:
+        yield made
+
+
+def _in_pieces(count: wire.Requests, data: bytes, size: int) -> int:
+    return sum(count.feed(data[first : first + size]) for first in range(0, len(data), size))
+
+
+def _postgres(letter: bytes, body: bytes) -> bytes:
+    return letter + (len(body) + 4).to_bytes(4, "big") + body
+
+
+def _mongo(name: bytes) -> bytes:
+    document = b"\x10" + name + b"\0\x01\0\0\0\0"
+    body = b"\0" * 4 + b"\0" + (len(document) + 4).to_bytes(4, "little") + document
+    return (len(body) + 16).to_bytes(4, "little") + b"\0" * 8 + wire.OP_MSG.to_bytes(4, "little") + body
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_requests_are_counted_however_they_are_cut(size: int) -> None:
+    start = (12).to_bytes(4, "big") + b"\0\3\0\0user"
+    tls = (8).to_bytes(4, "big") + b"\x04\xd2\x16\x2f"
+    sent = (
+        tls
+        + start
+        + _postgres(b"P", b"E" * 20)
+        + _postgres(b"B", b"Q")
+        + _postgres(b"E", b"\0")
+        + _postgres(b"Q", b"x")
+    )
+    assert _in_pieces(wire.Requests(wire.postgres()), sent, size) == 2
+
+    sent = b"*2\r\n$3\r\nGET\r\n$5\r\n*1\r\n*\r\n" + b"*1\r\n$4\r\nPING\r\n"
+    assert _in_pieces(wire.Requests(wire.redis()), sent, size) == 2
+
+    sent = _mongo(b"hello") + _mongo(b"find") + _mongo(b"update")
+    assert _in_pieces(wire.Requests(wire.mongo()), sent, size) == 2
+
+
+def test_a_limit_is_judged_by_the_median_of_the_ratios() -> None:
+    limits = Limits()
+    slower = Line("redis", "drain", RATE, [100, 100, 100], [10, 89, 200], limits.of("redis", "drain", RATE))
+    assert not slower.is_met
+    assert Line("redis", "drain", RATE, [100, 100, 100], [10, 91, 92], limits.of("redis", "drain", RATE)).is_met
+    costs = Line("redis", "drain", CLIENT, [10], [10.4], limits.of("redis", "drain", CLIENT))
+    assert not costs.is_met
+    assert Line("mongo", "drain", CLIENT, [10], [10.4], limits.of("mongo", "drain", CLIENT)).is_met
+    assert not Line("mongo", "pickup", TRIPS, [10], [10.4], limits.of("mongo", "pickup", TRIPS)).is_met
+    assert Line("redis", "drain", STATEMENTS, [1], [9], limits.of("redis", "drain", STATEMENTS)).is_met
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis", "mongo"])
+def test_the_probe_measures_each_case_on_each_store(grounds: Grounds, store: str, case: Case) -> None:
+    few = 4_000 if "batch" in case.asked else 200 if case.name != "pickup" else 8
+    found = Side(grounds[store], grounds.folder).figures(HERE, Case(case.name, case.asked, {store: few}))
+    assert found[RATE] > 0
+    assert found[CLIENT] > 0
+    if store == "memory":
+        assert set(found) == {RATE, CLIENT}
+        return
+    assert 0 < found[TRIPS] <= found[STATEMENTS]
+    assert (SERVER in found) == (store != "sqlite")
+    if case.name == "enqueue, lone caller":
+        assert 1 <= found[TRIPS] < 3
+    if case.name == "enqueue, 1,000 a call":
+        assert found[STATEMENTS] < 0.1
