@@ -25,7 +25,11 @@ SHARED_COLUMNS = (
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
 
 
-class _Extra(Struct, frozen=True):
+#: Fields of Job whose columns have other names.
+_COLUMN_OF = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
+
+
+class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
     """What extra.sql selects, by the fields of Job."""
 
     unique_key: str | None = None
@@ -35,7 +39,7 @@ class _Extra(Struct, frozen=True):
     result_json: Raw = NULL
     progress: Progress | None = None
     tracebacks: tuple[str, ...] = ()
-    doomed: str | None = None
+    deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
     occurrence_ms: int | None = None
@@ -111,7 +115,7 @@ def stored_jobs(rows: Sequence[asyncpg.Record]) -> list[Job]:
 
 
 def _stored_job(row: asyncpg.Record) -> Job:
-    """A row as a Job; an unreadable one with what can be read of it, and the reason in `doomed`."""
+    """A row as a Job; an unreadable one with what can be read of it, and the reason in `deferred_error`."""
     job = Job(
         id=row["id"],
         name=row["name"],
@@ -152,10 +156,10 @@ def subject(row: asyncpg.Record) -> Subject:
 
 def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
     """The columns that a patch writes, and the id of its job."""
-    columns = {"id": id, **patch.fields}
-    if "result_json" in columns:
-        result = bytes(columns.pop("result_json"))
-        columns["result"] = None if result == NULL else result.decode()
+    columns = {"id": id, **{_COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}}
+    if "result" in columns:
+        result = bytes(columns["result"])
+        columns["result"] = None if result == bytes(NULL) else result.decode()
     if patch.keep is not None:
         keep = patch.keep
         columns |= {"expires_ms": None if keep.age_ms is None else now_ms + keep.age_ms, "keep_last": keep.last}
