@@ -13,9 +13,9 @@ from bench.figures import Ran
 from bench.loop import on_uvloop
 from bench.peers.about import About
 from bench.stopwatch import metering
-from jobmill.stores.redis.line import pack
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.connection.pipelined import pack
 from jobmill.stores.redis.scripts import EXCHANGE
+from jobmill.stores.redis.url import Place
 
 ABOUT = About(
     name="bare loop on Redis",

@@ -19,7 +19,7 @@ from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Claim, Claimed, Settlement
 from jobmill.stores.postgres.exchanging import Batch
-from jobmill.stores.redis.handing import Handed
+from jobmill.stores.redis.settle import Handed
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import redis.asyncio
 
 from jobmill.store import Store
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import Place
 from jobmill.testing import ManualClock
 
 

@@ -14,8 +14,10 @@ import pytest
 
 import jobmill
 from jobmill import bullmq
-from jobmill.stores.redis import RedisStore, connecting, line
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis import RedisStore
+from jobmill.stores.redis.connection import connect as connecting
+from jobmill.stores.redis.connection import pipelined as line
+from jobmill.stores.redis.url import Place
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
 from tests.servers.redis import Rooms
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import jobmill
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.looking import PLACES
-from jobmill.stores.redis.places import Place as RedisPlace
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.read import PLACES
+from jobmill.stores.redis.url import Place as RedisPlace
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
 

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.url import Place
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import redis
 
 import jobmill
 from jobmill import Client, Enqueued
-from jobmill.stores.redis.looking import PLACES
+from jobmill.stores.redis.read import PLACES
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.redis import blocking as blocking_module
-from jobmill.stores.redis.blocking import Blocking
-from jobmill.stores.redis.link import Link
+from jobmill.stores.redis.connection import blocking as blocking_module
+from jobmill.stores.redis.connection.blocking import Blocking
+from jobmill.stores.redis.connection.client import Link
 from tests.helpers import until
 from tests.servers.places import free_port, port_of
 from tests.servers.proxy import Proxy
@@ -98,7 +98,7 @@ async def _gone(link: Link) -> bool:
 async def test_it_can_sleep_for_longer_than_other_calls_may_take(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmill.stores.redis.line.CALL_SECONDS", 0.1)
+    monkeypatch.setattr("jobmill.stores.redis.connection.pipelined.CALL_SECONDS", 0.1)
     async with linked(redis_url) as link:
         blocking = await link.blocking(marker(link), worker_name(link))
         began = asyncio.get_running_loop().time()

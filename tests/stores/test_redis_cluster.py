@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis import connecting, line
-from jobmill.stores.redis.cluster import ClusterLines
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import slot_of
+from jobmill.stores.redis.connection import connect as connecting
+from jobmill.stores.redis.connection import pipelined as line
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.cluster import ClusterLines
 from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.url import slot_of
 from tests.helpers import until
 from tests.servers.redis import RedisServer
 from tests.servers.redis_groups import RedisCluster

@@ -14,9 +14,10 @@ from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, NewJob, QueueChange
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.redis import RedisStore, line, scripts
+from jobmill.stores.redis import RedisStore, scripts
+from jobmill.stores.redis.connection import pipelined as line
 from jobmill.stores.redis.script import Script
-from jobmill.stores.redis.waking import worker_name
+from jobmill.stores.redis.wake import worker_name
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until

@@ -14,7 +14,7 @@ from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.values import EVERYTHING, Filter
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import Place
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
 from tests.helpers import until
 from tests.servers.redis import Rooms

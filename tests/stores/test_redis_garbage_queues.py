@@ -12,7 +12,7 @@ import jobmill
 from jobmill import Client
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import Place
 from jobmill.testing.contract.support import claim_one, new, put, put_one, succeed, wish
 from tests.helpers import until
 from tests.servers.redis import Rooms

@@ -15,11 +15,12 @@ import pytest
 import redis
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis import connecting, line
-from jobmill.stores.redis.line import Line, pack
-from jobmill.stores.redis.lines import Lines
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.connection import connect as connecting
+from jobmill.stores.redis.connection import pipelined as line
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.pipelined import Line, pack
+from jobmill.stores.redis.connection.pool import Lines
+from jobmill.stores.redis.url import Place
 from tests.helpers import until
 from tests.servers.places import free_port, port_of
 from tests.servers.proxy import Proxy

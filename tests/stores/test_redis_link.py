@@ -16,10 +16,10 @@ import pytest
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.common import per_loop
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Address, Place
-from jobmill.stores.redis.replies import Moved, NoScript, failure
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.errors import Moved, NoScript, failure
 from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.url import Address, Place
 from tests.helpers import until
 from tests.servers.redis import Installation, RedisServer, Rooms, installations
 from tests.stores.redis_links import clients, linked, main_name
@@ -297,8 +297,8 @@ async def run(url: str, program: str) -> str:
     """A program in a process of its own, which must end well and complain of nothing; what it printed."""
     opening = (
         "import asyncio, os, sys, threading\n"
-        "from jobmill.stores.redis.link import Link\n"
-        "from jobmill.stores.redis.places import Place\n"
+        "from jobmill.stores.redis.connection.client import Link\n"
+        "from jobmill.stores.redis.url import Place\n"
         "link = Link(Place.read(os.environ['JOBMILL_URL']))\n"
     )
     process = await asyncio.create_subprocess_exec(

@@ -12,8 +12,9 @@ import pytest
 
 import jobmill
 from jobmill.core.values import NOW, after
-from jobmill.stores.redis import RedisStore, base
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis import RedisStore
+from jobmill.stores.redis import context as base
+from jobmill.stores.redis.url import Place
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until

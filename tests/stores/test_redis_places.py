@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from jobmill.errors import InvalidValue
-from jobmill.stores.redis.places import Address, Place, slot_of
+from jobmill.stores.redis.url import Address, Place, slot_of
 
 pytestmark = pytest.mark.stores("redis")
 

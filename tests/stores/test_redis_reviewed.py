@@ -17,7 +17,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, QueueChange, RateLimit, after
 from jobmill.errors import StoreError
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import Place
 from jobmill.testing.contract.support import (
     QUEUE,
     claim,
@@ -230,8 +230,8 @@ async def test_a_wrong_word_makes_no_queue(store: RedisStore) -> None:
 
 
 async def test_large_payloads_go_in_several_calls(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmill.stores.redis.enqueueing.MOST_BYTES_A_CALL", 10_000)
-    monkeypatch.setattr("jobmill.stores.redis.handing.MOST_BYTES_A_CALL", 10_000)
+    monkeypatch.setattr("jobmill.stores.redis.enqueue.MOST_BYTES_A_CALL", 10_000)
+    monkeypatch.setattr("jobmill.stores.redis.settle.MOST_BYTES_A_CALL", 10_000)
     ids = await put(store, *[new(payload="x" * 4_000) for _ in range(7)])
     claimed = await claim(store)
     assert [one.job.id for one in claimed] == ids

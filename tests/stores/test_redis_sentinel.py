@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.redis.link import Link
+from jobmill.stores.redis.connection.client import Link
 from jobmill.stores.redis.script import Script
 from tests.helpers import until
 from tests.servers.redis_groups import SERVICE, RedisSentinel

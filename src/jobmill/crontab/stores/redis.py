@@ -22,10 +22,10 @@ from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Place
-from jobmill.stores.redis.replies import failure
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.errors import failure
 from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.url import Place
 
 _LUA = files("jobmill.crontab.stores") / "lua"
 LOCK, FINISH, ADD = (Script((_LUA / f"{verb}.lua").read_text("utf-8")) for verb in ("lock", "finish", "add"))

@@ -14,7 +14,7 @@ from jobmill.core.recurrence import first_slot, recurrence
 from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import scripts
-from jobmill.stores.redis.base import MOST_A_CALL, text
+from jobmill.stores.redis.context import MOST_A_CALL, text
 from jobmill.stores.redis.ids import check_no_own_key
 from jobmill.stores.redis.store import RedisStore
 

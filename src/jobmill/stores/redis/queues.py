@@ -9,8 +9,8 @@ from msgspec import UNSET
 
 from jobmill.core.values import QueueChange, QueueSettings
 from jobmill.stores.redis import scripts
-from jobmill.stores.redis.changing import Changes
-from jobmill.stores.redis.feeds import settings_of
+from jobmill.stores.redis.change import Changes
+from jobmill.stores.redis.feed import settings_of
 
 
 class Queues(Changes):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from jobmill.errors import StoreError
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.redis.enqueueing import Enqueues
+from jobmill.stores.redis.enqueue import Enqueues
 from jobmill.stores.redis.queues import Queues
 
 OLDEST = (6, 2)

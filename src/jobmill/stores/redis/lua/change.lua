@@ -2,16 +2,16 @@
 -- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
 -- Returns: per id, "done" or why not.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
---- include parents
---- include keep
+--- include schedulers
+--- include flows
+--- include retention
 --- include lease
---- include resolve
+--- include job_id
 
 local function attempt_of(h)
   return (tonumber(h.jme or h.atm) or 0) + 1

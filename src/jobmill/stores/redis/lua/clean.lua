@@ -1,13 +1,13 @@
 -- clean: removes jobs of one place as Node does: those that are older than `before`, at most `limit` (0: all).
 -- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include parents
---- include keep
+--- include flows
+--- include retention
 
 local key = Q .. ':' .. ask.place
 local is_list = ask.place == 'wait' or ask.place == 'active' or ask.place == 'paused'

@@ -1,10 +1,10 @@
 -- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil.
 -- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, as they are now.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 
 local meta = Q .. ':meta'
 -- A queue can be paused when memory is used up: see lease.lua.

@@ -43,12 +43,12 @@ if is_plain and call('EXISTS', unpack(keys)) == 0 then
 end
 
 -- 2. All others, one by one.
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
+--- include schedulers
 
 -- Gives the deduplication id to this job: nil, or the job that has it already.
 local function owner_of(id, special, job)

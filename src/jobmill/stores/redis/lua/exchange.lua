@@ -52,7 +52,7 @@ if #plain > 0 then
       local k = #done + 1
       done[k], done_locks[k] = id, locks[i]
       scored[2 * k - 1], scored[2 * k] = now_text, id
-      if age ~= 604800000 then  -- the default, of which nothing is noted: see keep.lua
+      if age ~= 604800000 then  -- the default, of which nothing is noted: see retention.lua
         expiring[#expiring + 1], expiring[#expiring + 2] = age and now + age or '+inf', id
       end
       plain_answers[i] = 'done'
@@ -125,19 +125,19 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
 end
 
 -- 3. The general way.
---- include base
+--- include events
 --- include lease
---- include resolve
---- include lines
---- include aside
+--- include job_id
+--- include waiting
+--- include repair
 --- include claim
 
 -- Measured on one slot: making these functions cost 11 of 36 us a call, and most calls need none of them.
 local function rarely()
 --- include add
---- include runs
---- include parents
---- include keep
+--- include schedulers
+--- include flows
+--- include retention
 --- include settle
   return settle
 end

@@ -7,7 +7,7 @@ local function job_key(id)
   return Q .. ':' .. id
 end
 --- include lease
---- include resolve
+--- include job_id
 
 call('DEL', NOTHING)
 local lost = {}

@@ -1,8 +1,8 @@
 -- get: jobs by their ids. ask: ids. Returns: per id, {state, place, score, hash} or nothing.
---- include reading
---- include aside
---- include places
---- include resolve
+--- include read_request
+--- include repair
+--- include state
+--- include job_id
 
 local found = {}
 for i, said_id in ipairs(ask.ids) do

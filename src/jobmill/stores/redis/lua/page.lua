@@ -1,6 +1,6 @@
 -- page: a stretch of the jobs in one place of the queue, in its own order. ask: place, start, stop (both included), fields or nil (all).
 -- Returns: per job, {id, score, whether cancelled, values of the fields, or the whole hash}.
---- include reading
+--- include read_request
 
 local key = Q .. ':' .. ask.place
 local ids = {}

@@ -1,12 +1,12 @@
 -- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include parents
---- include keep
+--- include flows
+--- include retention
 
 -- Makes room, and so must not be refused where there is none: see lease.lua.
 call('DEL', Q .. ':jobmill:nothing')

@@ -1,9 +1,9 @@
 -- recover: takes over running jobs whose lease has ended, whoever had them; they stay where they are, in `active`.
 -- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next of our leases ends or -1, whether some were left.
 --- include request
---- include base
+--- include events
 --- include lease
---- include aside
+--- include repair
 --- include claim
 
 local c = ask.claim

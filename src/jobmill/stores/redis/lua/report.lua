@@ -1,9 +1,9 @@
 -- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}].
 -- Returns: the places of those whose lease is lost, from 0.
 --- include request
---- include base
+--- include events
 --- include lease
---- include resolve
+--- include job_id
 
 call('DEL', NOTHING)
 local lost = {}

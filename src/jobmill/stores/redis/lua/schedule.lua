@@ -2,12 +2,12 @@
 -- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
 -- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
+--- include schedulers
 
 local sid = ask.sid
 local record_key = Q .. ':repeat:' .. sid

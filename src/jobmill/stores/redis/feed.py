@@ -10,8 +10,8 @@ import msgspec
 from jobmill.core.events import Event
 from jobmill.core.values import QueueSettings, RateLimit
 from jobmill.errors import InvalidValue
-from jobmill.stores.redis.base import Base
-from jobmill.stores.redis.hashes import fields
+from jobmill.stores.redis.codec import fields
+from jobmill.stores.redis.context import Base
 from jobmill.stores.redis.ids import local_id, port_id
 
 _FIELDS = ("paused", "concurrency", "max", "duration", "opts.maxLenEvents", "jmfeed")

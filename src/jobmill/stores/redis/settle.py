@@ -8,7 +8,7 @@ from typing import Any
 from jobmill.core.events import settlement_events
 from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
 from jobmill.core.values import Broken, Claimed, Lease, Report, Settlement
-from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, text
+from jobmill.stores.redis.context import MOST_A_CALL, MOST_BYTES_A_CALL, text
 from jobmill.stores.redis.ids import local_id
 
 # Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
-from jobmill.stores.redis import opts, scripts
-from jobmill.stores.redis.base import MOST_A_CALL, MOST_BYTES_A_CALL, Base, text
+from jobmill.stores.redis import bullmq_options as opts
+from jobmill.stores.redis import scripts
+from jobmill.stores.redis.context import MOST_A_CALL, MOST_BYTES_A_CALL, Base, text
 from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_id, port_id, scheduler_id
 
 #: Calls that are sent before the first is answered.

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.connection.client import Link
 from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.url import Place
 
 #: So that no call keeps the server for long: it does one thing at a time.
 MOST_A_CALL = 200

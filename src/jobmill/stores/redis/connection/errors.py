@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.places import Address
+from jobmill.stores.redis.url import Address
 
 
 class NoScript(StoreError):

@@ -12,8 +12,8 @@ from jobmill.core.job import STATES, Job, State
 from jobmill.core.stats import by_queue_and_name, matches, stats
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.redis import scripts
-from jobmill.stores.redis.exchanging import Exchanges
-from jobmill.stores.redis.hashes import fields, job_of
+from jobmill.stores.redis.codec import fields, job_of
+from jobmill.stores.redis.exchange import Exchanges
 from jobmill.stores.redis.ids import local_id, queue_of
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import hiredis
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.replies import code_of, failure
+from jobmill.stores.redis.connection.errors import code_of, failure
 
 # Shorter than the default lease, longer than any verb takes on a healthy server.
 CALL_SECONDS = 10.0

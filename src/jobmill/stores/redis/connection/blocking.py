@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.redis.line import WAS_CLOSED, Line, pack
-from jobmill.stores.redis.places import Address
-from jobmill.stores.redis.replies import Moved
+from jobmill.stores.redis.connection.errors import Moved
+from jobmill.stores.redis.connection.pipelined import WAS_CLOSED, Line, pack
+from jobmill.stores.redis.url import Address
 
 if TYPE_CHECKING:
-    from jobmill.stores.redis.lines import Lines
+    from jobmill.stores.redis.connection.pool import Lines
 
 # Zero would be for ever, and servers before 7.0.8 take less than 2 ms for zero.
 LEAST_SECONDS = 0.002

@@ -8,13 +8,13 @@ from typing import Any
 
 from jobmill.errors import StoreError
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.redis.blocking import Blocking
-from jobmill.stores.redis.cluster import ClusterLines
-from jobmill.stores.redis.line import Word, pack
-from jobmill.stores.redis.lines import Lines
-from jobmill.stores.redis.places import Place
-from jobmill.stores.redis.replies import Moved, NoScript
+from jobmill.stores.redis.connection.blocking import Blocking
+from jobmill.stores.redis.connection.cluster import ClusterLines
+from jobmill.stores.redis.connection.errors import Moved, NoScript
+from jobmill.stores.redis.connection.pipelined import Word, pack
+from jobmill.stores.redis.connection.pool import Lines
 from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.url import Place
 
 
 class Link:

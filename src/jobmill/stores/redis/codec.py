@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, structs
 
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, State
 from jobmill.core.recurrence import Recurrence
-from jobmill.stores.redis import opts
+from jobmill.stores.redis import bullmq_options as opts
 from jobmill.stores.redis.ids import port_id, scheduler_key
 
 T = TypeVar("T")

@@ -12,14 +12,14 @@ from jobmill.core.events import settlement_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Lease, Refused, Report, Settled, Settlement
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.redis import scripts
-from jobmill.stores.redis.base import MOST_A_CALL, text
-from jobmill.stores.redis.feeds import Feeds
-from jobmill.stores.redis.handing import Handed, fitting, local, released, reported
-from jobmill.stores.redis.hashes import SETTLED_PLAINLY, Unreadable, claimed_job, fields
+from jobmill.stores.redis.circuit_breaker import Trouble, Troubles
+from jobmill.stores.redis.codec import SETTLED_PLAINLY, Unreadable, claimed_job, fields
+from jobmill.stores.redis.context import MOST_A_CALL, text
+from jobmill.stores.redis.feed import Feeds
 from jobmill.stores.redis.ids import port_id
-from jobmill.stores.redis.scans import Scans
-from jobmill.stores.redis.troubles import Trouble, Troubles
-from jobmill.stores.redis.waking import Wakes
+from jobmill.stores.redis.recovery import Scans
+from jobmill.stores.redis.settle import Handed, fitting, local, released, reported
+from jobmill.stores.redis.wake import Wakes
 
 log = logging.getLogger("jobmill")
 

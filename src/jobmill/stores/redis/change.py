@@ -11,9 +11,9 @@ import msgspec
 from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.values import Filter, Purged
 from jobmill.stores.redis import scripts
-from jobmill.stores.redis.base import MOST_A_CALL, text
+from jobmill.stores.redis.context import MOST_A_CALL, text
 from jobmill.stores.redis.ids import local_id
-from jobmill.stores.redis.looking import Looks
+from jobmill.stores.redis.read import Looks
 
 
 class Changes(Looks):

@@ -16,9 +16,9 @@ from typing import Any
 
 from jobmill.errors import StoreError
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.redis.base import Base
-from jobmill.stores.redis.blocking import Blocking
-from jobmill.stores.redis.link import Link
+from jobmill.stores.redis.connection.blocking import Blocking
+from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.context import Base
 
 log = logging.getLogger("jobmill")
 

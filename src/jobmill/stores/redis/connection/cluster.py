@@ -11,10 +11,10 @@ import random
 from collections.abc import Sequence
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.line import Line, pack
-from jobmill.stores.redis.lines import Lines
-from jobmill.stores.redis.places import Address, Place, slot_of
-from jobmill.stores.redis.replies import Moved
+from jobmill.stores.redis.connection.errors import Moved
+from jobmill.stores.redis.connection.pipelined import Line, pack
+from jobmill.stores.redis.connection.pool import Lines
+from jobmill.stores.redis.url import Address, Place, slot_of
 
 # A slot does not move more often than this within one call.
 REDIRECTS = 5

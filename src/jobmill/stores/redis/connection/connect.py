@@ -15,9 +15,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.line import Line
-from jobmill.stores.redis.places import Address, Place
-from jobmill.stores.redis.replies import failure
+from jobmill.stores.redis.connection.errors import failure
+from jobmill.stores.redis.connection.pipelined import Line
+from jobmill.stores.redis.url import Address, Place
 
 CONNECT_SECONDS = 5.0
 # A sentinel that does not answer leaves time to ask the others.

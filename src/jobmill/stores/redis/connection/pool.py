@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.blocking import Blocking
-from jobmill.stores.redis.connecting import connect
-from jobmill.stores.redis.line import WAS_CLOSED, Line
-from jobmill.stores.redis.places import Address, Place
-from jobmill.stores.redis.replies import Moved
+from jobmill.stores.redis.connection.blocking import Blocking
+from jobmill.stores.redis.connection.connect import connect
+from jobmill.stores.redis.connection.errors import Moved
+from jobmill.stores.redis.connection.pipelined import WAS_CLOSED, Line
+from jobmill.stores.redis.url import Address, Place
 
 T = TypeVar("T")
 
