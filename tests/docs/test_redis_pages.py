@@ -17,7 +17,7 @@ from jobmill import bullmq
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.connection import connect as connecting
 from jobmill.stores.redis.connection import pipelined as line
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.url import RedisUrl
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
 from tests.servers.redis import Rooms
 
@@ -34,7 +34,7 @@ def test_urls_and_their_options(page: Path) -> None:
     for row in table(page, "Connecting", "URL"):
         if urlsplit(url := code_of(row["URL"])).scheme.startswith(("redis", "unix")):
             assert isinstance(jobmill.connect(url).store, RedisStore)
-    plain = Place.read("redis://db")
+    plain = RedisUrl.read("redis://db")
     told = {
         name: row["default"].strip("`")
         for row in table(page, "Connecting", "option in the URL")

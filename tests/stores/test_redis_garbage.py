@@ -14,7 +14,7 @@ from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.values import EVERYTHING, Filter
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
 from tests.helpers import until
 from tests.servers.redis import Rooms
@@ -65,7 +65,7 @@ NO_NUMBERS = {"word": "abc", "nothing": "", "nan": "nan", "endless": "inf", "hug
 @pytest.fixture
 def field(redis_server: Rooms, redis_url: str) -> Iterator[Field]:
     with redis_server.client() as raw:
-        yield Field(raw, Place.read(redis_url).prefix)
+        yield Field(raw, RedisUrl.read(redis_url).prefix)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import jobmill
 from jobmill.core.values import NOW, after
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis import context as base
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
@@ -39,7 +39,7 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
 @pytest.fixture
 def field(own_redis: RedisServer, store: RedisStore) -> Iterator[Field]:
     with own_redis.client() as raw:
-        yield Field(raw, Place.read(own_redis.url()).prefix)
+        yield Field(raw, RedisUrl.read(own_redis.url()).prefix)
 
 
 async def foreign(store: RedisStore, many: int = MANY, priority: int = 0) -> list[str]:

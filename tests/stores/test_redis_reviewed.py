@@ -17,7 +17,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, QueueChange, RateLimit, after
 from jobmill.errors import StoreError
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import (
     QUEUE,
     claim,
@@ -60,7 +60,7 @@ async def raw(redis_url: str) -> AsyncIterator[Redis]:
 @pytest.fixture
 def base(redis_url: str) -> str:
     """What the keys of the queue begin with."""
-    return f"{Place.read(redis_url).prefix}:{QUEUE}"
+    return f"{RedisUrl.read(redis_url).prefix}:{QUEUE}"
 
 
 async def in_lists(raw: Redis, base: str) -> set[str]:

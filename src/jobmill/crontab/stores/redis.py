@@ -22,10 +22,10 @@ from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.errors import failure
-from jobmill.stores.redis.script import Script
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.scripts import Script
+from jobmill.stores.redis.url import RedisUrl
 
 _LUA = files("jobmill.crontab.stores") / "lua"
 LOCK, FINISH, ADD = (Script((_LUA / f"{verb}.lua").read_text("utf-8")) for verb in ("lock", "finish", "add"))
@@ -57,7 +57,7 @@ class RedisCrontab:
         if not _is_text(name) or "{" in name or "}" in name:
             raise InvalidValue("name", "a name without braces: they are put around it, for Redis Cluster", name)
         if isinstance(place, str):
-            self._line: Line = Link(Place.read(place))
+            self._line: Line = RedisClient(RedisUrl.read(place))
         elif isinstance(place, Redis | RedisCluster):
             self._line = _Given(place)
         else:

@@ -1,4 +1,4 @@
-"""The `opts` of a job: what Jobmill writes into them for Node to act by, and what it reads from those of Node."""
+"""BullMQ's `opts` of a job: what Jobmill writes there for Node, and what it reads of Node's."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.recurrence import Recurrence
 from jobmill.stores.redis.ids import scheduler_key
 
-# What Node is told of a job of which nothing was said: three attempts, a second after the first, two after the next.
+# Node retries a job without options as Jobmill does. A test compares this with the default policy of the core, which a
+# store may not import.
 DEFAULT: dict[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
-# The largest number that is exact in JavaScript and in Lua.
-MOST = 2**53 - 1
-# Node's `maxStalledCount` is an option of its workers, 1 unless said otherwise: the second stall is the last.
+# The largest whole number that JavaScript and Lua represent exactly.
+MAX_WHOLE = 2**53 - 1
+# `maxStalledCount` is an option of Node's workers, by default 1: a job fails at its second stall.
 NODE_CRASHES = 2
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Said(Struct, frozen=True, omit_defaults=True):
-    """The field `jmo`: what was said of a job of ours and BullMQ's fields cannot hold."""
+class OwnOptions(Struct, frozen=True, omit_defaults=True):
+    """The field `jmo`: options and tenant of a job of ours, which no field of BullMQ can hold."""
 
     o: JobOptions | None = None
     t: str | None = None
 
 
-NOTHING_SAID = Said()
+NO_OWN_OPTIONS = OwnOptions()
 
-decode_said = lru_cache(maxsize=1_000)(msgspec.json.Decoder(Said).decode)
+decode_own = lru_cache(maxsize=1_000)(msgspec.json.Decoder(OwnOptions).decode)
 
 
 @lru_cache(maxsize=1_000)
-def written(options: JobOptions, priority: int) -> str:
-    """The opts of an undelayed job without keys: the same text for all that were said the same of."""
+def opts_json(options: JobOptions, priority: int) -> str:
+    """The opts of a job without delay and keys: the same text for all jobs with the same options."""
     return msgspec.json.encode(as_opts(options, priority)).decode()
 
 
@@ -45,7 +46,7 @@ def as_opts(options: JobOptions, priority: int = 0, delay_ms: int = 0, deid: str
     """The opts of a job that we create."""
     opts = dict(DEFAULT)
     if options is not NO_OPTIONS:
-        _write_said(opts, options)
+        _write_options(opts, options)
     if priority:
         opts["priority"] = priority
     if delay_ms > 0:
@@ -55,7 +56,7 @@ def as_opts(options: JobOptions, priority: int = 0, delay_ms: int = 0, deid: str
     return opts
 
 
-def _write_said(opts: dict[str, Any], options: JobOptions) -> None:
+def _write_options(opts: dict[str, Any], options: JobOptions) -> None:
     if options.max_attempts is not None:
         opts["attempts"] = options.max_attempts
     if options.backoff is not None:
@@ -75,7 +76,7 @@ def _as_remove(keep: Keep) -> bool | int | dict[str, int]:
         return False
     if keep.age_ms is None:
         return keep.last or 0
-    # Node counts whole seconds: rather a moment longer than a moment too short.
+    # Node counts whole seconds: rounded up.
     age = {"age": -(-keep.age_ms // 1000)}
     return age if keep.last is None else {**age, "count": keep.last}
 
@@ -83,21 +84,21 @@ def _as_remove(keep: Keep) -> bool | int | dict[str, int]:
 # ---------------------------------------------------------------------------------------------------- Node's
 
 
-class NodeOpts(Struct, frozen=True):
-    """What the port knows of a job's opts that Node wrote."""
+class NodeOptions(Struct, frozen=True):
+    """The opts of a job that Node wrote, as far as the port knows them."""
 
     options: JobOptions
     delay_ms: int
     repeat: dict[str, Any] | None
 
 
-NOTHING = NodeOpts(JobOptions(max_attempts=1, max_crashes=NODE_CRASHES), 0, None)
+NO_NODE_OPTIONS = NodeOptions(JobOptions(max_attempts=1, max_crashes=NODE_CRASHES), 0, None)
 
 
 @lru_cache(maxsize=1_000)
-def read(opts_json: bytes) -> NodeOpts:
-    """Node's opts as Node means them; ValueError for garbage."""
-    opts = _decode(opts_json)
+def read_node(text: bytes) -> NodeOptions:
+    """Node's opts as Node means them; ValueError where they cannot be read."""
+    opts = _decode(text)
     repeat = opts.get("repeat")
     options = {
         "max_attempts": max(1, _whole(opts.get("attempts"))),
@@ -106,41 +107,46 @@ def read(opts_json: bytes) -> NodeOpts:
         "keep_succeeded": _keep(opts.get("removeOnComplete")),
         "keep_failed": _keep(opts.get("removeOnFail")),
     }
-    # Converted, not called: a store knows no policies, and so not what a backoff is made by.
-    said = msgspec.convert(options, JobOptions)
-    return NodeOpts(said, _whole(opts.get("delay")), repeat if isinstance(repeat, dict) else None)
+    # Converted, because a store may not import the class of a backoff.
+    return NodeOptions(
+        msgspec.convert(options, JobOptions), _whole(opts.get("delay")), repeat if isinstance(repeat, dict) else None
+    )
 
 
 def _whole(value: object) -> int:
-    # Whoever writes a number without end means a large one.
-    return int(max(-MOST, min(value, MOST))) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    # An infinite number means a large one.
+    return (
+        int(max(-MAX_WHOLE, min(value, MAX_WHOLE)))
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else 0
+    )
 
 
-def _backoff(said: object) -> dict[str, Any]:
-    """Node's has no cap. Without one, or with a delay of 0, it tries again at once; own strategies we do not have."""
-    if not isinstance(said, dict):
-        said = {"type": "fixed", "delay": said}
-    jitter = said.get("jitter")
+def _backoff(given: object) -> dict[str, Any]:
+    """Node's backoff has no cap, and no delay by default. A strategy of the user's own is read as a fixed delay."""
+    if not isinstance(given, dict):
+        given = {"type": "fixed", "delay": given}
+    jitter = given.get("jitter")
     return {
-        "type": "exponential" if said.get("type") == "exponential" else "fixed",
-        "delay_ms": max(0, min(_whole(said.get("delay")), MAX_MS)),
+        "type": "exponential" if given.get("type") == "exponential" else "fixed",
+        "delay_ms": max(0, min(_whole(given.get("delay")), MAX_MS)),
         "cap_ms": MAX_MS,
         "jitter": float(jitter) if isinstance(jitter, int | float) and 0 <= jitter <= 1 else 0.0,
     }
 
 
-def _keep(said: object) -> dict[str, int]:
-    """Without a word Node keeps jobs for ever."""
-    if said is True:
+def _keep(given: object) -> dict[str, int]:
+    """By default Node keeps jobs for ever."""
+    if given is True:
         return {"last": 0}
-    if isinstance(said, int | float) and not isinstance(said, bool):
-        return {} if said < 0 else {"last": _whole(said)}
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return {} if given < 0 else {"last": _whole(given)}
     keep = {}
-    if isinstance(said, dict):
-        if isinstance(said.get("age"), int | float):
-            keep["age_ms"] = int(max(0, min(said["age"] * 1000, MAX_MS)))
-        if isinstance(said.get("count"), int | float) and said["count"] >= 0:
-            keep["last"] = _whole(said["count"])
+    if isinstance(given, dict):
+        if isinstance(given.get("age"), int | float):
+            keep["age_ms"] = int(max(0, min(given["age"] * 1000, MAX_MS)))
+        if isinstance(given.get("count"), int | float) and given["count"] >= 0:
+            keep["last"] = _whole(given["count"])
     return keep
 
 
@@ -148,7 +154,7 @@ def _keep(said: object) -> dict[str, int]:
 
 
 def repeat_opts(rule: Recurrence) -> dict[str, Any]:
-    """`opts.repeat` of a run, from which Node finds the next one."""
+    """`opts.repeat` of a run, from which Node computes the next run."""
     repeat: dict[str, Any] = {}
     if rule.cron is not None:
         repeat |= {"pattern": rule.cron, "tz": rule.zone}
@@ -160,7 +166,7 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
 
 
 def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
-    """The recurrence of a scheduler that Node made, and how often it has run; ValueError for garbage."""
+    """The recurrence of a scheduler that Node made, and its number of runs; ValueError where it cannot be read."""
     zone = repeat.get("tz")
     if not isinstance(zone, str | None):
         raise ValueError(f"opts.repeat.tz: expected the name of a time zone, got {zone!r}")
@@ -169,7 +175,7 @@ def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
 
 
 def node_recurrence(sid: str, name: str, repeat: dict[str, Any]) -> Recurrence:
-    """A scheduler that Node made, as a recurrence; what cannot be one is refused when its slots are asked for."""
+    """A scheduler that Node made, as a recurrence; an invalid one is refused when its next run is computed."""
     every = repeat.get("every")
     pattern = repeat.get("pattern")
     end = repeat.get("endDate")

@@ -1,4 +1,4 @@
-"""Changes without a lease, and retention."""
+"""Changes without a lease: the core decides each of them, change.lua applies it under a guard on the state."""
 
 from __future__ import annotations
 
@@ -6,90 +6,126 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
-from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, Seize
-from jobmill.core.values import Filter, Purged
-from jobmill.stores.redis import scripts
-from jobmill.stores.redis.context import MOST_A_CALL, text
-from jobmill.stores.redis.ids import local_id
-from jobmill.stores.redis.read import Looks
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    NO_SUCH_JOB,
+    Change,
+    Changed,
+    Patch,
+    Subject,
+    decide,
+    key_taken,
+    not_from,
+    states_for,
+)
+from jobmill.core.job import KEEP_FAILED
+from jobmill.core.values import Filter
+from jobmill.stores.common.chunks import chunks
+from jobmill.stores.redis.codec import reset_fields
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.read import StoredJob, queues_of, stored_jobs, walk
+from jobmill.stores.redis.scripts import CHANGE
+from jobmill.stores.redis.settle import keep_request
+
+SEVERAL_QUEUES = "several queues have a job of this id: write queue:id"
 
 
-class Changes(Looks):
-    """change and purge."""
+async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
+    """See the port. Up to 200 jobs of one queue are one step."""
+    refused: dict[str, str] = {}
+    if isinstance(which, Filter):
+        subjects, more = await _matching(c, which, change, limit)
+    else:
+        ids = list(dict.fromkeys(which))
+        subjects, more = await _by_id(c, ids[:limit], refused), len(ids) > limit
+    changed: list[str] = []
+    by_queue: defaultdict[str, list[StoredJob]] = defaultdict(list)
+    for one in subjects:
+        by_queue[one.job.queue].append(one)
+    for queue, own in by_queue.items():
+        for some in chunks(own, MAX_JOBS_PER_CALL):
+            await _change_some(c, queue, some, change, changed, refused)
+    return Changed(changed=changed, refused=refused, more=more)
 
-    async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """See the port. Each queue is a step of its own, up to 200 jobs of it."""
-        if isinstance(which, Filter):
-            ids, more = await self._matching(which, change, limit)
-        else:
-            ids = list(dict.fromkeys(which))
-            ids, more = ids[:limit], len(ids) > limit
-        refused: dict[str, str] = {}
-        by_queue: defaultdict[str, list[str]] = defaultdict(list)
-        for id, queue in (await self._queues_of(ids)).items():
-            if queue is None:
-                refused[id] = "there is no such job"
-            elif queue == "":
-                refused[id] = "several queues have a job of this id: say queue:id"
-            else:
-                by_queue[queue].append(id)
-        changed: list[str] = []
-        for queue, own in by_queue.items():
-            for first in range(0, len(own), MOST_A_CALL):
-                some = own[first : first + MOST_A_CALL]
-                for id, answer in zip(some, await self._change(queue, some, change, len(changed)), strict=True):
-                    if answer == b"done":
-                        changed.append(id)
-                    else:
-                        refused[id] = answer.decode()
-        return Changed(changed=changed, refused=refused, more=more)
 
-    async def _matching(self, which: Filter, change: Change, limit: int) -> tuple[list[str], bool]:
-        allowed = CHANGES_FROM[type(change)]
-        states = allowed if which.states is None else tuple(state for state in which.states if state in allowed)
-        wanted = msgspec.structs.replace(which, states=states)
-        ids: list[str] = []
-        async for job in self._walk(wanted):
+async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) -> tuple[list[StoredJob], bool]:
+    wanted = structs.replace(which, states=states_for(change, which))
+    found: list[StoredJob] = []
+    async for one in walk(c, wanted):
+        if len(found) == limit:
+            return found, True
+        found.append(one)
+    return found, False
+
+
+async def _by_id(c: RedisContext, ids: list[str], refused: dict[str, str]) -> list[StoredJob]:
+    queues = await queues_of(c, ids)
+    found = await stored_jobs(c, ids, queues)
+    refused |= {id: SEVERAL_QUEUES if queues[id] == "" else NO_SUCH_JOB for id in ids if id not in found}
+    return list(found.values())
+
+
+async def _change_some(
+    c: RedisContext,
+    queue: str,
+    some: Sequence[StoredJob],
+    change: Change,
+    changed: list[str],
+    refused: dict[str, str],
+) -> None:
+    now_ms = c.clock.now()
+    ids: list[str] = []
+    requests: list[dict[str, Any]] = []
+    for job, is_ours, _ in some:
+        subject = structs.replace(Subject.of(job), has_our_retention=is_ours)
+        decision = decide(change, subject, now_ms, len(changed) + len(ids))
+        if isinstance(decision, Patch):
             ids.append(job.id)
-            if len(ids) > limit:
-                return ids[:limit], True
-        return ids, False
+            requests.append(_request(local_id(queue, job.id), decision))
+        else:
+            refused[job.id] = decision
+    if not ids:
+        return
+    allowed = dict.fromkeys(CHANGES_FROM[type(change)], True)
+    verb = type(change).__name__.lower()
+    answers = await c.run(CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=requests)
+    for id, (answer, detail) in zip(ids, answers, strict=True):
+        if answer == b"done":
+            changed.append(id)
+        else:
+            refused[id] = _refusal(queue, answer, detail)
+    if (lease_ms := getattr(change, "lease_ms", None)) is not None:
+        c.scans.leased(queue, now_ms + lease_ms)
 
-    async def _change(self, queue: str, ids: list[str], change: Change, index: int) -> list[bytes]:
-        now_ms = self.now()
-        ask: dict[str, Any] = {
-            "verb": type(change).__name__.lower(),
-            "ids": [local_id(queue, id) for id in ids],
-            "from": dict.fromkeys(CHANGES_FROM[type(change)], True),
-        }
-        match change:
-            case Requeue():
-                due_ms = change.due.resolve(now_ms)
-                ask["due"] = [due_ms + round((index + place) * change.step_ms) for place in range(len(ids))]
-            case Reschedule():
-                ask["due"] = [change.due.resolve(now_ms)] * len(ids)
-            case Reprioritize():
-                ask["priority"] = change.priority
-            case Seize():
-                worker_json = text({"worker": change.worker})
-                ask |= {"token": change.token, "worker": change.worker, "worker_json": worker_json}
-                ask["lease_ms"] = change.lease_ms
-            case Cancel() | Remove():
-                pass
-        answers: list[bytes] = await self._run(scripts.CHANGE, queue, now_ms, **ask)
-        if isinstance(change, Seize):
-            self._scans.leased(queue, now_ms + change.lease_ms, True)
-        return answers
 
-    async def purge(self, limit: int = 1_000) -> Purged:
-        """See the port: jobs of ours, queue by queue. Node's go by BullMQ's own rules, when the next one ends."""
-        removed, more = 0, False
-        for queue in await self._registered_queues():
-            if removed >= limit:
-                return Purged(removed, more=True)
-            many, left = await self._run(scripts.PURGE, queue, self.now(), limit=min(limit - removed, 500))
-            removed += many
-            more = more or bool(left)
-        return Purged(removed, more)
+def _request(id: str, patch: Patch) -> dict[str, Any]:
+    """A patch as change.lua takes it; what is None is left out."""
+    request: dict[str, Any] = {
+        "id": id,
+        "due": patch.fields.get("due_ms"),
+        "priority": patch.fields.get("priority"),
+        "resets": reset_fields(patch.fields),
+        "removes": patch.removes,
+        "events": [(event.type, event.attempt, as_json(event.data)) for event in patch.events],
+    }
+    if patch.keep is not None:
+        request["keep"] = keep_request(patch.keep, KEEP_FAILED)
+    if (seize := patch.seize) is not None:
+        request |= {"token": seize.token, "worker": seize.worker, "lease_ms": seize.lease_ms}
+    return {name: value for name, value in request.items() if value is not None}
+
+
+def _refusal(queue: str, answer: bytes, detail: bytes) -> str:
+    text = detail.decode(errors="replace")
+    match answer:
+        case b"gone":
+            return NO_SUCH_JOB
+        case b"state":
+            return not_from(text)  # type: ignore[arg-type]  # one of the states
+        case b"taken":
+            return key_taken(port_id(queue, text, ours=True))
+        case _:
+            return text

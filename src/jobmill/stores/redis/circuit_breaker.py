@@ -1,55 +1,53 @@
-"""Queues that cannot be used now: a worker of several queues goes on with the others."""
+"""Queues that cannot be used now: a worker of several queues continues with the others."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 
 log = logging.getLogger("jobmill")
 
-# A claim leaves a queue out for so long, and says so as often: trying may take until a deadline, each time.
-AWAY_MS = 1_000
+# How long claims leave a queue out, and how often the log says so: each attempt may take until its deadline.
+UNAVAILABLE_MS = 1_000
 ERROR_MS = 5_000
-# A name that cannot be used here never will be.
-NEVER_MS = 2**53
+# A queue name that is invalid here stays so.
+INVALID_UNTIL_MS = 2**53
 
-Trouble = StoreError | InvalidValue
+QueueError = StoreError | InvalidValue
 
 
-class Troubles:
+class CircuitBreaker:
     """What one process knows: a node that is down, a key that is not BullMQ's, a name without the hash tag it needs."""
 
     def __init__(self) -> None:
-        self._until_ms: dict[str, int] = {}
+        #: By queue: until when claims leave it out. Usually empty.
+        self.open_until_ms: dict[str, int] = {}
 
-    def spare(self, queues: Iterable[str], settled_in: Iterable[str], now_ms: int) -> list[str]:
-        """Those to try: not those with trouble, unless something must be settled there, or no other is left."""
-        queues = list(queues)
-        if not self._until_ms:
-            return queues
-        tried = [queue for queue in queues if queue in settled_in or self._until_ms.get(queue, 0) <= now_ms]
-        return tried or queues
+    def usable(self, queues: Collection[str], settled_in: Collection[str], now_ms: int) -> list[str]:
+        """The queues to try: all where none is left over, and always those in which something must be settled."""
+        tried = [one for one in queues if one in settled_in or self.open_until_ms.get(one, 0) <= now_ms]
+        return tried or list(queues)
 
     def next_try_ms(self, queues: Iterable[str]) -> int | None:
-        """When the first that is spared is to be tried again."""
-        times = [self._until_ms.get(queue, NEVER_MS) for queue in queues] if self._until_ms else []
-        return min((time for time in times if time < NEVER_MS), default=None)
+        """When the first queue that is left out is tried again."""
+        times = (self.open_until_ms.get(queue, INVALID_UNTIL_MS) for queue in queues)
+        return min((time for time in times if time < INVALID_UNTIL_MS), default=None)
 
-    def note(self, tried: Iterable[str], found: dict[str, Trouble], now_ms: int) -> None:
-        """What came of trying."""
+    def note(self, tried: Iterable[str], failures: dict[str, QueueError], now_ms: int) -> None:
+        """Learn from an attempt."""
         for queue in tried:
-            error = found.get(queue)
-            if error is not None:
-                if self._until_ms.get(queue, 0) <= now_ms:  # else another call in flight has said so
-                    log.warning("queue %s is left out: %s", queue, error)
-                self._until_ms[queue] = _until_ms(error, now_ms)
-            elif self._until_ms:
-                self._until_ms.pop(queue, None)
+            error = failures.get(queue)
+            if error is None:
+                self.open_until_ms.pop(queue, None)
+                continue
+            if self.open_until_ms.get(queue, 0) <= now_ms:  # otherwise another call in flight has logged it
+                log.warning("queue %s is left out: %s", queue, error)
+            self.open_until_ms[queue] = _until_ms(error, now_ms)
 
 
-def _until_ms(error: Trouble, now_ms: int) -> int:
+def _until_ms(error: QueueError, now_ms: int) -> int:
     if isinstance(error, InvalidValue):
-        return NEVER_MS
-    return now_ms + (AWAY_MS if isinstance(error, StoreUnavailable) else ERROR_MS)
+        return INVALID_UNTIL_MS
+    return now_ms + (UNAVAILABLE_MS if isinstance(error, StoreUnavailable) else ERROR_MS)

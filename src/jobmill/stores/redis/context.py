@@ -1,74 +1,84 @@
-"""What all verbs of the Redis store stand on: the link, the clock, and scripts run on a queue."""
+"""What all verbs of the Redis store share: the client, the clock, and what this process knows about queues."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from jobmill.stores.redis.connection.client import Link
-from jobmill.stores.redis.script import Script
-from jobmill.stores.redis.url import Place
+from jobmill.core.values import QueueSettings
+from jobmill.stores.common.server_clock import ServerClock
+from jobmill.stores.redis.circuit_breaker import CircuitBreaker
+from jobmill.stores.redis.connection.client import RedisClient
+from jobmill.stores.redis.recovery import LeaseScans
+from jobmill.stores.redis.scripts import Script
+from jobmill.stores.redis.url import RedisUrl
 
-#: So that no call keeps the server for long: it does one thing at a time.
-MOST_A_CALL = 200
-#: A server takes no part of a command of over 512 MB, and less where it is told so.
-MOST_BYTES_A_CALL = 8_000_000
-# By a clock of the caller's own, leases and windows end as that says: their keys must not be gone before.
+#: The server executes one call at a time: no call may keep it busy for long.
+MAX_JOBS_PER_CALL = 200
+#: A server refuses an argument of more than 512 MB, or of less where it is configured so.
+MAX_BYTES_PER_CALL = 8_000_000
+# With a caller's own clock, that clock decides when leases and windows end: their keys must outlive them.
 LINGER_MS = 3_600_000
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def text(value: Any) -> str:
-    """JSON; as text, because the msgpack of Redis knows no bytes."""
+def as_json(value: Any) -> str:
+    """JSON as text: the msgpack of Redis has no type for bytes."""
     return msgspec.json.encode(value).decode()
 
 
-class Base:
-    """A place, and the time there."""
+class RedisContext:
+    """One server, or cluster, and one prefix."""
 
     def __init__(self, url: str, clock: Callable[[], int] | None = None, linger_ms: int | None = None) -> None:
-        self._place = Place.read(url)
-        self._link = Link(self._place)
-        self._clock = clock
-        self._offset_ms = 0.0
+        self.url = RedisUrl.read(url)
+        self.client = RedisClient(self.url)
+        self.clock = ServerClock(clock)
+        self.scans = LeaseScans()
+        self.breaker = CircuitBreaker()
+        #: By queue: whether its feed is on, according to the last reply. Events of settlements are sent only then.
+        self.feeds: dict[str, bool] = {}
+        #: By queue: until when its marker is left to other workers. See wake.py.
+        self.marker_ignored_until_ms: dict[str, int] = {}
+        #: By queue and names: when a claim last read many jobs that it could not have.
+        self.fruitless_scan_ms: dict[tuple[str, frozenset[str]], int] = {}
+        #: The queues that the last scan found, for pages that follow another.
+        self.scanned_queues: list[str] | None = None
+        #: The name of the worker that claims through this store.
+        self.worker = ""
+        # Not under the prefix: keys there belong to a queue.
+        self.registry = f"jobmill:{self.url.prefix}:queues"
         self._registered: set[str] = set()
+        self._common: dict[str, Any] = {"max_events": QueueSettings().events_max_len}
+        if self.url.layout == 5:
+            self._common["v5"] = True
         if linger_ms is None:
-            linger_ms = 0 if clock is None else LINGER_MS
-        self._common = {"v5": self._place.layout == 5, "linger": linger_ms}
+            linger_ms = LINGER_MS if clock else 0
+        if linger_ms:
+            self._common["linger"] = linger_ms
 
-    def now(self) -> int:
-        """The server's clock, by the offset that was last measured."""
-        return self._clock() if self._clock else int(time.time() * 1000 + self._offset_ms)
+    def key(self, queue: str) -> str:
+        """What the keys of a queue begin with."""
+        return f"{self.url.prefix}:{queue}"
 
-    def _key(self, queue: str) -> str:
-        return f"{self._place.prefix}:{queue}"
+    async def run(self, script: Script, queue: str, now_ms: int, **request: Any) -> Any:
+        """Run a script on one queue. The request is a single argument."""
+        self.url.check_queue(queue)
+        return await self.client.run(script, self.key(queue), (_encode({"now": now_ms, **self._common, **request}),))
 
-    async def _run(self, script: Script, queue: str, now_ms: int, **ask: Any) -> Any:
-        """A script on one queue: its request goes in one piece."""
-        self._place.check_queue(queue)
-        return await self._link.run(script, self._key(queue), (_encode({"now": now_ms, **self._common, **ask}),))
-
-    async def _register(self, queue: str) -> None:
-        """Jobs of ours are in this queue: an id that names no queue is looked for there."""
+    async def register(self, queue: str) -> None:
+        """Note that Jobmill has put jobs into this queue: an id without a queue is looked up there first."""
         if queue not in self._registered:
-            self._place.check_queue(queue)
-            await self._link.call(self._registry, "SADD", self._registry, queue)
+            self.url.check_queue(queue)
+            await self.client.call(self.registry, "SADD", self.registry, queue)
             self._registered.add(queue)
 
-    @property
-    def _registry(self) -> str:
-        # Not under the prefix: what is there belongs to a queue.
-        return f"jobmill:{self._place.prefix}:queues"
-
-    async def _learn_time(self) -> None:
-        """The server's clock is the store's: ours is corrected by what lies between the two."""
-        began = time.time()
-        seconds, micros = await self._link.call(self._key(""), "TIME")
-        told = int(seconds) * 1000 + int(micros) / 1000
-        # It looked at its clock somewhere between question and answer.
-        least, most = told - time.time() * 1000, told - began * 1000
-        self._offset_ms = min(max(self._offset_ms, least), most)
+    async def learn_time(self) -> None:
+        """Measure the server's clock, which is the store's, unless the caller passed one."""
+        if not self.clock.is_given:
+            started = self.clock.start()
+            seconds, micros = await self.client.call(self.key(""), "TIME")
+            self.clock.learn(int(seconds) * 1000 + int(micros) / 1000, started)

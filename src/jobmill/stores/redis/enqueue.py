@@ -1,115 +1,102 @@
-"""Getting jobs in."""
+"""Enqueueing jobs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
 
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
-from jobmill.stores.redis import bullmq_options as opts
-from jobmill.stores.redis import scripts
-from jobmill.stores.redis.context import MOST_A_CALL, MOST_BYTES_A_CALL, Base, text
-from jobmill.stores.redis.ids import check_no_own_key, deduplication_id, local_id, port_id, scheduler_id
+from jobmill.stores.common.chunks import chunks
+from jobmill.stores.redis import bullmq_options
+from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.ids import check_no_queue_key, deduplication_id, local_id, port_id, scheduler_id
+from jobmill.stores.redis.scripts import ENQUEUE
 
-#: Calls that are sent before the first is answered.
-IN_FLIGHT = 8
-
-
-class Enqueues(Base):
-    """The verb enqueue."""
-
-    async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """See the port. Jobs of one queue are one step, up to 200 of them."""
-        by_queue: defaultdict[str, list[int]] = defaultdict(list)
-        for place, new in enumerate(new_jobs):
-            by_queue[new.queue].append(place)
-            check_no_own_key(local_id(new.queue, new.id))
-        for queue in by_queue:
-            await self._register(queue)
-        receipts: list[Receipt] = [None] * len(new_jobs)  # type: ignore[list-item]
-        calls = [(queue, some) for queue, places in by_queue.items() for some in _in_calls(new_jobs, places)]
-        # Several before the first is answered: client and server work at the same time. Not all: each has a deadline.
-        for first in range(0, len(calls), IN_FLIGHT):
-            some_calls = calls[first : first + IN_FLIGHT]
-            await asyncio.gather(*(self._enqueue(queue, new_jobs, some, receipts) for queue, some in some_calls))
-        return receipts
-
-    async def _enqueue(
-        self, queue: str, new_jobs: Sequence[NewJob], places: list[int], receipts: list[Receipt]
-    ) -> None:
-        now_ms = self.now()
-        jobs = [_written(new_jobs[place], now_ms) for place in places]
-        answers = await self._run(scripts.ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
-        for place, (how, id, ours) in zip(places, answers, strict=True):
-            receipts[place] = Receipt(port_id(queue, id.decode(), bool(ours)), how.decode())
+#: How many calls are sent before the first is answered: client and server work at the same time. Each has a deadline.
+MAX_CALLS_IN_FLIGHT = 8
 
 
-def _in_calls(new_jobs: Sequence[NewJob], places: list[int]) -> Iterator[list[int]]:
-    """Stretches of the jobs that go into one call."""
-    some: list[int] = []
-    size = 0
-    for place in places:
-        length = len(new_jobs[place].payload_json)
-        if some and (len(some) == MOST_A_CALL or size + length > MOST_BYTES_A_CALL):
-            yield some
-            some, size = [], 0
-        some.append(place)
-        size += length
-    yield some
+async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """See the port. Up to 200 jobs of one queue are one step."""
+    by_queue: defaultdict[str, list[int]] = defaultdict(list)
+    for position, new in enumerate(new_jobs):
+        by_queue[new.queue].append(position)
+        check_no_queue_key(local_id(new.queue, new.id))
+    calls: list[tuple[str, Sequence[int]]] = []
+    for queue, positions in by_queue.items():
+        await c.register(queue)
+        parts = chunks(positions, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda n: len(new_jobs[n].payload_json))
+        calls += [(queue, part) for part in parts]
+    receipts: dict[int, Receipt] = {}
+    for some in chunks(calls, MAX_CALLS_IN_FLIGHT):
+        await asyncio.gather(*(_enqueue(c, queue, new_jobs, part, receipts) for queue, part in some))
+    return [receipts[position] for position in range(len(new_jobs))]
 
 
-def _written(new: NewJob, now_ms: int) -> tuple[Any, ...]:
+async def _enqueue(
+    c: RedisContext, queue: str, new_jobs: Sequence[NewJob], positions: Sequence[int], receipts: dict[int, Receipt]
+) -> None:
+    now_ms = c.clock.now()
+    jobs = [_request(new_jobs[position], now_ms) for position in positions]
+    answers = await c.run(ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
+    for position, (how, id, is_ours) in zip(positions, answers, strict=True):
+        receipts[position] = Receipt(port_id(queue, id.decode(), bool(is_ours)), how.decode())
+
+
+def _request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
     """A job as enqueue.lua takes it."""
-    due = new.due
-    due_ms = now_ms if due.at_ms is None and not due.after_ms else due.resolve(now_ms)
-    delay_ms = max(0, due_ms - now_ms)
-    own: list[Any] | None = None
+    due_ms = new.due.resolve(now_ms)
+    own = None
     if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms:
-        own = _own(new, due_ms, now_ms)
-    id = local_id(new.queue, new.id)
-    if new.unique_key is None and delay_ms == 0:
-        opts_json = opts.written(new.options, new.priority)
-        return (id, new.name, new.payload_json.decode(), opts_json, 0, due_ms, new.priority, own)
-    deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
-    special: dict[str, Any] | None = None
-    if new.unique_key is not None:
-        special = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
-    if new.recurrence is not None:
-        # The run is known by its scheduler, and a scheduler's runs have no deduplication id.
-        special = (special or {}) | {"run": _run(new, due_ms)}
-        opts_json = text(opts.as_opts(new.options, new.priority))
+        own = _own_fields(new, due_ms, now_ms)
+    if new.unique_key is None and due_ms <= now_ms:
+        opts_json, special = bullmq_options.opts_json(new.options, new.priority), None
     else:
-        opts_json = text(opts.as_opts(new.options, new.priority, delay_ms, deid))
-    return (id, new.name, new.payload_json.decode(), opts_json, delay_ms, due_ms, new.priority, own, special)
+        opts_json, special = _special(new, due_ms, max(0, due_ms - now_ms))
+    job = (local_id(new.queue, new.id), new.name, new.payload_json.decode(), opts_json)
+    return (*job, max(0, due_ms - now_ms), due_ms, new.priority, own, special)
 
 
-def _own(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
+def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
     own: list[Any] = []
-    said = opts.Said(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
-    if said != opts.NOTHING_SAID:
-        own += ["jmo", text(said)]
+    options = bullmq_options.OwnOptions(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
+    if options != bullmq_options.NO_OWN_OPTIONS:
+        own += ["jmo", as_json(options)]
     if due_ms != now_ms and new.recurrence is None:
         own += ["jmd", due_ms]
     return own
 
 
-def _run(new: NewJob, slot_ms: int) -> dict[str, Any]:
-    """What the scheduler of a recurring job is told."""
+def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, Any] | None]:
+    """The opts of a job with a delay, a unique key or a recurrence, and what enqueue.lua needs to know of the keys."""
+    deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
+    special: dict[str, Any] | None = None
+    if new.unique_key is not None:
+        special = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
+    if new.recurrence is None:
+        return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms, deid)), special
+    # A run belongs to its scheduler, and has no deduplication id.
+    special = (special or {}) | {"run": _first_run(new, due_ms)}
+    return as_json(bullmq_options.as_opts(new.options, new.priority)), special
+
+
+def _first_run(new: NewJob, occurrence_ms: int) -> dict[str, Any]:
+    """The record of a recurring job's scheduler."""
     rule = new.recurrence
     assert rule is not None
-    repeat = opts.repeat_opts(rule)
-    offset = 0 if rule.every_ms is None else slot_ms % rule.every_ms
-    template = opts.as_opts(new.options, new.priority)
+    repeat = bullmq_options.repeat_opts(rule)
+    offset = 0 if rule.every_ms is None else occurrence_ms % rule.every_ms
+    template = bullmq_options.as_opts(new.options, new.priority)
     record = [part for field, value in repeat.items() for part in (field, value)]
     return {
         "sid": scheduler_id(new.name, rule.key),
-        "rule": text(structs.replace(rule, revision=0)),
-        "rule_opts": text(repeat),
-        "record": [*record, "offset", offset, "opts", text(template)],
+        "rule": as_json(structs.replace(rule, revision=0)),
+        "rule_opts": as_json(repeat),
+        "record": [*record, "offset", offset, "opts", as_json(template)],
         "keeps_due": new.keeps_due,
     }

@@ -1,134 +1,112 @@
-"""What is handed in, as the scripts take it: settlements and reports."""
+"""Settlements as the script takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobmill.core.events import settlement_events
-from jobmill.core.job import LOG_LINES_KEPT, Keep, Progress
-from jobmill.core.values import Broken, Claimed, Lease, Report, Settlement
-from jobmill.stores.redis.context import MOST_A_CALL, MOST_BYTES_A_CALL, text
-from jobmill.stores.redis.ids import local_id
+from jobmill.core.job import DAY_MS, KEEP_FAILED, KEEP_SUCCEEDED, Keep
+from jobmill.core.values import Broken, Claimed, Lease
+from jobmill.stores.redis.context import as_json
+from jobmill.stores.redis.ids import LocalId, local_id
 
-# Of a recurring job each run stays, as BullMQ's do; where nothing was said, for a day: one a second would fill memory.
-RUNS_KEPT_MS = 86_400_000
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
-
-class Handed:
-    """Settlements of one call, sorted: those that are written in a few steps for all, and the others, one by one."""
-
-    def __init__(self, settlements: list[Settlement], now_ms: int, told: bool) -> None:
-        self.plain: list[tuple[str, str, str, int | None]] = []
-        self.others: list[dict[str, Any]] = []
-        self._is_plain: list[bool] = []
-        several = len({one.lease.id for one in settlements}) < len(settlements)
-        for done in settlements:
-            # What is settled twice in a call is settled in order; what is told goes with its facts.
-            plain = None if told or several else _plain(done)
-            self._is_plain.append(plain is not None)
-            if plain is None:
-                self.others.append(_written(done, now_ms, told))
-            else:
-                self.plain.append(plain)
-
-    def in_order(self, plain: list[bytes], others: list[bytes]) -> list[bytes]:
-        """The answers, as the settlements came."""
-        if not others or not plain:
-            return plain or others
-        of_plain, of_others = iter(plain), iter(others)
-        return [next(of_plain if is_plain else of_others) for is_plain in self._is_plain]
+# BullMQ keeps each run of a recurring job as a job; no other store has such records. Where the job has no retention of
+# its own they stay for a day: one run a second would fill the memory.
+KEEP_RUN = Keep(age_ms=DAY_MS)
 
 
-def fitting(settlements: Sequence[Settlement], places: list[int]) -> int:
-    """How many of these go into one call: large results go in several."""
-    size = 0
-    for many, place in enumerate(places[:MOST_A_CALL]):
-        size += len(settlements[place].result_json)
-        if size > MOST_BYTES_A_CALL and many:
-            return many
-    return MOST_A_CALL
+def settle_requests(
+    settlements: Sequence[Settlement], now_ms: int, feed_on: bool
+) -> tuple[list[Any], list[dict[str, Any]], list[bool]]:
+    """Settlements that are written in a few steps for all, the others, and to which of both each settlement belongs."""
+    # Several settlements of one job are applied in order, and events go with their settlement: one by one.
+    one_by_one = feed_on or len({one.lease.id for one in settlements}) < len(settlements)
+    plain: list[Any] = []
+    others: list[dict[str, Any]] = []
+    is_plain: list[bool] = []
+    for settlement in settlements:
+        request = None if one_by_one else _plain(settlement)
+        is_plain.append(request is not None)
+        if request is not None:
+            plain.append(request)
+        else:
+            others.append(_request(settlement, now_ms, feed_on))
+    return plain, others, is_plain
 
 
-def released(one: Claimed | Broken) -> Settlement:
-    """As if it had never been claimed."""
-    job = one.job if isinstance(one, Claimed) else None
-    return Settlement(
-        lease=one.lease,
-        outcome="released",
-        state="waiting",
-        attempt=1 if job is None else job.attempt,
-        errors=0 if job is None else job.errors,
-        crashes=0 if job is None else job.crashes,
-    )
+def in_order(plain: list[bytes], others: list[bytes], is_plain: list[bool]) -> list[bytes]:
+    """The answers in the order of the settlements."""
+    if not others or not plain:
+        return plain or others
+    of_plain, of_others = iter(plain), iter(others)
+    return [next(of_plain if is_one else of_others) for is_one in is_plain]
 
 
-def local(lease: Lease) -> str:
-    """What BullMQ calls a leased job in its queue."""
-    if lease.locator is None:
-        return local_id(lease.queue, lease.id)
-    id: str = lease.locator[0]
-    return id
-
-
-def _plain(done: Settlement) -> tuple[str, str, str, int | None] | None:
-    """A settlement that a job's own fields have no say in."""
-    lease, keep = done.lease, done.keep
-    if lease.locator is None or not lease.locator[1] or done.state != "succeeded" or done.errors or done.crashes:
-        return None
-    if done.runs is not None or keep is None or keep.last is not None or keep.age_ms == 0:
-        return None
-    return (lease.locator[0], lease.token, done.result_json.decode(), keep.age_ms)
-
-
-def _written(done: Settlement, now_ms: int, told: bool) -> dict[str, Any]:
-    """A settlement as settle.lua takes it; what is None is left out."""
-    ask: dict[str, Any] = {
-        "id": local(done.lease),
-        "token": done.lease.token,
-        "state": done.state,
-        "outcome": done.outcome,
-        "errors": done.errors,
-        "crashes": done.crashes,
+def undo_request(claimed: Claimed | Broken) -> dict[str, Any]:
+    """The reverse of a claim that the caller will not hear of: the job waits as it did before."""
+    job = claimed.job if isinstance(claimed, Claimed) else None
+    return {
+        "id": id_of(claimed.lease),
+        "token": claimed.lease.token,
+        "state": "waiting",
+        "outcome": "released",
+        "errors": job.errors if job else 0,
+        "crashes": job.crashes if job else 0,
     }
-    if done.outcome == "succeeded":
-        ask["result"] = done.result_json.decode()
-    if done.error is not None:
-        ask["error"] = done.error
-    if done.tracebacks is not None:
-        ask["tracebacks"] = text(done.tracebacks)
-    if done.due is not None:
-        ask["due"] = done.due.resolve(now_ms)
-    if done.keep is not None:
-        ask["keep"] = _keep(done.keep)
-    if done.runs is not None:
-        ask["runs"] = done.runs
-        ask["keep_run"] = {"age": RUNS_KEPT_MS}
-        ask["slot"] = None if done.rearm is None else done.rearm.slot_ms
-    if told:
-        ask["facts"] = [(f.type, f.attempt, text(f.data)) for f in settlement_events(done, now_ms)]
-    return ask
 
 
-def _keep(keep: Keep) -> dict[str, int]:
+def id_of(lease: Lease) -> LocalId:
+    """BullMQ's id of a leased job in its queue."""
+    return local_id(lease.queue, lease.id) if lease.locator is None else lease.locator[0]
+
+
+def keep_request(keep: Keep, default: Keep) -> dict[str, Any]:
+    """A retention. The default leaves no note with the job: a purge finds such jobs by their age."""
+    if keep == default:
+        return {"default": True}
     return {name: value for name, value in (("last", keep.last), ("age", keep.age_ms)) if value is not None}
 
 
-def reported(report: Report) -> dict[str, Any]:
-    """A report as report.lua takes it."""
-    ask: dict[str, Any] = {
-        "id": local(report.lease),
-        "token": report.lease.token,
-        "lines": report.lines[-LOG_LINES_KEPT:],
+def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | None:
+    """A settlement that no field of the job has an influence on. An age of 0 stands for the default retention."""
+    lease, keep = settlement.lease, settlement.keep
+    if lease.locator is None or not lease.locator[1] or settlement.state != "succeeded":
+        return None
+    if settlement.errors or settlement.crashes or settlement.runs or keep is None or keep.at_once or keep.last:
+        return None
+    age_ms = 0 if keep == KEEP_SUCCEEDED else keep.age_ms
+    return (lease.locator[0], lease.token, settlement.result_json.decode(), age_ms)
+
+
+def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, Any]:
+    """A settlement as settle.lua takes it; what is None is left out."""
+    request: dict[str, Any] = {
+        "id": id_of(settlement.lease),
+        "token": settlement.lease.token,
+        "state": settlement.state,
+        "outcome": settlement.outcome,
+        "errors": settlement.errors,
+        "crashes": settlement.crashes,
     }
-    if report.progress is not None:
-        ask["progress"] = text(_progress(report.progress))
-        ask["data"] = text({"value": report.progress.value, "message": report.progress.message})
-    return ask
-
-
-def _progress(progress: Progress) -> Any:
-    """A number, as Node's users write it; with a word about it, an object."""
-    if progress.message is None:
-        return progress.value
-    return {"value": progress.value, "message": progress.message}
+    if settlement.outcome == "succeeded":
+        request["result"] = settlement.result_json.decode()
+    if settlement.error is not None:
+        request["error"] = settlement.error
+    if settlement.tracebacks is not None:
+        request["tracebacks"] = as_json(settlement.tracebacks)
+    if settlement.due is not None:
+        request["due"] = settlement.due.resolve(now_ms)
+    if settlement.keep is not None:
+        default = KEEP_SUCCEEDED if settlement.state == "succeeded" else KEEP_FAILED
+        request["keep"] = keep_request(settlement.keep, default)
+    if settlement.runs is not None:
+        request["runs"] = settlement.runs
+        request["keep_run"] = keep_request(KEEP_RUN, KEEP_FAILED)
+        request["slot"] = None if settlement.rearm is None else settlement.rearm.slot_ms
+    if feed_on:
+        request["events"] = [(e.type, e.attempt, as_json(e.data)) for e in settlement_events(settlement, now_ms)]
+    return request

@@ -1,4 +1,4 @@
-"""Where a store is: what its URL says to us, and what is left of it for redis-py."""
+"""The URL of a Redis store: our own options, and the rest for redis-py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from jobmill.core.limits import check_name
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.url import without_credentials
 
 PREFIX = "bull"
 LAYOUTS = ("6", "5")
@@ -32,6 +33,7 @@ _FORMS: dict[Kind, str] = {
     "cluster": "redis+cluster://host1:6379,host2:6379, without a database: a cluster has one",
 }
 _PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+# Only the text between the first brace and the next closing one counts.
 _TAG = re.compile(r"[^{]*\{[^}]+\}.*", re.DOTALL)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]*)(?::(\d{1,5}))?")
 
@@ -51,37 +53,37 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """As a URL says it."""
+        """As in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """A server, or several that know of each other; and the prefix that the queues have there."""
+class RedisUrl(Struct, frozen=True, kw_only=True):
+    """One server, or several that know each other, and the prefix of the queues there."""
 
     kind: Kind
-    #: For people: without password and options.
-    url: str
+    #: For messages: without password and options.
+    text: str
     prefix: str
-    #: 6, or 5 for queues that BullMQ 5 works as well: it keeps the jobs of a paused queue elsewhere.
+    #: 6, or 5 for queues that BullMQ 5 shares: it keeps the waiting jobs of a paused queue in another list.
     layout: int
-    #: The server; or the sentinels; or nodes of the cluster, which know the others. Empty for a unix socket.
+    #: The server, the sentinels, or some nodes of the cluster. Empty for a unix socket.
     hosts: tuple[Address, ...]
-    #: What the sentinels call the servers that they watch.
+    #: The name under which the sentinels know the servers.
     service: str
-    #: redis-py's, for every connection: its class, and what that takes but for host and port.
+    #: Arguments for redis-py's connections, without host and port, and their class (`connection_class`).
     options: dict[str, Any]
-    #: redis-py's, for connections to sentinels.
+    #: Arguments for redis-py's connections to sentinels.
     sentinel_options: dict[str, str]
 
     @staticmethod
-    def read(url: str) -> Place:
-        """From `redis://user:password@host:6379/0?prefix=bull&layout=6`; other options are redis-py's."""
+    def read(url: str) -> RedisUrl:
+        """From `redis://user:password@host:6379/0?prefix=bull&layout=6`; all other options are redis-py's."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise InvalidValue("url", _FORMS["single"], without_password(url), str(error)) from error
+            raise InvalidValue("url", _FORMS["single"], without_credentials(url), str(error)) from error
         if parts.scheme not in _KINDS:
-            raise InvalidValue("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_password(url))
+            raise InvalidValue("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_credentials(url))
         kind = _KINDS[parts.scheme]
         ours, rest = _split_options(parts)
         credentials, at, netloc = parts.netloc.rpartition("@")
@@ -89,20 +91,20 @@ class Place(Struct, frozen=True, kw_only=True):
         service, path = _split_path(kind, parts, url)
         sentinel_options = {name: rest.pop(f"sentinel_{name}") for name in _SENTINEL if f"sentinel_{name}" in rest}
         if sentinel_options and kind != "sentinel":
-            raise InvalidValue("url", "sentinel_… with redis+sentinel:// only", without_password(url))
+            raise InvalidValue("url", "sentinel_… with redis+sentinel:// only", without_credentials(url))
         scheme = parts.scheme.partition("+")[0]
         options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(rest)}", url)
         if kind == "cluster" and options["db"]:
             raise InvalidValue("url", _FORMS[kind], f"db={options['db']}")
         user = unquote(credentials.partition(":")[0])
         if scheme == "unix":
-            shown = f"{path}, db {options['db']}"
+            server = f"{path}, db {options['db']}"
         else:
             ends = [] if kind == "cluster" else [service, str(options["db"])]
-            shown = "/".join([",".join(map(str, hosts)), *filter(None, ends)])
-        return Place(
+            server = "/".join([",".join(map(str, hosts)), *filter(None, ends)])
+        return RedisUrl(
             kind=kind,
-            url=f"{parts.scheme}://{user}{'@' if user else ''}{shown}",
+            text=f"{parts.scheme}://{user}{'@' if user else ''}{server}",
             prefix=check_name(ours.get("prefix", PREFIX), "prefix"),
             layout=_layout(ours),
             hosts=hosts,
@@ -112,25 +114,18 @@ class Place(Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def shown(self) -> str:
-        """Where the jobs are, in words without secrets."""
-        return f"{self.url}, prefix {self.prefix}"
+    def address(self) -> str:
+        """Where the jobs are, without secrets."""
+        return f"{self.text}, prefix {self.prefix}"
 
     def check_queue(self, queue: str) -> None:
-        """Refuse a queue whose keys would be spread over the nodes of a cluster."""
-        # Only what is between the first brace and the next closing one counts.
+        """Refuse a queue whose keys would be spread over several nodes of a cluster."""
         if self.kind == "cluster" and not _TAG.fullmatch(f"{self.prefix}:{queue}"):
-            raise InvalidValue(
-                "queue",
-                "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
-                queue,
-                "all keys of a queue must be on one node; write the braces into the queue's name here and in Node, "
-                "or ?prefix={bull} in the URL",
-            )
+            raise _without_hash_tag(queue)
 
     def __repr__(self) -> str:
         """Without secrets."""
-        return f"Place({self.shown!r})"
+        return f"RedisUrl({self.address!r})"
 
 
 def slot_of(key: str) -> int:
@@ -138,11 +133,14 @@ def slot_of(key: str) -> int:
     return key_slot(key.encode())
 
 
-def without_password(url: str) -> str:
-    """A URL as messages may show it: options may hold secrets, too."""
-    scheme, separator, rest = url.partition("?")[0].partition("://")
-    credentials, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host}"
+def _without_hash_tag(queue: str) -> InvalidValue:
+    return InvalidValue(
+        "queue",
+        "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
+        queue,
+        "all keys of a queue must be on one node; write the braces into the queue's name here and in Node, "
+        "or ?prefix={bull} in the URL",
+    )
 
 
 def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
@@ -159,7 +157,7 @@ def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
 def _layout(ours: dict[str, str]) -> int:
     layout = ours.get("layout", LAYOUTS[0])
     if layout not in LAYOUTS:
-        raise InvalidValue("layout", "6, or 5 for queues that BullMQ 5 works as well", layout)
+        raise InvalidValue("layout", "6, or 5 for queues that BullMQ 5 shares", layout)
     return int(layout)
 
 
@@ -169,11 +167,11 @@ def _hosts(kind: Kind, netloc: str, url: str) -> tuple[Address, ...]:
         match = _HOST.fullmatch(text)
         port = int(match[2] or _PORTS[kind]) if match else 0
         if match is None or not 0 < port < 65_536:
-            raise InvalidValue("url", _FORMS[kind], without_password(url))
+            raise InvalidValue("url", _FORMS[kind], without_credentials(url))
         found.append(Address(match[1].strip("[]") or "localhost", port))
     if kind == "single" and len(found) > 1:
         raise InvalidValue(
-            "url", _FORMS[kind], without_password(url), "several: redis+sentinel://… or redis+cluster://…"
+            "url", _FORMS[kind], without_credentials(url), "several: redis+sentinel://… or redis+cluster://…"
         )
     return tuple(found)
 
@@ -182,7 +180,7 @@ def _split_path(kind: Kind, parts: SplitResult, url: str) -> tuple[str, str]:
     """The service of sentinels, and what redis-py reads the database or the socket from."""
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
-            raise InvalidValue("url", _FORMS[kind], without_password(url))
+            raise InvalidValue("url", _FORMS[kind], without_credentials(url))
         return "", parts.path
     names = [unquote(name) for name in parts.path.split("/")[1:]]
     if names and names[-1] == "":
@@ -190,7 +188,7 @@ def _split_path(kind: Kind, parts: SplitResult, url: str) -> tuple[str, str]:
     service = names.pop(0) if kind == "sentinel" and names else ""
     db = names.pop(0) if kind != "cluster" and names else "0"
     if names or (kind == "sentinel" and not service) or not (db.isascii() and db.isdigit()):
-        raise InvalidValue("url", _FORMS[kind], without_password(url))
+        raise InvalidValue("url", _FORMS[kind], without_credentials(url))
     return service, f"/{db}"
 
 
@@ -201,6 +199,6 @@ def _options(url: str, whole: str) -> dict[str, Any]:
         options["connection_class"](**{name: value for name, value in options.items() if name != "connection_class"})
     except (TypeError, ValueError, RedisError) as error:
         raise InvalidValue(
-            "url", "options that redis-py's connections have", without_password(whole), str(error)
+            "url", "options that redis-py's connections have", without_credentials(whole), str(error)
         ) from error
     return options

@@ -1,137 +1,126 @@
-"""The lines to the nodes of a cluster, and which of them has which slots.
+"""The connections to the nodes of a cluster, and which node has which slots.
 
-Not redis-py's RedisCluster: it sends a command again by itself when its connection broke, and an exchange that is done
-twice unseen claims jobs that nobody runs. All that it would spare us is asking a node for CLUSTER SLOTS.
+redis-py's RedisCluster cannot do this: it repeats a command by itself when a connection broke, and an exchange that is
+done twice claims jobs that nobody runs. As a mere source of the slot map it would need connections of its own and the
+right to call COMMAND.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.connection.errors import Moved
-from jobmill.stores.redis.connection.pipelined import Line, pack
-from jobmill.stores.redis.connection.pool import Lines
-from jobmill.stores.redis.url import Address, Place, slot_of
+from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
+from jobmill.stores.redis.connection.pool import LoopConnections
+from jobmill.stores.redis.url import Address, RedisUrl, slot_of
 
 # A slot does not move more often than this within one call.
-REDIRECTS = 5
-# For asking nodes, some of which may be gone, until one knows.
+MAX_REDIRECTS = 5
+# For asking nodes, some of which may be down, until one answers.
 MAP_SECONDS = 10.0
 
 _ASKING = pack(("ASKING",))
 _CLUSTER_SLOTS = pack(("CLUSTER", "SLOTS"))
 
 
-class ClusterLines(Lines):
-    """By node. Which node has a key is asked first, and again when one has said otherwise or is gone."""
+class ClusterConnections(LoopConnections):
+    """By node. The slot map is loaded first, and again when a reply contradicts it or a node is gone."""
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, url: RedisUrl) -> None:
+        super().__init__(url)
         self._nodes: dict[int, Address] = {}
         self._is_stale = True
-        self._mapping: asyncio.Task[None] | None = None
 
-    def known(self, key: str) -> Line | None:
-        """The line to the node that has a key, where it is known and works."""
-        if self._is_stale:
-            return None
-        address = self._nodes.get(slot_of(key))
+    def known(self, key: str) -> PipelinedConnection | None:
+        """The connection to the node that has a key, where it is known and works."""
+        address = None if self._is_stale else self._nodes.get(slot_of(key))
         return None if address is None else self.ready(address)
 
     async def where(self, key: str) -> Address | None:
         """The node that has a key."""
-        slot = slot_of(key)
-        address = self._nodes.get(slot)
-        line = self._lines.get(address)
-        if self._is_stale or address is None or (line is not None and line.ended is not None):
-            # A node that has hung up may have lost its slots to a replica.
-            await self._map()
-            address = self._nodes.get(slot)
+        address = self._nodes.get(slot_of(key))
+        connection = self._connections.get(address)
+        if self._is_stale or address is None or (connection is not None and connection.ended is not None):
+            # A node that closed its connections may have lost its slots to a replica.
+            await self._share("map", self._load_map)
+            address = self._nodes.get(slot_of(key))
         if address is None:
-            raise StoreUnavailable(f"no node of the cluster {self.place.url} serves the slot of {key} now")
+            raise StoreUnavailable(f"no node of the cluster {self.url.text} serves the slot of {key} now")
         return address
 
     async def primaries(self) -> Sequence[Address | None]:
         """All nodes that have slots."""
         if self._is_stale:
-            await self._map()
+            await self._share("map", self._load_map)
         return list(dict.fromkeys(self._nodes.values()))
 
-    async def at(self, address: Address | None) -> Line:
-        """The line to a node; connected, if need be."""
+    async def at(self, address: Address | None) -> PipelinedConnection:
+        """The connection to a node; made first, if necessary."""
         try:
             return await super().at(address)
         except StoreUnavailable:
             self._is_stale = True
             raise
 
-    # ------------------------------------------------------------------------------------------------ moves
+    # ------------------------------------------------------------------------------------------------ redirects
 
     def note(self, moved: Moved) -> None:
-        """A node said that another one has a slot. Others may have moved with it: the next call asks."""
+        """Learn from a reply that another node has a slot. More slots may have moved: the next call loads the map."""
         if not moved.ask:
             self._nodes[moved.slot] = moved.address
             self._is_stale = True
 
     async def follow(self, moved: Moved, data: bytes) -> object:
-        """Send a command again, to where its reply says."""
-        for _ in range(REDIRECTS):
+        """Send a command again, to the node that its reply names."""
+        for _ in range(MAX_REDIRECTS):
             self.note(moved)
-            line = await self.at(moved.address)
+            connection = await self.at(moved.address)
             try:
                 if not moved.ask:
-                    return await line.send(data)
-                _, reply = await line.send(_ASKING + data, 2)
+                    return await connection.send(data)
+                _, reply = await connection.send(_ASKING + data, 2)
                 if isinstance(reply, StoreError):
                     raise reply
                 return reply
             except Moved as again:
                 moved = again
-        raise StoreUnavailable(f"a slot moves between nodes of the cluster {self.place.url}: {moved}")
+        raise StoreUnavailable(f"a slot moves between nodes of the cluster {self.url.text}: {moved}")
 
     # ------------------------------------------------------------------------------------------------ the map
 
-    async def _map(self) -> None:
-        """Ask which node has which slots; many callers share the answer."""
-        await self._share("map", self._ask_all)
-
-    async def _ask_all(self) -> None:
-        # The first that answers is believed, so not always the same is asked first. Those that we are connected to are
-        # more likely to answer than others.
-        addresses = list({*self._nodes.values(), *self.place.hosts})
+    async def _load_map(self) -> None:
+        """Ask nodes, those with a connection first, until one answers. The order is random: a node may be mistaken."""
+        addresses = list({*self._nodes.values(), *self.url.hosts})
         random.shuffle(addresses)
         addresses.sort(key=lambda address: self.ready(address) is None)
-        trouble: Exception = StoreUnavailable(
-            f"the cluster {self.place.url} could not be reached within {MAP_SECONDS:g} s"
-        )
-        try:
+        last_error = StoreUnavailable(f"the cluster {self.url.text} could not be reached within {MAP_SECONDS:g} s")
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MAP_SECONDS):
                 for address in addresses:
                     try:
                         self._nodes = await self._ask(address)
                     except StoreUnavailable as error:
-                        trouble = error
+                        last_error = error
                     else:
                         self._is_stale = False
                         return
-        except TimeoutError:
-            pass
-        raise trouble
+        raise last_error
 
     async def _ask(self, address: Address) -> dict[int, Address]:
-        line = await self.at(address)
+        connection = await self.at(address)
         try:
-            ranges = await line.send(_CLUSTER_SLOTS)
+            ranges = await connection.send(_CLUSTER_SLOTS)
         except StoreError as error:
             if "cluster support disabled" in str(error):
-                raise StoreError(f"{self.place.url} is no cluster: write redis://…; {error}") from error
+                raise StoreError(f"{self.url.text} is no cluster: write redis://…; {error}") from error
             raise
         nodes: dict[int, Address] = {}
         for first, last, (host, port, *_), *_ in ranges:
-            # Nodes that do not know their own name leave it out: it is that of the one that says so.
+            # A node that does not know its own name leaves it out: then it is the host that was asked.
             node = Address((host or b"").decode() or address.host, port)
             nodes.update(dict.fromkeys(range(first, last + 1), node))
         return nodes

@@ -1,4 +1,4 @@
-"""One connection: commands go out at once, and replies are matched to them in order."""
+"""One connection: commands are written at once, and replies are matched to them in order."""
 
 from __future__ import annotations
 
@@ -17,63 +17,64 @@ from jobmill.stores.redis.connection.errors import code_of, failure
 # Shorter than the default lease, longer than any verb takes on a healthy server.
 CALL_SECONDS = 10.0
 
-WAS_CLOSED = "the store was closed"
+STORE_CLOSED = "the store was closed"
 
 Word: TypeAlias = str | bytes | int | float
 
-#: A command as it is sent.
+#: A command as bytes.
 pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # of any length
 
-#: hiredis has no whole reply yet. None is a reply.
-_NOT_YET = object()
-#: After these the server is of no more use, though it answers: another one takes the writes.
+#: hiredis has no complete reply yet. None is a reply.
+_INCOMPLETE = object()
+#: After these replies the connection is useless: another server takes the writes.
 _ENDS = ("READONLY", "UNBLOCKED")
 
-#: What is awaited: by whom, until when, for how long, how many replies (None: one, by itself).
-_Awaited: TypeAlias = "tuple[asyncio.Future[Any], float, float, int | None]"
+#: A reply in flight: the future, its deadline, the seconds it was given, the number of replies (None: a single one).
+_InFlight: TypeAlias = "tuple[asyncio.Future[Any], float, float, int | None]"
 
 
-class Line(asyncio.Protocol):
-    """Takes over a transport that is connected and authenticated. Of one event loop, like all that it holds.
+class PipelinedConnection(asyncio.Protocol):
+    """Takes over a stream that is connected and authenticated. It belongs to one event loop.
 
-    A call is a write, a future and an entry in a queue: no pool, no stream to drain, neither task nor timer of its own.
+    A call is a write, a future and an entry in a queue: no pool, no stream to drain, no task and no timer of its own.
     EVALSHA of `return 1`, p50 of 20,000 one after the other: 33 us, where redis-py's execute_command takes 80 to 107,
-    and a protocol that does nothing but this 30. On uvloop: 27, where those take 68 to 78, and 24.
+    and a protocol that does nothing else 30. On uvloop: 27, where those take 68 to 78, and 24.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, url: str, host: str = "") -> None:
-        # Kept, because it closes its transport when it is collected.
+        # A writer closes its transport when it is garbage-collected.
         self._writer = writer
         self._transport = writer.transport
         self._url = url
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
-        self._awaited: deque[_Awaited] = deque()
-        #: Those that have come of several that are wanted together.
+        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        self._in_flight: deque[_InFlight] = deque()
+        #: The replies that have arrived of several that are returned together.
         self._replies: list[Any] = []
         self._watchdog: asyncio.TimerHandle | None = None
         self._watched_until = 0.0
         self._lost = self._loop.create_future()
-        #: Why it cannot be used any more; None as long as it can.
+        #: Why the connection cannot be used any more; None as long as it can.
         self.ended: str | None = None
         self._transport.set_protocol(self)
 
-    # ------------------------------------------------------------------------------------------------ out
+    # ------------------------------------------------------------------------------------------------ commands
 
     def send(self, data: bytes, count: int | None = None, seconds: float | None = None) -> asyncio.Future[Any]:
-        """Write packed commands. Their reply; or `count` replies in a list, errors among them. Waiters may give up.
+        """Write packed commands. Their reply; or `count` replies in a list, errors among them.
 
-        A reply that is not there in so many seconds (default: CALL_SECONDS) ends the line.
+        A reply that does not arrive within these seconds (default: CALL_SECONDS) ends the connection. The caller may
+        cancel the future.
         """
         if self.ended is not None:
             raise StoreUnavailable(self.ended)
         if seconds is None:
             seconds = CALL_SECONDS
         future = self._loop.create_future()
-        # Not the loop's time: uvloop's is that of when it last looked.
+        # Not the loop's time: uvloop's stands still while a callback runs.
         deadline = time.monotonic() + seconds
-        self._awaited.append((future, deadline, seconds, count))
+        self._in_flight.append((future, deadline, seconds, count))
         self._transport.write(data)
         if self._watchdog is None or self._watched_until > deadline:
             self._watch_for(seconds)
@@ -86,53 +87,51 @@ class Line(asyncio.Protocol):
         self._watchdog = self._loop.call_later(seconds, self._watch)
 
     def _watch(self) -> None:
-        """One timer for all: replies come in order, so the first that is awaited is the one that is late."""
+        """One timer for all replies: they arrive in order, so the first in flight is the late one."""
         self._watchdog = None
-        if not self._awaited:
+        if not self._in_flight:
             return
-        _, deadline, seconds, _ = self._awaited[0]
+        _, deadline, seconds, _ = self._in_flight[0]
         left = deadline - time.monotonic()
         if left > 0:
             self._watch_for(left)
         else:
             self.end(f"Redis at {self._url} did not answer within {seconds:g} s")
 
-    # ------------------------------------------------------------------------------------------------ in
+    # ------------------------------------------------------------------------------------------------ replies
 
     def data_received(self, data: bytes) -> None:
-        """Replies have come, or parts of them."""
+        """Match replies, or parts of them, to the commands."""
         try:
             self._reader.feed(data)
-            while (reply := self._reader.gets()) is not _NOT_YET:
-                if self._awaited[0][3] is None:
-                    future = self._awaited.popleft()[0]
-                    if not future.done():
-                        self._answer(future, reply)
-                else:
+            while (reply := self._reader.gets()) is not _INCOMPLETE:
+                if self._in_flight[0][3] is not None:
                     self._collect(reply)
+                    continue
+                future = self._in_flight.popleft()[0]
+                if isinstance(reply, hiredis.ReplyError):
+                    reply = self._failure(reply)
+                    if not future.done():
+                        future.set_exception(reply)
+                elif not future.done():
+                    future.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self.end(f"what answers at {self._url} is not Redis, or out of step: {error!r}")
 
-    def _answer(self, future: asyncio.Future[Any], reply: Any) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            future.set_exception(self._failure(reply))
-        else:
-            future.set_result(reply)
-
     def _collect(self, reply: Any) -> None:
         self._replies.append(self._failure(reply) if isinstance(reply, hiredis.ReplyError) else reply)
-        future, _, _, count = self._awaited[0]
+        future, _, _, count = self._in_flight[0]
         if len(self._replies) == count:
-            self._awaited.popleft()
+            self._in_flight.popleft()
             replies, self._replies = self._replies, []
             if not future.done():
                 future.set_result(replies)
 
     def _failure(self, reply: hiredis.ReplyError) -> StoreError:
-        said = str(reply)
-        error = failure(said, self._url, self._host)
-        if code_of(said) in _ENDS and self.ended is None:
-            # Not before what has come is read: others may have got their answers.
+        text = str(reply)
+        error = failure(text, self._url, self._host)
+        if code_of(text) in _ENDS and self.ended is None:
+            # The replies that have arrived already are read first.
             self.ended = str(error)
             self._loop.call_soon(self.end, self.ended)
         return error
@@ -140,32 +139,38 @@ class Line(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------------ the end
 
     def eof_received(self) -> None:
-        """Nothing more will come; the transport closes itself."""
+        """Let the transport close itself."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """End: the server or the network closed the connection."""
         self.end(f"Redis at {self._url} closed the connection" + (f": {error}" if error else ""))
         if not self._lost.done():
             self._lost.set_result(None)
 
     def end(self, why: str) -> None:
-        """Break off: whoever waits for a reply gets StoreUnavailable, and so does everybody who comes later."""
+        """Close; all replies in flight, and all later calls, raise StoreUnavailable."""
         self.ended = self.ended or why
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
         self._transport.abort()
-        while self._awaited:
-            future = self._awaited.popleft()[0]
+        while self._in_flight:
+            future = self._in_flight.popleft()[0]
             if not future.done():
                 future.set_exception(StoreUnavailable(self.ended))
 
     async def lost(self) -> None:
-        """Wait until the connection is gone."""
+        """Wait until the connection is closed."""
         await asyncio.shield(self._lost)
 
     def abandon(self) -> None:
-        """End, when the loop does not run: its sockets are closed when they are collected."""
-        self.ended = self.ended or WAS_CLOSED
+        """End where the event loop does not run any more: its sockets are closed when they are garbage-collected."""
+        self.ended = self.ended or STORE_CLOSED
         with contextlib.suppress(RuntimeError):
             self._transport.abort()
+
+
+def ignore_outcome(future: asyncio.Future[Any]) -> None:
+    """A done callback for futures that nobody awaits; asyncio logs an exception that nobody retrieves."""
+    if not future.cancelled():
+        future.exception()

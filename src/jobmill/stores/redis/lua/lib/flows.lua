@@ -1,17 +1,17 @@
--- Flows: what the end of a child means for its parent, which may be in another queue (of the same slot).
+-- Flows: what the end of a child does to its parent, which may be in another queue of the same slot.
 
 local function split_key(key)
   return string.match(key, '^(.*):([^:]*)$')
 end
 
--- A parent that waits for its children goes on.
+-- A parent that waited for its children may run.
 local function release_parent(P, pid)
   if call('ZREM', P .. ':waiting-children', pid) == 0 then
     return
   end
-  local said = call('HMGET', P .. ':' .. pid, 'delay', 'priority')
-  local delay, priority = tonumber(said[1]) or 0, tonumber(said[2]) or 0
-  local meta = call('HMGET', P .. ':meta', 'paused', 'concurrency')
+  local h = call('HMGET', P .. ':' .. pid, 'delay', 'priority')
+  local delay, priority = tonumber(h[1]) or 0, tonumber(h[2]) or 0
+  local its_meta = call('HMGET', P .. ':meta', 'paused', 'concurrency')
   if delay > 0 then
     call('ZADD', P .. ':delayed', (now + delay) * 4096, pid)
     call('XADD', P .. ':events', '*', 'event', 'delayed', 'jobId', pid, 'delay', now + delay)
@@ -22,9 +22,9 @@ local function release_parent(P, pid)
   if priority > 0 then
     call('ZADD', P .. ':prioritized', priority * 4294967296 + call('INCR', P .. ':pc') % 4294967296, pid)
   else
-    call('RPUSH', ask.v5 and meta[1] and P .. ':paused' or P .. ':wait', pid)
+    call('RPUSH', ask.v5 and its_meta[1] and P .. ':paused' or P .. ':wait', pid)
   end
-  if not meta[1] and not (meta[2] and call('LLEN', P .. ':active') >= tonumber(meta[2])) then
+  if not its_meta[1] and not (its_meta[2] and call('LLEN', P .. ':active') >= tonumber(its_meta[2])) then
     call('ZADD', P .. ':marker', 0, '0')
   end
   call('XADD', P .. ':events', '*', 'event', 'waiting', 'jobId', pid, 'prev', 'waiting-children')
@@ -49,7 +49,7 @@ local function child_failed(id, parent_key, parent_json, reason)
   local parent = decoded(parent_json)
   local child = job_key(id)
   if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
-    return  -- it stays a dependency: the parent waits until the child was retried
+    return  -- it stays a dependency: the parent waits until somebody retries the child
   end
   if call('SREM', parent_key .. ':dependencies', child) == 0 then
     return
@@ -89,7 +89,7 @@ local function child_back(id, parent_key)
   end
 end
 
--- A child is removed: nobody waits for it.
+-- A child is removed: its parent does not wait for it any more.
 local function child_gone(id, parent_key)
   local P, pid = split_key(parent_key)
   local pending = call('SREM', parent_key .. ':dependencies', job_key(id)) == 1

@@ -1,5 +1,9 @@
--- An id of the port within its queue: "repeat:<scheduler>" means the present run of that scheduler, or else its last one.
+-- BullMQ's id of a job: "repeat:<scheduler>" is the present run of that scheduler, or its last one. A list holds the bytes
+-- of an id that is no text.
 local function resolve(id)
+  if type(id) == 'table' then
+    return string.char(unpack(id))
+  end
   local sid = string.match(id, '^repeat:([^:]*)$')
   if not sid then
     return id

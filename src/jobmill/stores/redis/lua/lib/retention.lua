@@ -1,29 +1,27 @@
--- How long finished jobs stay. A job of ours goes by its own rule; a job of Node's by BullMQ's, which rules over all.
+-- How long finished jobs stay. Each job of ours has its own retention; BullMQ's retention, for Node's jobs, covers all jobs
+-- of the set.
 
--- 7 and 30 days, in ms; see core/job.py.
-local DEFAULT_AGES = {completed = 604800000, failed = 2592000000}
-
--- A finished job leaves; nobody is told (BullMQ tells nobody either).
+-- Removes a finished job without an event, as BullMQ does.
 local function forget(id, set)
-  local said = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid')
+  local h = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid')
   call('ZREM', Q .. ':' .. set, id)
   call('ZREM', Q .. ':jobmill:cancelled', id)
   call('ZREM', Q .. ':jobmill:expiry', id)
   call('ZREM', Q .. ':jobmill:last', id)
-  if said[1] then
-    pcall(child_gone, id, said[1])  -- whatever its parent's keys are: this job goes
+  if h[1] then
+    pcall(child_gone, id, h[1])  -- an error in its parent's keys must not keep this job
   end
-  if said[2] then
-    pcall(free_deduplication, id, said[2])
+  if h[2] then
+    pcall(free_deduplication, id, h[2])
   end
   delete_keys(id)
 end
 
--- Which of the jobs of its own final state this one is, counted from the newest, from 0.
-local function place_of(id)
-  local place = call('ZREVRANK', Q .. ':completed', id)
-  if place then
-    return place, 'completed'
+-- The position of a job among those of its final state, from the newest, from 0; and its set.
+local function rank_of(id)
+  local rank = call('ZREVRANK', Q .. ':completed', id)
+  if rank then
+    return rank, 'completed'
   end
   local score = call('ZSCORE', Q .. ':failed', id)
   if not score then
@@ -35,21 +33,21 @@ local function place_of(id)
   return call('ZREVRANK', Q .. ':failed', id) - call('ZCOUNT', Q .. ':jobmill:cancelled', '(' .. score, '+inf'), 'failed'
 end
 
--- By the job's own rule: {last, age}, either of which may be missing. Where it is the default, nothing is noted: purge
--- finds such jobs by their age alone, also those that Node has settled.
-local function keep_own(id, keep, set)
-  -- What was noted at an earlier end holds no more.
+-- Notes the retention of a job of ours: {last, age}, both optional, or {default}. The default is not noted: purge finds such
+-- jobs by their age alone, also those that Node has settled.
+local function keep_own(id, keep)
+  -- Notes of an earlier end do not apply any more.
   call('ZREM', Q .. ':jobmill:last', id)
   call('ZREM', Q .. ':jobmill:expiry', id)
   if keep.last then
     call('ZADD', Q .. ':jobmill:last', keep.last, id)
   end
-  if keep.age ~= DEFAULT_AGES[set] then
+  if not keep.default then
     call('ZADD', Q .. ':jobmill:expiry', keep.age and now + keep.age or '+inf', id)
   end
 end
 
--- As BullMQ keeps: {count, age in s, limit}, for all that the set holds.
+-- BullMQ's retention: {count, age in s, limit}, for all jobs of the set.
 local function keep_as_node(set, keep)
   if keep.age then
     local old = call('ZRANGEBYSCORE', Q .. ':' .. set, '-inf', now - keep.age * 1000, 'LIMIT', 0, keep.limit or 1000)

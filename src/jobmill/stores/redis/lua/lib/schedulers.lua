@@ -1,5 +1,5 @@
 -- Runs of recurring jobs: a job scheduler of BullMQ has a record, and one job for its next run.
--- jmr, in the job's hash, is what the port knows of the recurrence; see hashes.py.
+-- jmr, in the job's hash, is what the port knows of the recurrence; see codec.py.
 
 -- The job of a scheduler's present run, while it is live.
 local function live_run(sid)
@@ -14,7 +14,7 @@ local function live_run(sid)
   return id
 end
 
--- The next run of a scheduler, at `slot` or right after, where an earlier run has that very id.
+-- Adds the next run of a scheduler, at `slot`, or right after it where an earlier run has that id.
 -- run: name, data, opts (a table), priority, ours, number (where it was counted already), own (a table of own fields)
 local function add_run(sid, slot, run)
   while call('EXISTS', job_key('repeat:' .. sid .. ':' .. slot)) == 1 do
@@ -41,7 +41,7 @@ local function add_run(sid, slot, run)
   return id
 end
 
--- The scheduler is no more; its job is the caller's business.
+-- Removes a scheduler, but not its job.
 local function end_scheduler(sid)
   call('ZREM', Q .. ':repeat', sid)
   call('DEL', Q .. ':repeat:' .. sid)

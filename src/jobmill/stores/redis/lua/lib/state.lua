@@ -1,8 +1,8 @@
--- Where a job stands, and out of there.
+-- The state of a job: the list or sorted set that has its id.
 
--- The state that the port shows and the place that BullMQ has: "running", "active".
+-- The state in the port, and BullMQ's list or set: "running", "active".
 local function state_of(id)
-  if is_own_key(id) then
+  if is_queue_key(id) then
     return nil
   end
   local finished = call('ZSCORE', Q .. ':completed', id)
@@ -14,12 +14,12 @@ local function state_of(id)
     -- The same score: a job that was retried and failed since is not cancelled any more.
     return call('ZSCORE', Q .. ':jobmill:cancelled', id) == finished and 'cancelled' or 'failed', 'failed'
   end
-  for _, place in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
-    if call('ZSCORE', Q .. ':' .. place, id) then
-      return 'waiting', place
+  for _, set in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
+    if call('ZSCORE', Q .. ':' .. set, id) then
+      return 'waiting', set
     end
   end
-  -- One that has never been claimed does not run. What is no hash (an error here) may stand there all the same.
+  -- A job that was never claimed does not run. A key that is no hash (an error here) may be in the list all the same.
   if redis.pcall('HEXISTS', job_key(id), 'ats') ~= 0 and call('LPOS', Q .. ':active', id) then
     return 'running', 'active'
   end
@@ -29,15 +29,15 @@ local function state_of(id)
   return 'waiting', 'wait'
 end
 
--- Out of wherever it stands.
-local function take_out(id, place)
-  if place == 'wait' then
+-- Removes a job from its list or set.
+local function take_out(id, set)
+  if set == 'wait' then
     if call('LREM', Q .. ':wait', -1, id) == 0 then
       call('LREM', Q .. ':paused', -1, id)
     end
-  elseif place == 'active' then
+  elseif set == 'active' then
     call('LREM', Q .. ':active', -1, id)
   else
-    call('ZREM', Q .. ':' .. place, id)
+    call('ZREM', Q .. ':' .. set, id)
   end
 end

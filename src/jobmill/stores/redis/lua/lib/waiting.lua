@@ -1,4 +1,4 @@
--- The lines that a job waits in: wait, prioritized and delayed.
+-- The list and sets that a job waits in: wait, prioritized and delayed.
 local TWO_32 = 4294967296
 
 -- Version 5 of BullMQ keeps the waiting jobs of a paused queue in a list of their own.
@@ -15,17 +15,17 @@ local function to_prioritized(id, priority)
   call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
 end
 
--- To the back of its line; lifo: to the front.
-local function to_line(id, priority, lifo)
+-- To the end of wait or of its priority; lifo: to the front of wait.
+local function to_waiting(id, priority, lifo)
   if priority > 0 then
     to_prioritized(id, priority)
   else
     call(lifo and 'RPUSH' or 'LPUSH', wait_key(), id)
   end
-  line_grew = true
+  waiting_grew = true
 end
 
--- 4096 places in each millisecond keep jobs of one instant in the order that they came in.
+-- 4096 scores in each millisecond keep jobs of one instant in the order in which they were added.
 local function to_delayed(id, due)
   local base = due * 4096
   local last = call('ZREVRANGEBYSCORE', Q .. ':delayed', base + 4095, base, 'WITHSCORES', 'LIMIT', 0, 1)
@@ -40,7 +40,7 @@ local function first_delayed()
   return first[1] and math.floor(tonumber(first[2]) / 4096) or nil
 end
 
--- Delayed jobs that are due go to the back of their lines, by due time. Returns when the next one is.
+-- Moves delayed jobs that are due to the end of wait or of their priority, by due time. Returns when the next one is due.
 local function promote()
   local first = first_delayed()
   if not first or first > now then
@@ -48,18 +48,18 @@ local function promote()
   end
   local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
-    -- What is no hash is left to the claim: here it would stop all that come after it.
+    -- A key that is no hash is left to the claim: an error here would stop all jobs after it.
     local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
     if priority > 0 then
       to_prioritized(id, priority)
     else
       call('LPUSH', wait_key(), id)
     end
-    -- Not before it stands elsewhere: a script that breaks off is not undone.
+    -- Only after it is elsewhere: a script that stops at an error is not undone.
     call('ZREM', Q .. ':delayed', id)
     event('waiting', 'jobId', id, 'prev', 'delayed')
     redis.pcall('HSET', job_key(id), 'delay', 0)
   end
-  line_grew = true
+  waiting_grew = true
   return first_delayed()
 end
