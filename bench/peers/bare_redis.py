@@ -15,7 +15,7 @@ from bench.peers.about import About
 from bench.stopwatch import metering
 from jobmill.stores.redis.connection.pipelined import pack
 from jobmill.stores.redis.scripts import EXCHANGE
-from jobmill.stores.redis.url import Place
+from jobmill.stores.redis.url import RedisUrl
 
 ABOUT = About(
     name="bare loop on Redis",
@@ -27,31 +27,32 @@ ABOUT = About(
 
 QUEUE, NAME = "default", "noop"
 LEASE_MS = 60_000
-KEEP_MS = 7 * 24 * 60 * 60 * 1000
+MAX_EVENTS = 10_000
+DEFAULT_RETENTION = 0
 TOKEN = "0" * 32
 
 _NOT_YET = object()
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def request(place: Place, batch: int) -> dict[str, Any]:
+def request(place: RedisUrl, batch: int) -> dict[str, Any]:
     """What stays the same in each call."""
     claim = {
         "n": batch, "token": TOKEN, "lease_ms": LEASE_MS, "worker": "bench", "worker_json": '{"worker":"bench"}',
-        "names": {NAME: batch}, "skip": None, "look": None,
+        "names": {NAME: batch}, "skip": None, "scan": None,
     }  # fmt: skip
-    return {"v5": place.layout == 5, "linger": 0, "settle": [], "claim": claim, "not_these": []}
+    return {"max_events": MAX_EVENTS, "settle": [], "claim": claim, "not_these": []}
 
 
 def settled(id: str) -> tuple[str, str, str, int]:
     """What the script takes of a job that succeeded at once."""
-    return (id, TOKEN, "null", KEEP_MS)
+    return (id, TOKEN, "null", DEFAULT_RETENTION)
 
 
 class Flights(asyncio.Protocol):
     """Answers come in the order of the calls; each sends what it claimed back as settled."""
 
-    def __init__(self, place: Place, batch: int) -> None:
+    def __init__(self, place: RedisUrl, batch: int) -> None:
         self._place = place
         self._request = request(place, batch)
         self._key = f"{place.prefix}:{QUEUE}"
@@ -105,7 +106,7 @@ class Flights(asyncio.Protocol):
 @on_uvloop
 async def drain(url: str, batch: int, flights: int) -> Ran:
     """Claim and settle all that waits, so many at a time in each of so many flights."""
-    place = Place.read(url)
+    place = RedisUrl.read(url)
     address = place.hosts[0]
     loop = asyncio.get_running_loop()
     transport, flying = await loop.create_connection(lambda: Flights(place, batch), address.host, address.port)

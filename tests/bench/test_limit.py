@@ -19,7 +19,7 @@ from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Claim, Claimed, Settlement
 from jobmill.stores.postgres.exchanging import Batch
-from jobmill.stores.redis.settle import Handed
+from jobmill.stores.redis.settle import settle_requests
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +88,8 @@ async def test_on_postgres_a_settlement_is_sent_as_the_store_sends_it(postgres_u
 @pytest.mark.stores("redis")
 async def test_on_redis_a_settlement_is_sent_as_the_store_sends_it(redis_url: str) -> None:
     one = await settlement(redis_url, bare_redis.TOKEN)
-    handed = Handed([one], now_ms=0, told=False)
-    assert handed.plain == [bare_redis.settled(handed.plain[0][0])]
+    plain, others, _ = settle_requests([one], now_ms=0, feed_on=False)
+    assert (plain, others) == ([bare_redis.settled(plain[0][0])], [])
 
 
 def test_the_better_of_the_loops_is_the_limit() -> None:

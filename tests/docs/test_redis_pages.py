@@ -15,8 +15,7 @@ import pytest
 import jobmill
 from jobmill import bullmq
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.connection import connect as connecting
-from jobmill.stores.redis.connection import pipelined as line
+from jobmill.stores.redis.connection import connect, pipelined
 from jobmill.stores.redis.url import RedisUrl
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
 from tests.servers.redis import Rooms
@@ -46,7 +45,7 @@ def test_urls_and_their_options(page: Path) -> None:
 def test_deadlines() -> None:
     told = {row["what"]: row["within"] for row in table(REDIS, "Calls and connections", "what")}
     assert list(told.values())[:3] == [
-        f"{seconds:g} s" for seconds in (connecting.CONNECT_SECONDS, connecting.SENTINEL_SECONDS, line.CALL_SECONDS)
+        f"{seconds:g} s" for seconds in (connect.CONNECT_SECONDS, connect.SENTINEL_SECONDS, pipelined.CALL_SECONDS)
     ]
 
 

@@ -239,7 +239,7 @@ async def test_ids_that_are_none(
             await until(lambda: field.places()[b"a\xff"] == ["failed"], 15)
             await until(lambda: field.raw.llen(f"{field.Q}:active") == 0, 15)
         assert made.runs == {"default:0:1": 1, "default:": 1, "default:a:b:c:d": 1}
-        assert field.failures() == {"a\N{REPLACEMENT CHARACTER}": "its id is no text: it is not UTF-8"}
+        assert field.failures() == {"a\N{REPLACEMENT CHARACTER}": UNREADABLE + "its id is not UTF-8 text"}
         assert field.raw.llen(f"{field.Q}:wait") == 0
         assert field.raw.hgetall(f"{field.Q}:meta") == meta
         assert len([job async for job in made.jobs.find_all()]) == 6

@@ -6,28 +6,28 @@ import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from jobmill.errors import InvalidValue
-from jobmill.stores.redis.url import Address, Place, slot_of
+from jobmill.stores.redis.url import Address, RedisUrl, slot_of
 
 pytestmark = pytest.mark.stores("redis")
 
 
-def options(place: Place) -> dict[str, object]:
-    return {name: value for name, value in place.options.items() if name != "connection_class"}
+def options(url: RedisUrl) -> dict[str, object]:
+    return {name: value for name, value in url.options.items() if name != "connection_class"}
 
 
 def test_what_is_left_out_is_the_usual() -> None:
-    place = Place.read("redis://")
-    assert (place.kind, place.hosts, place.prefix, place.layout) == ("single", (("localhost", 6379),), "bull", 6)
-    assert place.shown == "redis://localhost:6379/0, prefix bull"
-    assert options(place) == {"db": 0}
-    assert place.options["connection_class"] is Connection
+    url = RedisUrl.read("redis://")
+    assert (url.kind, url.hosts, url.prefix, url.layout) == ("single", (("localhost", 6379),), "bull", 6)
+    assert url.address == "redis://localhost:6379/0, prefix bull"
+    assert options(url) == {"db": 0}
+    assert url.options["connection_class"] is Connection
 
 
 def test_all_that_a_url_can_say() -> None:
-    place = Place.read("redis://ada:s%40crt@db.example:7000/3?prefix={mail}&layout=5&socket_connect_timeout=1.5")
-    assert (place.hosts, place.prefix, place.layout) == ((("db.example", 7000),), "{mail}", 5)
-    assert options(place) == {"db": 3, "username": "ada", "password": "s@crt", "socket_connect_timeout": 1.5}
-    assert place.shown == "redis://ada@db.example:7000/3, prefix {mail}"
+    url = RedisUrl.read("redis://ada:s%40crt@db.example:7000/3?prefix={mail}&layout=5&socket_connect_timeout=1.5")
+    assert (url.hosts, url.prefix, url.layout) == ((("db.example", 7000),), "{mail}", 5)
+    assert options(url) == {"db": 3, "username": "ada", "password": "s@crt", "socket_connect_timeout": 1.5}
+    assert url.address == "redis://ada@db.example:7000/3, prefix {mail}"
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def test_all_that_a_url_can_say() -> None:
     ],
 )
 def test_it_is_shown_without_secrets(url: str, shown: str) -> None:
-    place = Place.read(url)
-    assert place.url == shown
-    assert "secret" not in f"{place!r}{place}{place.shown}"
+    read = RedisUrl.read(url)
+    assert read.text == shown
+    assert "secret" not in f"{read!r}{read}{read.address}"
 
 
 def test_each_scheme_has_its_connections() -> None:
-    assert Place.read("rediss://a").options["connection_class"] is SSLConnection
-    assert Place.read("rediss+cluster://a").options["connection_class"] is SSLConnection
-    unix = Place.read("unix:///run/redis.sock")
+    assert RedisUrl.read("rediss://a").options["connection_class"] is SSLConnection
+    assert RedisUrl.read("rediss+cluster://a").options["connection_class"] is SSLConnection
+    unix = RedisUrl.read("unix:///run/redis.sock")
     assert unix.options == {"connection_class": UnixDomainSocketConnection, "db": 0, "path": "/run/redis.sock"}
     assert unix.hosts == ()
 
 
 def test_sentinels_have_credentials_of_their_own() -> None:
-    place = Place.read("redis+sentinel://ada:one@a,b/main/2?sentinel_username=bob&sentinel_password=two")
-    assert (place.service, place.hosts) == ("main", (Address("a", 26379), Address("b", 26379)))
-    assert options(place) == {"db": 2, "username": "ada", "password": "one"}
-    assert place.sentinel_options == {"username": "bob", "password": "two"}
+    url = RedisUrl.read("redis+sentinel://ada:one@a,b/main/2?sentinel_username=bob&sentinel_password=two")
+    assert (url.service, url.hosts) == ("main", (Address("a", 26379), Address("b", 26379)))
+    assert options(url) == {"db": 2, "username": "ada", "password": "one"}
+    assert url.sentinel_options == {"username": "bob", "password": "two"}
 
 
 @pytest.mark.parametrize(
@@ -97,23 +97,23 @@ def test_sentinels_have_credentials_of_their_own() -> None:
 def test_what_makes_no_sense_is_refused(url: str, said: str) -> None:
     secret = url.replace("://", "://ada:secret@", 1) if "@" not in url else url
     with pytest.raises(InvalidValue) as refused:
-        Place.read(secret)
+        RedisUrl.read(secret)
     assert said in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("queue", ["{mail}", "mail-{eu}", "{a}{}", "{{a}"])
 def test_a_hash_tag_is_enough_on_a_cluster(queue: str) -> None:
-    place = Place.read("redis+cluster://a")
-    place.check_queue(queue)
+    url = RedisUrl.read("redis+cluster://a")
+    url.check_queue(queue)
     assert slot_of(f"bull:{queue}:wait") == slot_of(f"bull:{queue}:active")
-    Place.read("redis+cluster://a?prefix={bull}").check_queue("mail")
+    RedisUrl.read("redis+cluster://a?prefix={bull}").check_queue("mail")
 
 
 @pytest.mark.parametrize("queue", ["mail", "{mail", "mail}", "{}mail", "}mail{", "{}{mail}"])
 def test_without_one_a_queue_is_refused_on_a_cluster_only(queue: str) -> None:
     assert slot_of(f"bull:{queue}:wait") != slot_of(f"bull:{queue}:active")
     with pytest.raises(InvalidValue, match="queue: expected a queue name or prefix with a hash tag, such as {mail}"):
-        Place.read("redis+cluster://a").check_queue(queue)
-    Place.read("redis://a").check_queue(queue)
-    Place.read("redis+sentinel://a/main").check_queue(queue)
+        RedisUrl.read("redis+cluster://a").check_queue(queue)
+    RedisUrl.read("redis://a").check_queue(queue)
+    RedisUrl.read("redis+sentinel://a/main").check_queue(queue)

@@ -1,4 +1,4 @@
-"""The link of the Redis store: commands, scripts, what servers refuse, and event per_loop."""
+"""The client of the Redis store: commands, scripts, what servers refuse, and event loops."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import pytest
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.common import per_loop
-from jobmill.stores.redis.connection.client import Link
+from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.errors import Moved, NoScript, failure
-from jobmill.stores.redis.script import Script
-from jobmill.stores.redis.url import Address, Place
+from jobmill.stores.redis.context import RedisContext
+from jobmill.stores.redis.scripts import Script
+from jobmill.stores.redis.url import Address, RedisUrl
+from jobmill.stores.redis.wake import wait_for_work, worker_name
 from tests.helpers import until
 from tests.servers.redis import Installation, RedisServer, Rooms, installations
-from tests.stores.redis_links import clients, linked, main_name
+from tests.stores.redis_clients import clients, connected, main_name, opened
 
 pytestmark = pytest.mark.stores("redis")
 
@@ -35,37 +37,37 @@ URL = "redis://host:6379/0"
 
 
 async def test_replies_are_bytes_as_they_came(redis_url: str, redis_name: str) -> None:
-    async with linked(redis_url) as link:
-        key = f"{link.place.prefix}:a"
-        assert await link.call(key, "HSET", key, "ä", b"\xff\x00", "n", 7) == 2
-        assert await link.call(key, "HGETALL", key) == ["ä".encode(), b"\xff\x00", b"n", b"7"]
-        assert await link.call(key, "HGET", key, "gone") is None
-        assert await link.everywhere("ECHO", "x") == [b"x"]
+    async with connected(redis_url) as client:
+        key = f"{client.url.prefix}:a"
+        assert await client.call(key, "HSET", key, "ä", b"\xff\x00", "n", 7) == 2
+        assert await client.call(key, "HGETALL", key) == ["ä".encode(), b"\xff\x00", b"n", b"7"]
+        assert await client.call(key, "HGET", key, "gone") is None
+        assert await client.everywhere("ECHO", "x") == [b"x"]
 
 
 async def test_many_at_once(redis_url: str) -> None:
-    async with linked(redis_url) as link:
-        key = f"{link.place.prefix}:a"
-        assert await link.many(key, []) == []
-        assert await link.many(key, [["INCR", key]] * 1_000) == list(range(1, 1_001))
+    async with connected(redis_url) as client:
+        key = f"{client.url.prefix}:a"
+        assert await client.many(key, []) == []
+        assert await client.many(key, [["INCR", key]] * 1_000) == list(range(1, 1_001))
         with pytest.raises(StoreError, match="WRONGTYPE"):
-            await link.many(key, [("INCR", key), ("LPUSH", key, "x"), ("INCR", key)])
-        assert await link.call(key, "GET", key) == b"1002"
+            await client.many(key, [("INCR", key), ("LPUSH", key, "x"), ("INCR", key)])
+        assert await client.call(key, "GET", key) == b"1002"
 
 
-async def test_a_script_that_the_server_does_not_know_is_told_to_it(redis_url: str, redis_name: str) -> None:
-    async with linked(redis_url) as link:
-        key = f"{link.place.prefix}:a"
+async def test_a_script_that_the_server_does_not_know_is_sent(redis_url: str, redis_name: str) -> None:
+    async with connected(redis_url) as client:
+        key = f"{client.url.prefix}:a"
         unknown = Script(f"return redis.call('INCRBY', KEYS[1], ARGV[1]) -- {key}")
-        assert await link.call(key, "SCRIPT", "EXISTS", unknown.sha) == [0]
-        assert await link.run(unknown, key, [2]) == 2
-        assert await link.call(key, "SCRIPT", "EXISTS", unknown.sha) == [1]
-        assert await link.run(unknown, key, [3]) == 5
-        assert await link.run(NAMES, key, ["ä", b"\xff"]) == [key.encode(), "ä".encode(), b"\xff", 6]
+        assert await client.call(key, "SCRIPT", "EXISTS", unknown.sha) == [0]
+        assert await client.run(unknown, key, [2]) == 2
+        assert await client.call(key, "SCRIPT", "EXISTS", unknown.sha) == [1]
+        assert await client.run(unknown, key, [3]) == 5
+        assert await client.run(NAMES, key, ["ä", b"\xff"]) == [key.encode(), "ä".encode(), b"\xff", 6]
 
 
-async def test_scripts_go_on_while_somebody_flushes_them(own_redis: RedisServer) -> None:
-    async with linked(own_redis.url()) as link, linked(own_redis.url()) as other:
+async def test_scripts_work_while_somebody_flushes_them(own_redis: RedisServer) -> None:
+    async with connected(own_redis.url()) as client, connected(own_redis.url()) as other:
         running = True
 
         async def flush() -> int:
@@ -76,30 +78,30 @@ async def test_scripts_go_on_while_somebody_flushes_them(own_redis: RedisServer)
             return times
 
         flushing = asyncio.create_task(flush())
-        await asyncio.gather(*(link.run(NAMES, "n", ["", ""]) for _ in range(1_000)))
+        await asyncio.gather(*(client.run(NAMES, "n", ["", ""]) for _ in range(1_000)))
         running = False
         assert await flushing > 0
-        assert await link.call("n", "GET", "n") == b"1000", "each ran once"
+        assert await client.call("n", "GET", "n") == b"1000", "each ran once"
 
 
-async def test_scripts_are_told_again_after_a_restart(own_redis: RedisServer) -> None:
-    async with linked(own_redis.url()) as link:
-        await link.run(NAMES, "n", ["", ""])
+async def test_scripts_are_sent_again_after_a_restart(own_redis: RedisServer) -> None:
+    async with connected(own_redis.url()) as client:
+        await client.run(NAMES, "n", ["", ""])
         own_redis.restart()
-        lines = link._lines.here()
-        await until(lambda: lines.known("n") is None)
-        assert (await link.run(NAMES, "n", ["", ""]))[3] == 2
+        connections = client.here()
+        await until(lambda: connections.known("n") is None)
+        assert (await client.run(NAMES, "n", ["", ""]))[3] == 2
 
 
-async def test_what_a_script_raises_is_told(redis_url: str, redis_name: str) -> None:
-    async with linked(redis_url) as link:
-        key = f"{link.place.prefix}:a"
-        await link.call(key, "SET", key, "text")
+async def test_what_a_script_raises_is_reported(redis_url: str, redis_name: str) -> None:
+    async with connected(redis_url) as client:
+        key = f"{client.url.prefix}:a"
+        await client.call(key, "SET", key, "text")
         with pytest.raises(StoreError, match="value is not an integer") as error:
-            await link.run(NAMES, key, ["", ""])
+            await client.run(NAMES, key, ["", ""])
         assert type(error.value) is StoreError
         with pytest.raises(StoreError, match="a key under this prefix is not what BullMQ keeps there"):
-            await link.run(Script("return redis.call('LPUSH', KEYS[1], 'x')"), key, [])
+            await client.run(Script("return redis.call('LPUSH', KEYS[1], 'x')"), key, [])
 
 
 # ---------------------------------------------------------------------------------------------------- refusals
@@ -108,23 +110,23 @@ async def test_what_a_script_raises_is_told(redis_url: str, redis_name: str) -> 
 @pytest.mark.parametrize("installation", installations(), ids=lambda one: one.name)
 async def test_a_full_server_is_away_and_says_what_to_do(installation: Installation) -> None:
     with RedisServer(installation, maxmemory="3mb") as server:
-        async with linked(server.url()) as link:
+        async with connected(server.url()) as client:
             with pytest.raises(
                 StoreUnavailable, match="maxmemory is reached; raise maxmemory, or let retention remove jobs"
             ):
-                await link.many("a", [("SET", n, "x" * 10_000) for n in range(1_000)])
+                await client.many("a", [("SET", n, "x" * 10_000) for n in range(1_000)])
             fill = Script("for n = 1, 1000 do redis.call('SET', KEYS[1] .. n, string.rep('x', 10000)) end")
             with pytest.raises(StoreUnavailable, match="maxmemory is reached"):
                 # Before Redis 7 a script that has begun to write may go on: then the second is refused.
-                await asyncio.gather(link.run(fill, "n", []), link.run(fill, "n", []))
-            assert await link.call("a", "GET", 0) == b"x" * 10_000, "the connection is as good as before"
+                await asyncio.gather(client.run(fill, "n", []), client.run(fill, "n", []))
+            assert await client.call("a", "GET", 0) == b"x" * 10_000, "the connection is as good as before"
 
 
 async def test_a_server_that_is_busy_with_a_script_is_away(own_redis: RedisServer) -> None:
     own_redis.ask("CONFIG", "SET", "lua-time-limit", "1")
-    async with linked(own_redis.url()) as link, linked(own_redis.url()) as other:
+    async with connected(own_redis.url()) as client, connected(own_redis.url()) as other:
         await other.call("a", "PING")
-        running = asyncio.create_task(link.run(Script("while true do end"), "a", []))
+        running = asyncio.create_task(client.run(Script("while true do end"), "a", []))
 
         async def said() -> StoreError | None:
             try:
@@ -139,21 +141,21 @@ async def test_a_server_that_is_busy_with_a_script_is_away(own_redis: RedisServe
         await other.call("a", "SCRIPT", "KILL")
         with pytest.raises(StoreError, match="killed"):
             await running
-        assert await link.call("a", "PING") == b"PONG"
+        assert await client.call("a", "PING") == b"PONG"
 
 
 async def test_a_server_without_enough_replicas_is_away(own_redis: RedisServer) -> None:
     own_redis.ask("CONFIG", "SET", "min-replicas-to-write", "1")
-    async with linked(own_redis.url()) as link:
+    async with connected(own_redis.url()) as client:
         with pytest.raises(StoreUnavailable, match="too few replicas are connected"):
-            await link.call("a", "SET", "a", "1")
+            await client.call("a", "SET", "a", "1")
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "told"),
+    ("reply", "kind", "told"),
     [
         ("LOADING Redis is loading the dataset in memory", StoreUnavailable, "it is starting and reads its data"),
-        ("MASTERDOWN Link with MASTER is down", StoreUnavailable, "this replica has lost its primary"),
+        ("MASTERDOWN RedisClient with MASTER is down", StoreUnavailable, "this replica has lost its primary"),
         ("CLUSTERDOWN The cluster is down", StoreUnavailable, "the cluster has lost nodes"),
         ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailable, "moving to another node"),
         (
@@ -168,18 +170,18 @@ async def test_a_server_without_enough_replicas_is_away(own_redis: RedisServer) 
             "maxmemory",
         ),
         ("ERR Error running script (call to f_1): @user_script:1: WRONGTYPE no", StoreError, "another prefix is meant"),
-        ("ERR Error running script (call to f_1): @user_script:1: user's OOM no", StoreError, "said: ERR Error"),
+        ("ERR Error running script (call to f_1): @user_script:1: user's OOM no", StoreError, "replied: ERR Error"),
         ("MISCONF Errors writing to the AOF file", StoreError, "cannot save its data"),
         ("CROSSSLOT Keys in request don't hash to the same slot", StoreError, "a hash tag, such as {mail}"),
-        ("ERR unknown command", StoreError, "said: ERR unknown command"),
+        ("ERR unknown command", StoreError, "replied: ERR unknown command"),
         ("NOSCRIPT No matching script", NoScript, "NOSCRIPT"),
     ],
 )
-def test_what_servers_say_that_tests_cannot_make_them_say(said: str, kind: type[StoreError], told: str) -> None:
-    error = failure(said, URL)
+def test_error_replies_that_tests_cannot_provoke(reply: str, kind: type[StoreError], told: str) -> None:
+    error = failure(reply, URL)
     assert type(error) is kind
     assert told in str(error)
-    assert kind is NoScript or (said in str(error) and URL in str(error))
+    assert kind is NoScript or (reply in str(error) and URL in str(error))
 
 
 def test_where_a_key_has_gone() -> None:
@@ -205,90 +207,93 @@ def _is_blocked(server: Rooms, name: str) -> bool:
     return re.search(rf"name={name} .*flags=b", server.ask("CLIENT", "LIST").decode()) is not None
 
 
-async def test_two_loops_use_one_link_at_the_same_time(redis_url: str, redis_server: Rooms) -> None:
-    async with linked(redis_url) as link:
-        key = f"{link.place.prefix}:n"
+async def test_two_loops_use_one_client_at_the_same_time(redis_url: str, redis_server: Rooms) -> None:
+    async with connected(redis_url) as client:
+        key = f"{client.url.prefix}:n"
 
         async def count() -> None:
-            await asyncio.gather(*(link.call(key, "INCR", key) for _ in range(500)))
+            await asyncio.gather(*(client.call(key, "INCR", key) for _ in range(500)))
 
         there = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(count())))
         await count()
         await there
-        assert await link.call(key, "GET", key) == b"1000"
-        assert len(await clients(link, main_name(link))) == 1, "a loop that has ended leaves nothing behind"
-    await nobody(redis_server, main_name(link))
+        assert await client.call(key, "GET", key) == b"1000"
+        assert len(await clients(client, main_name(client))) == 1, "a loop that has ended leaves nothing behind"
+    await nobody(redis_server, main_name(client))
 
 
 async def test_closing_reaches_the_loops_of_other_threads(redis_url: str, redis_server: Rooms) -> None:
-    link = Link(Place.read(redis_url))
+    context = RedisContext(redis_url)
+    client = context.client
     called, over = threading.Event(), threading.Event()
     ended: list[object] = []
+    worker = worker_name(client.url.prefix, "mail", "")
 
     async def there() -> None:
-        blocking = await link.blocking("x", f"{main_name(link)}:b")
-        popping = asyncio.create_task(blocking.pop(f"{link.place.prefix}:none", 60))
-        calling = asyncio.create_task(link.call("x", "BLPOP", f"{link.place.prefix}:none", 60))
-        for name in (main_name(link), f"{main_name(link)}:b"):
-            await until(lambda name=name: _is_blocked(redis_server, name))  # type: ignore[misc]
+        await client.call("x", "PING")
+        waiting = asyncio.create_task(wait_for_work(context, ("mail",), context.clock.now() + 60_000))
+        await until(lambda: _is_blocked(redis_server, worker))
+        calling = asyncio.create_task(client.call("x", "BLPOP", f"{client.url.prefix}:none", 60))
+        await until(lambda: _is_blocked(redis_server, main_name(client)))
         called.set()
-        ended.extend(await asyncio.gather(popping, calling, return_exceptions=True))
+        ended.extend(await asyncio.gather(waiting, calling, return_exceptions=True))
         await asyncio.to_thread(over.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(there()))
     thread.start()
     await asyncio.to_thread(called.wait)
-    await link.call("x", "PING")
+    await client.call("x", "PING")
     async with asyncio.timeout(2.5):
-        await link.close()
-    await nobody(redis_server, main_name(link))
-    await nobody(redis_server, f"{main_name(link)}:b")
+        await client.close()
+    await nobody(redis_server, main_name(client))
+    await nobody(redis_server, worker)
     over.set()
     await asyncio.to_thread(thread.join)
-    assert [str(one) for one in ended] == ["the store was closed"] * 2
+    assert [str(one) for one in ended] == ["None", "the store was closed"]
 
 
 async def test_a_loop_that_is_blocked_is_not_waited_for_long(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(per_loop, "ELSEWHERE_SECONDS", 0.3)
-    async with linked(redis_url) as link:
-        await link.call("x", "PING")
+    async with connected(redis_url) as client:
+        await client.call("x", "PING")
         began = time.monotonic()
-        # This very thread is the loop that the link's connection belongs to.
-        await_here = threading.Thread(target=lambda: asyncio.run(link.close()))
+        # This very thread is the loop that the client's connection belongs to.
+        await_here = threading.Thread(target=lambda: asyncio.run(client.close()))
         await_here.start()
         await_here.join()
         assert time.monotonic() - began < 2
 
 
 async def test_closing_twice_and_using_it_again(redis_url: str) -> None:
-    link = Link(Place.read(redis_url))
-    await link.close()
-    assert await link.call("x", "PING") == b"PONG"
-    await link.close()
-    await link.close()
-    assert await link.call("x", "PING") == b"PONG"
-    await link.close()
+    client = RedisClient(RedisUrl.read(redis_url))
+    await client.close()
+    assert await client.call("x", "PING") == b"PONG"
+    await client.close()
+    await client.close()
+    assert await client.call("x", "PING") == b"PONG"
+    await client.close()
 
 
 async def test_closing_ends_what_is_in_flight(redis_url: str, redis_server: Rooms) -> None:
-    async with linked(redis_url) as link:
-        await link.call("x", "PING")
-        calling = asyncio.create_task(link.call("x", "BLPOP", f"{link.place.prefix}:none", 60))
-        connecting = asyncio.create_task(link.blocking("x", f"{main_name(link)}:b"))
+    async with opened(redis_url) as context:
+        client = context.client
+        await client.call("x", "PING")
+        calling = asyncio.create_task(client.call("x", "BLPOP", f"{client.url.prefix}:none", 60))
+        waiting = asyncio.create_task(wait_for_work(context, ("mail",), context.clock.now() + 60_000))
         await asyncio.sleep(0)
-        await link.close()
-        for task in (calling, connecting):
-            with pytest.raises(StoreUnavailable, match="the store was closed"):
-                await task
-        await nobody(redis_server, main_name(link))
-        await nobody(redis_server, f"{main_name(link)}:b")
+        await client.close()
+        with pytest.raises(StoreUnavailable, match="the store was closed"):
+            await calling
+        await waiting
+        await nobody(redis_server, main_name(client))
+        await nobody(redis_server, worker_name(client.url.prefix, "mail", ""))
 
 
-async def test_a_link_that_is_forgotten_leaves_nothing_behind(redis_url: str, redis_server: Rooms) -> None:
-    link = Link(Place.read(redis_url))
-    await link.call("x", "PING")
-    name = main_name(link)
-    del link
+async def test_a_client_that_is_forgotten_leaves_nothing_behind(redis_url: str, redis_server: Rooms) -> None:
+    client = RedisClient(RedisUrl.read(redis_url))
+    await client.call("x", "PING")
+    name = main_name(client)
+    del client
     gc.collect()
     await nobody(redis_server, name)
 
@@ -297,9 +302,10 @@ async def run(url: str, program: str) -> str:
     """A program in a process of its own, which must end well and complain of nothing; what it printed."""
     opening = (
         "import asyncio, os, sys, threading\n"
-        "from jobmill.stores.redis.connection.client import Link\n"
-        "from jobmill.stores.redis.url import Place\n"
-        "link = Link(Place.read(os.environ['JOBMILL_URL']))\n"
+        "from jobmill.stores.redis.context import RedisContext\n"
+        "from jobmill.stores.redis.wake import wait_for_work\n"
+        "context = RedisContext(os.environ['JOBMILL_URL'])\n"
+        "client = context.client\n"
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", opening + program),
@@ -317,10 +323,9 @@ async def run(url: str, program: str) -> str:
 async def test_it_outlives_loops_that_end_without_closing_it(redis_url: str) -> None:
     program = """
 async def main():
-    blocking = await link.blocking("x", "b")
-    asyncio.create_task(blocking.pop("none", 60))
-    await asyncio.gather(*(link.call("x", "PING") for _ in range(3)))
-    return await link.call("x", "PING")
+    asyncio.create_task(wait_for_work(context, ("mail",), context.clock.now() + 60_000))
+    await asyncio.gather(*(client.call("x", "PING") for _ in range(3)))
+    return await client.call("x", "PING")
 print(asyncio.run(main()), asyncio.run(main()))
 """
     assert await run(redis_url, program) == "b'PONG' b'PONG'\n"
@@ -329,7 +334,7 @@ print(asyncio.run(main()), asyncio.run(main()))
 async def test_the_loop_of_a_thread_that_goes_on_to_the_end(redis_url: str, redis_server: Rooms) -> None:
     program = """
 async def main():
-    await link.call("x", "PING")
+    await client.call("x", "PING")
     print("called", flush=True)
     called.set()
     await asyncio.sleep(60)
@@ -338,16 +343,16 @@ threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
 called.wait()
 """
     assert await run(redis_url, program) == "called\n"
-    await nobody(redis_server, f"{Place.read(redis_url).prefix}:jobmill")
+    await nobody(redis_server, f"{RedisUrl.read(redis_url).prefix}:jobmill")
 
 
 async def test_a_loop_that_was_closed_without_asyncio_run(redis_url: str) -> None:
     program = """
 loop = asyncio.new_event_loop()
-loop.run_until_complete(link.call("x", "PING"))
-loop.run_until_complete(link.close())
+loop.run_until_complete(client.call("x", "PING"))
+loop.run_until_complete(client.close())
 loop.close()
-print(asyncio.run(link.call("x", "PING")))
+print(asyncio.run(client.call("x", "PING")))
 """
     assert await run(redis_url, program) == "b'PONG'\n"
 
@@ -357,19 +362,19 @@ async def test_a_forked_process_has_connections_of_its_own(redis_url: str) -> No
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 async def child():
-    async with asyncio.timeout(2):  # the parent's loop would be waited for in vain
-        await link.close()
-    answer = await link.call("x", "ECHO", "child")
-    await link.close()
+    async with asyncio.timeout(2):  # the loop of the parent does not run here
+        await client.close()
+    answer = await client.call("x", "ECHO", "child")
+    await client.close()
     return 0 if answer == b"child" else 1
 async def main():
-    await link.call("x", "PING")
+    await client.call("x", "PING")
     pid = os.fork()
     if not pid:
         asyncio._set_running_loop(None)
         os._exit(asyncio.run(child()))
     _, status = await asyncio.to_thread(os.waitpid, pid, 0)
-    print(status, await link.call("x", "ECHO", "parent"))
+    print(status, await client.call("x", "ECHO", "parent"))
 asyncio.run(main())
 """
     assert await run(redis_url, program) == "0 b'parent'\n"
