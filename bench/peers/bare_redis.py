@@ -38,7 +38,7 @@ _encode = msgspec.msgpack.Encoder().encode
 def request(place: RedisUrl, batch: int) -> dict[str, Any]:
     """What stays the same in each call."""
     claim = {
-        "n": batch, "token": TOKEN, "lease_ms": LEASE_MS, "worker": "bench", "worker_json": '{"worker":"bench"}',
+        "n": batch, "token": TOKEN, "lease_ms": LEASE_MS, "worker": "bench",
         "names": {NAME: batch}, "skip": None, "scan": None,
     }  # fmt: skip
     return {"max_events": MAX_EVENTS, "settle": [], "claim": claim, "not_these": []}

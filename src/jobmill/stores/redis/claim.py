@@ -7,7 +7,7 @@ from typing import Any
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
 from jobmill.stores.redis.ids import LocalId, port_id, readable_id
 from jobmill.stores.redis.scripts import RECOVER
 
@@ -24,12 +24,12 @@ class ClaimProgress:
     def __init__(self, claim: Claim, settled: set[LocalId]) -> None:
         self.claim = claim
         self.n = claim.n
+        self.names = frozenset(claim.names)
         self.room_by_name = dict(claim.names)
         #: The jobs that the same exchange settles: none of them is claimed.
         self.settled = settled
         self.claimed: list[Claimed | Broken] = []
         self.next_due_ms: int | None = None
-        self._worker_json = as_json({"worker": claim.worker})
 
     def request(self, skip: int = 0, scan: int | None = None) -> dict[str, Any]:
         """As claim.lua takes it. `skip`: how many jobs an earlier call has read; `scan`: how many this one may read."""
@@ -39,7 +39,6 @@ class ClaimProgress:
             "token": claim.token,
             "lease_ms": claim.lease_ms,
             "worker": claim.worker,
-            "worker_json": self._worker_json,
             "names": self.room_by_name,
             "skip": skip or None,
             "scan": scan,
@@ -75,16 +74,15 @@ async def recover(c: RedisContext, queue: str, progress: ClaimProgress, now_ms: 
     """Take running jobs whose lease has ended over."""
     # Idle workers, too, notice a clock that was set meanwhile.
     await c.learn_time()
-    names = frozenset(progress.room_by_name)
     request, settled = progress.request(), list(progress.settled)
     taken, next_end_ms, left = await c.run(RECOVER, queue, now_ms, claim=request, not_these=settled)
     progress.take(queue, taken, now_ms)
-    c.scans.done(queue, names, now_ms, next_end_ms, bool(left))
+    c.scans.done(queue, progress.names, now_ms, next_end_ms, bool(left))
     if taken:
         c.scans.leased(queue, now_ms + progress.claim.lease_ms)
 
 
 def jobs_to_scan(c: RedisContext, queue: str, progress: ClaimProgress, now_ms: int) -> int | None:
     """How many waiting jobs a claim may read: few where a scan was fruitless a moment ago."""
-    scanned_ms = c.fruitless_scan_ms.get((queue, frozenset(progress.claim.names)))
+    scanned_ms = c.fruitless_scan_ms.get((queue, progress.names))
     return None if scanned_ms is None or scanned_ms + FRUITLESS_MS <= now_ms else FEW_JOBS

@@ -84,7 +84,7 @@ async def _exchange_queue(
     """As many calls as their limits require. The last settlements go with the first claim."""
     if progress is not None:
         show_worker(c, queue, progress.claim.worker)
-        if progress.n > 0 and c.scans.is_due(queue, frozenset(progress.room_by_name), now_ms):
+        if progress.n > 0 and c.scans.is_due(queue, progress.names, now_ms):
             await recover(c, queue, progress, now_ms)
     parts = list(
         chunks(list(settlements), MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda n: len(settlements[n].result_json))
@@ -109,13 +109,14 @@ async def _call(
     """One call. How many waiting jobs the next call of the same claim is to skip; None where there is none."""
     feed_on = c.feeds.get(queue, False)
     plain, others, is_plain = settle_requests(list(settlements.values()), now_ms, feed_on)
-    request = progress.request(skip, jobs_to_scan(c, queue, progress, now_ms)) if progress else None
+    scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
+    request = progress.request(skip, scan) if progress else None
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []
     plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless = await c.run(
         EXCHANGE, queue, now_ms, plain=plain, settle=others, claim=request, not_these=settled_before
     )
-    codes = in_order(plain_codes, other_codes, is_plain)
+    codes = in_order(plain_codes, other_codes, is_plain) if plain and others else plain_codes or other_codes
     for position, code in zip(settlements, codes, strict=True):
         settled[position] = _SETTLED.get(code) or Refused(code.decode())
     c.feeds[queue] = bool(feed)
@@ -129,7 +130,7 @@ async def _call(
     if foreign or c.marker_ignored_until_ms:
         ignore_marker(c, queue, bool(foreign), now_ms)
     if fruitless >= FRUITLESS_JOBS:
-        c.fruitless_scan_ms[queue, frozenset(progress.claim.names)] = now_ms
+        c.fruitless_scan_ms[queue, progress.names] = now_ms
     # Behind jobs with names that nobody here knows there may be others.
     if progress.n > 0 and (skip or len(taken) == request["n"] == MAX_JOBS_PER_CALL):
         return int(skip)

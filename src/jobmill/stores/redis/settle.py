@@ -40,8 +40,6 @@ def settle_requests(
 
 def in_order(plain: list[bytes], others: list[bytes], is_plain: list[bool]) -> list[bytes]:
     """The answers in the order of the settlements."""
-    if not others or not plain:
-        return plain or others
     of_plain, of_others = iter(plain), iter(others)
     return [next(of_plain if is_one else of_others) for is_one in is_plain]
 

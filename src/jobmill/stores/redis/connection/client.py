@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobmill.errors import StoreError
@@ -26,10 +26,8 @@ class RedisClient:
     def __init__(self, url: RedisUrl) -> None:
         self.url = url
         self._per_loop = PerLoop(lambda: (ClusterConnections if url.kind == "cluster" else LoopConnections)(url))
-
-    def here(self) -> LoopConnections:
-        """The connections of the running event loop."""
-        return self._per_loop.here()
+        #: The connections of the running event loop.
+        self.here: Callable[[], LoopConnections] = self._per_loop.here
 
     async def call(self, key: str, *command: Word) -> Any:
         """One command, sent to the node of `key`."""
@@ -81,7 +79,7 @@ class RedisClient:
         await self._per_loop.close()
 
     async def _send(self, key: str, data: bytes) -> Any:
-        connections = self._per_loop.here()
+        connections = self.here()
         try:
             return await (connections.known(key) or await connections.to(key)).send(data)
         except Moved as moved:

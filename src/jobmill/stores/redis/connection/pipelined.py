@@ -105,27 +105,32 @@ class PipelinedConnection(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _INCOMPLETE:
-                if self._in_flight[0][3] is not None:
+                future, _, _, count = self._in_flight[0]
+                if count is not None or isinstance(reply, hiredis.ReplyError):
                     self._collect(reply)
                     continue
-                future = self._in_flight.popleft()[0]
-                if isinstance(reply, hiredis.ReplyError):
-                    reply = self._failure(reply)
-                    if not future.done():
-                        future.set_exception(reply)
-                elif not future.done():
+                self._in_flight.popleft()
+                if not future.done():
                     future.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self.end(f"what answers at {self._url} is not Redis, or out of step: {error!r}")
 
     def _collect(self, reply: Any) -> None:
-        self._replies.append(self._failure(reply) if isinstance(reply, hiredis.ReplyError) else reply)
+        """An error, or one of several replies that are returned together."""
+        if isinstance(reply, hiredis.ReplyError):
+            reply = self._failure(reply)
         future, _, _, count = self._in_flight[0]
-        if len(self._replies) == count:
-            self._in_flight.popleft()
-            replies, self._replies = self._replies, []
-            if not future.done():
-                future.set_result(replies)
+        self._replies.append(reply)
+        if len(self._replies) < (count or 1):
+            return
+        self._in_flight.popleft()
+        replies, self._replies = self._replies, []
+        if future.done():
+            return
+        if count is None:
+            future.set_exception(reply)
+        else:
+            future.set_result(replies)
 
     def _failure(self, reply: hiredis.ReplyError) -> StoreError:
         text = str(reply)

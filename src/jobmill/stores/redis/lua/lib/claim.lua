@@ -1,4 +1,4 @@
--- Taking jobs under a lease. c: n, token, lease_ms, worker, worker_json, names {name: room}
+-- Taking jobs under a lease. c: n, token, lease_ms, worker, names {name: room}
 local MAX_SCANNED = 1000
 local EVENTS = Q .. ':events'
 
@@ -85,7 +85,7 @@ local function feed_claim(c, id, h, name, crashed)
   if crashed then
     feed_event('lease_lost', id, name, errors + 1)
   end
-  feed_event('claimed', id, name, errors + 1, c.worker_json)
+  feed_event('claimed', id, name, errors + 1, cjson.encode({worker = c.worker}))
 end
 
 -- Puts the job under the lease.
