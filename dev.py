@@ -3,6 +3,9 @@
 
     python3 dev.py demo [ARGS]                          watch jobs run
     python3 dev.py test [--store NAME] [PYTEST ARGS]    run the tests, or one store's
+    python3 dev.py test -m "not slow"                   the quick ones only
+    python3 dev.py test --all                           also older servers, the test kit, the benchmark, long fault runs
+    python3 dev.py coverage [PYTEST ARGS]               run the tests, report lines and branches that none reaches
     python3 dev.py check                                lint, format, types, layers
     python3 dev.py bench [ARGS]                         measure, side by side with a peer
 
@@ -30,6 +33,9 @@ OLDEST_PIP = (22, 3)  # the first with --python
 
 # What the installed environment depends on, besides the interpreter and the place.
 INPUTS = ("pyproject.toml", "constraints.txt", "src/jobmill/_version.py")
+
+# Processes for tests, which wait for servers and for time: half as many again as there are processors.
+WORKERS = min((os.cpu_count() or 1) * 3 // 2, 8) or 1
 
 # verb: (the extra it needs, what Python is to run)
 COMMANDS = {
@@ -60,7 +66,10 @@ def main(arguments: Sequence[str]) -> int:
         if verb in COMMANDS:
             extra, command = COMMANDS[verb]
             prepare(extra)
-            return hand_over([*command, *rest])
+            return hand_over([*command, *(parallel(rest) if verb == "test" else rest)])
+        if verb == "coverage":
+            prepare("test")
+            return coverage(rest)
         if verb == "check" and not rest:
             prepare("dev")  # mypy reads tests and bench too, and needs what they import
             return check()
@@ -74,13 +83,37 @@ def main(arguments: Sequence[str]) -> int:
     return 2
 
 
+def parallel(arguments: Sequence[str]) -> list[str]:
+    """The arguments for pytest, and before them our number of processes: the last `-n` counts, so the user's wins."""
+    if "no:xdist" in arguments:
+        return list(arguments)
+    return [f"-n{WORKERS}", "--dist=worksteal", *arguments]
+
+
 def hand_over(command: Sequence[str]) -> int:
     """Become the command, so that its signals and its exit code are its own."""
     sys.stdout.flush()
     os.chdir(ROOT)
+    keep_bytecode()
     if os.name != "nt":  # where exec returns to the shell at once
         os.execv(PYTHON, [str(PYTHON), *command])
     return subprocess.call([PYTHON, *command])
+
+
+def keep_bytecode() -> None:
+    """Keep it in the environment where the tree is to stay clean: without it each of hundreds of processes compiles."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(VENV / "bytecode")
+
+
+def coverage(arguments: Sequence[str]) -> int:
+    """Run the tests, then report what they covered; the first exit code that is not 0."""
+    keep_bytecode()
+    run = [str(PYTHON), "-m", "coverage"]
+    subprocess.call([*run, "erase"], cwd=ROOT)
+    tested = subprocess.call([*run, "run", "-m", "pytest", *parallel(arguments)], cwd=ROOT)
+    subprocess.call([*run, "combine", "-q"], cwd=ROOT)
+    return tested or subprocess.call([*run, "report"], cwd=ROOT)
 
 
 def check() -> int:

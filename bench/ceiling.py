@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bench.child import Broken
 from bench.peers.about import About
-from tests.servers.redis import first_installation
+from tests.kit.redis import first_installation
 
 NAME = "redis-benchmark"
 PROGRAMS = ("valkey-benchmark", NAME)

@@ -11,7 +11,7 @@ import selectors
 from collections.abc import Iterator
 
 from bench.child import READY, ready, start
-from tests.servers.places import at_port, free_port, port_of
+from tests.kit.places import at_port, free_port, port_of
 
 CHUNK = 1 << 18
 

@@ -1,4 +1,10 @@
-"""`--store NAME` (repeatable): which stores are under test. Without it everything runs, on every store that is known.
+"""Options of this suite: `--store NAME` (repeatable), `--all` and `--shuffle SEED`; and the servers that tests use.
+
+Without `--store` the tests of all stores run. Without `--all` two kinds of tests are left out: those marked `extended`
+(test servers, benchmark, long fault runs) and those of older versions of a server. A file that the command line names
+runs whole, but for older versions; a test that it names with its parameters runs in any case.
+
+Tests marked `alone` measure time. While one runs, the other test processes wait; so they come last.
 
 A test that uses the fixture `store_name` runs once per store; `@pytest.mark.stores("sqlite")` says that a test is only
 for some. With `--store`, whatever is not for one of the stores named is left out.
@@ -19,21 +25,27 @@ one test's own, and may be killed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import functools
+import random
+import sys
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
-from tests import making
+from tests import stores_under_test
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
-    from tests.servers.mongo import MongoDatabases, MongoReplicaSet, MongoServer
-    from tests.servers.node import Packages
-    from tests.servers.postgres import Databases, PostgresServer, PostgresServers
-    from tests.servers.redis import RedisServer, RedisServers, Rooms
-    from tests.servers.redis_groups import RedisCluster, RedisSentinel
+    from tests.kit.mongo import MongoDatabases, MongoReplicaSet, MongoServer
+    from tests.kit.node import Packages
+    from tests.kit.postgres import Databases, PostgresServer, PostgresServers
+    from tests.kit.redis import RedisServer, RedisServers, Rooms
+    from tests.kit.redis_groups import RedisCluster, RedisSentinel
+    from tests.kit.turns import Turns
 
+HERE = Path(__file__).parent
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)
 
@@ -42,9 +54,15 @@ MODEL = "_sequence_of_verbs_"
 LONG = (
     MODEL,
     "test_refused_jobs_do_not_keep_a_requeue_from_the_others",
-    "tests/metering/test_outcomes.py",
+    "tests/usage/test_outcomes.py",
     "::test_threads_",
 )
+
+#: Hypothesis: examples of the model, and of properties that give no number. `--all` has Hypothesis' own default.
+FEW_EXAMPLES = 30
+
+#: Folders of tests that only `--all` runs: the test servers themselves, and the benchmark.
+EXTENDED_FOLDERS = ("kit", "bench")
 
 #: Fixtures that name a version, and the store whose server it is.
 VERSIONS = {"postgres_name": "postgres", "redis_name": "redis"}
@@ -57,13 +75,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help=f"only the tests of this store ({', '.join(STORES)}); may be given more than once",
     )
+    parser.addoption(
+        "--all", action="store_true", help="also tests marked `extended`, and those of older versions of servers"
+    )
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order, the same for a seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: measures time; no other test runs meanwhile")
+    config.addinivalue_line("markers", "extended: only `--all` runs it")
     config.addinivalue_line("markers", "stores(*names): only for these stores")
     for name in config.getoption("--store") or ():
         if name not in STORES:
             raise pytest.UsageError(f"--store {name}: there is no such store; known are {', '.join(STORES)}")
+
+    if not config.getoption("--all"):
+        hypothesis.settings.register_profile("few", max_examples=FEW_EXAMPLES)
+        hypothesis.settings.load_profile("few")
+
+
+@functools.cache
+def _turns() -> Turns:
+    from tests.kit.turns import Turns
+
+    return Turns(Path(sys.prefix) / "turns")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not hasattr(item.config, "workerinput"):  # there is no other process
+        return (yield)
+    with _turns().held(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -87,44 +130,67 @@ def _rows(store_name: str, versions: Sequence[str]) -> list[list[str]]:
     return [[name if version == mine else "" for version in versions] for name in names]
 
 
-def _is_older(fixture: str, value: object) -> bool:
-    return fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
-
-
+@functools.cache
 def _versions(store_name: str) -> Sequence[str]:
     if store_name == "redis":
-        from tests.servers.redis import RedisServers
+        from tests.kit.redis import RedisServers
 
         return RedisServers.names()
-    from tests.servers.postgres import PostgresServers
+    from tests.kit.postgres import PostgresServers
 
     return PostgresServers.names()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out: set[pytest.Item] = set()
     for item in items:
-        # What holds on the newest version of a server holds on the others as a rule: those are for the whole run, as is
-        # what makes many round trips.
-        params = callspec.params if (callspec := getattr(item, "callspec", None)) is not None else {}
-        is_older = any(_is_older(fixture, value) for fixture, value in params.items())
-        if is_older or (params.get("store_name") in SERVERS and any(part in item.nodeid for part in LONG)):
-            item.add_marker(pytest.mark.slow)
-        if is_older and MODEL in item.name:
-            left_out.add(item)  # the statements are the same, and it is the longest of all
-    chosen = config.getoption("--store")
-    if chosen:
-        left_out.update(item for item in items if not _is_for(item, chosen))
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        _mark(item)
+    kept = items
+    if chosen := config.getoption("--store"):
+        kept = [item for item in kept if _is_for(item, chosen)]
+    if not config.getoption("--all"):
+        files = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+        kept = [item for item in kept if not _is_left_out(item, config.args, files)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+        items[:] = kept
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
+def _mark(item: pytest.Item) -> None:
+    folder = item.path.relative_to(HERE).parts[0]
+    if folder in EXTENDED_FOLDERS or (MODEL in item.name and folder != "contract"):
+        item.add_marker(pytest.mark.extended)
+    takes_long = any(part in item.nodeid for part in LONG)
+    if _is_of_older_version(item) or (takes_long and _params(item).get("store_name") in SERVERS):
+        item.add_marker(pytest.mark.slow)
+
+
+def _is_left_out(item: pytest.Item, arguments: Sequence[str], files: Set[Path]) -> bool:
+    """Whether only `--all` runs a test that the command line does not name."""
+    if _is_of_older_version(item):
+        return item.nodeid not in arguments
+    return item.get_closest_marker("extended") is not None and item.path not in files
+
+
+def _is_of_older_version(item: pytest.Item) -> bool:
+    """What holds on the newest version of a server holds on the others as a rule."""
+    return any(
+        fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
+        for fixture, value in _params(item).items()
+    )
+
+
+def _params(item: pytest.Item) -> Mapping[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
 
 
 def _is_for(item: pytest.Item, chosen: Sequence[str]) -> bool:
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None and "store_name" in callspec.params:
-        return callspec.params["store_name"] in chosen
+    if (name := _params(item).get("store_name")) is not None:
+        return name in chosen
     return item.get_closest_marker("stores") is not None and any(name in chosen for name in _meant(item))
 
 
@@ -135,14 +201,14 @@ def _meant(item: pytest.Item) -> Sequence[str]:
 
 @pytest.fixture
 async def store_url(store_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """Where the store under test is, without jobs; `making.make_store` makes it, or `jobmill.connect`."""
-    return await making.make_url(store_name, tmp_path, request)
+    """Where the store under test is, without jobs; `stores_under_test.make_store` makes it, or `jobmill.connect`."""
+    return await stores_under_test.make_url(store_name, tmp_path, request)
 
 
 @pytest.fixture(scope="session")
 def postgres_servers() -> Iterator[PostgresServers]:
     """`postgres_servers[postgres_name]`: a server that all tests share; nothing runs until asked for."""
-    from tests.servers.postgres import PostgresServers
+    from tests.kit.postgres import PostgresServers
 
     with PostgresServers() as servers:
         yield servers
@@ -171,7 +237,7 @@ async def local_postgres_url(postgres_servers: PostgresServers) -> AsyncIterator
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
     """A server that this test may kill, pause and restart."""
-    from tests.servers.postgres import PostgresServer
+    from tests.kit.postgres import PostgresServer
 
     with PostgresServer() as server:
         yield server
@@ -180,7 +246,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def redis_servers() -> Iterator[RedisServers]:
     """`redis_servers[redis_name]`: a server that all tests share; nothing runs until asked for."""
-    from tests.servers.redis import RedisServers
+    from tests.kit.redis import RedisServers
 
     with RedisServers() as servers:
         yield servers
@@ -217,7 +283,7 @@ def local_redis_url(redis_servers: RedisServers) -> Iterator[str]:
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
     """A server that this test may kill, pause and restart; it keeps all that it acknowledged."""
-    from tests.servers.redis import RedisServer
+    from tests.kit.redis import RedisServer
 
     with RedisServer(aof=True) as server:
         yield server
@@ -226,7 +292,7 @@ def own_redis() -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[RedisCluster]:
     """Three primaries that all tests share: not to be stopped."""
-    from tests.servers.redis_groups import RedisCluster
+    from tests.kit.redis_groups import RedisCluster
 
     with RedisCluster() as cluster:
         yield cluster
@@ -242,7 +308,7 @@ def redis_cluster_url(redis_cluster: RedisCluster) -> Iterator[str]:
 @pytest.fixture
 def own_redis_cluster() -> Iterator[RedisCluster]:
     """Three primaries with a replica each, which this test may kill."""
-    from tests.servers.redis_groups import RedisCluster
+    from tests.kit.redis_groups import RedisCluster
 
     with RedisCluster(replicas=1) as cluster:
         yield cluster
@@ -251,7 +317,7 @@ def own_redis_cluster() -> Iterator[RedisCluster]:
 @pytest.fixture
 def redis_sentinel() -> Iterator[RedisSentinel]:
     """A primary, a replica and sentinels that watch them, which this test may kill."""
-    from tests.servers.redis_groups import RedisSentinel
+    from tests.kit.redis_groups import RedisSentinel
 
     with RedisSentinel() as group:
         yield group
@@ -260,7 +326,7 @@ def redis_sentinel() -> Iterator[RedisSentinel]:
 @pytest.fixture(scope="session")
 def mongo_server() -> Iterator[MongoDatabases]:
     """A replica set of one member that all tests share: not to be stopped."""
-    from tests.servers.mongo import shared
+    from tests.kit.mongo import shared
 
     with shared() as databases:
         yield databases
@@ -274,16 +340,16 @@ def mongo_url(mongo_server: MongoDatabases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[making.InTurn]:
+def mongo_in_turn(mongo_server: MongoDatabases) -> Iterator[stores_under_test.InTurn]:
     """A migrated database that tests have in turn."""
     with mongo_server.database() as url, mongo_server.client() as client:
-        yield making.InTurn(url, client)
+        yield stores_under_test.InTurn(url, client)
 
 
 @pytest.fixture(scope="session")
 def mongo_standalone() -> Iterator[MongoServer]:
     """A server that is in no replica set, so without change streams and transactions; shared: not to be stopped."""
-    from tests.servers.mongo import MongoServer
+    from tests.kit.mongo import MongoServer
 
     with MongoServer() as server:
         yield server
@@ -299,7 +365,7 @@ def mongo_standalone_url(mongo_standalone: MongoServer) -> Iterator[str]:
 @pytest.fixture
 def own_mongo() -> Iterator[MongoReplicaSet]:
     """A replica set of one member, which this test may kill, pause and restart."""
-    from tests.servers.mongo import MongoReplicaSet
+    from tests.kit.mongo import MongoReplicaSet
 
     with MongoReplicaSet() as group:
         yield group
@@ -308,7 +374,7 @@ def own_mongo() -> Iterator[MongoReplicaSet]:
 @pytest.fixture
 def mongo_replica_set() -> Iterator[MongoReplicaSet]:
     """Three members, of which this test may kill, pause and restart any, and have the primary step down."""
-    from tests.servers.mongo import MongoReplicaSet
+    from tests.kit.mongo import MongoReplicaSet
 
     with MongoReplicaSet(3) as group:
         yield group
@@ -317,7 +383,7 @@ def mongo_replica_set() -> Iterator[MongoReplicaSet]:
 @pytest.fixture(scope="session")
 def node_packages() -> Packages:
     """BullMQ, its dashboard and mongodb-cron, installed: `NodeProcess(node_packages, "peer.mjs", ...)`."""
-    from tests.servers.node import Packages
+    from tests.kit.node import Packages
 
     packages = Packages()
     packages.install()

@@ -80,13 +80,26 @@ def test_a_first_run_makes_the_environment_and_hands_arguments_and_exit_code_thr
     run = tree.dev("test", "--store", "sqlite", "-k", "two words")
     assert run.returncode == 7, run.stderr
     said = json.loads(run.stdout)
-    assert said["arguments"] == ["--store", "sqlite", "-k", "two words"]
+    workers, dist, *arguments = said["arguments"]
+    assert workers.startswith("-n")
+    assert dist == "--dist=worksteal"
+    assert arguments == ["--store", "sqlite", "-k", "two words"]
     assert Path(said["prefix"]) == tree.root / ".venv"
     assert len(run.stderr.splitlines()) == 1
     assert "installing jobmill[test]" in run.stderr
     (install,) = tree.installs
     assert install[-5:] == ["install", "-c", "constraints.txt", "-e", ".[test]"]
     assert install[:2] == ["--python", str(tree.root / ".venv/bin/python")]
+
+
+def test_the_tests_run_in_one_process_without_xdist(tree: Tree) -> None:
+    assert json.loads(tree.dev("test", "-p", "no:xdist").stdout)["arguments"] == ["-p", "no:xdist"]
+
+
+def test_bytecode_is_kept_in_the_environment_where_the_tree_is_to_stay_clean(tree: Tree) -> None:
+    tree.dev("test", PYTHONDONTWRITEBYTECODE="1")
+    assert not list(tree.root.glob("__pycache__"))
+    assert list((tree.root / ".venv/bytecode").rglob("*.pyc"))
 
 
 def test_an_installation_is_repeated_only_when_something_changed(tree: Tree) -> None:
@@ -185,7 +198,7 @@ def test_what_goes_wrong_is_a_sentence(tree: Tree, pip: str, sentence: str) -> N
 def test_help_names_every_verb(tree: Tree, arguments: list[str]) -> None:
     run = tree.dev(*arguments)
     assert run.returncode == 0
-    assert all(f"dev.py {verb}" in run.stdout for verb in ("demo", "test", "check", "bench"))
+    assert all(f"dev.py {verb}" in run.stdout for verb in ("demo", "test", "coverage", "check", "bench"))
 
 
 @pytest.mark.parametrize("arguments", [["tset"], ["check", "--fix"]])

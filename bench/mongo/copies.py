@@ -7,8 +7,8 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from jobmill.stores.mongo.indexes import models
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.schema import models
+from jobmill.stores.mongo.url import MongoUrl
 
 
 def multiply(url: str, total: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -17,8 +17,8 @@ def multiply(url: str, total: int, change: Callable[[dict[str, Any]], dict[str, 
     `change`, given the job, tells the fields in which its copies differ: expressions in `$n`, the copy's number. Ids
     begin as the job's own does, and a zero-padded number follows.
     """
-    place = Place.read(url)
-    with MongoClient[dict[str, Any]](place.address) as client:
+    place = MongoUrl.read(url)
+    with MongoClient[dict[str, Any]](place.driver_url) as client:
         database = client[place.database]
         [one] = database[place.collection].find()
         database[place.collection].drop()

@@ -9,7 +9,7 @@ from typing import Any
 from pymongo import AsyncMongoClient, MongoClient
 
 from bench.draining import Draining
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import MongoUrl
 
 #: By the index that finds it, what a job matches that waits or runs: of ours, and of Monque's.
 OURS: Mapping[str, dict[str, Any]] = {
@@ -22,8 +22,8 @@ MONQUE: Mapping[str, dict[str, Any]] = {"status_1_nextRunAt_1": {"status": {"$in
 @asynccontextmanager
 async def draining(url: str, left: Mapping[str, dict[str, Any]] | None, jobs: int) -> AsyncIterator[Draining]:
     """The clock of so many jobs; without `left` it stops in the last handler."""
-    place = Place.read(url)
-    async with AsyncMongoClient[dict[str, Any]](place.address) as client:
+    place = MongoUrl.read(url)
+    async with AsyncMongoClient[dict[str, Any]](place.driver_url) as client:
         documents = client[place.database][place.collection]
 
         async def is_left() -> bool:
@@ -39,7 +39,7 @@ async def draining(url: str, left: Mapping[str, dict[str, Any]] | None, jobs: in
 @contextmanager
 def looking(url: str) -> Iterator[Callable[[], bool]]:
     """The same question about jobs of ours, for somebody without an event loop."""
-    place = Place.read(url)
-    with MongoClient[dict[str, Any]](place.address) as client:
+    place = MongoUrl.read(url)
+    with MongoClient[dict[str, Any]](place.driver_url) as client:
         documents = client[place.database][place.collection]
         yield lambda: any(documents.find_one(query, {"_id": 1}, hint=index) for index, query in OURS.items())

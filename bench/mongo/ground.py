@@ -16,7 +16,7 @@ from bench.mongo.copies import multiply_finished
 from bench.mongo.draining import looking
 from bench.mongo.metered import record_metered
 from bench.peers.peer import Peer
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import MongoUrl
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def _kept(lab: Lab, finished: int) -> Iterator[str]:
 
 def _make_ready(url: str) -> None:
     """After a checkpoint, so that no run pays for what was done before it."""
-    with MongoClient[dict[str, Any]](Place.read(url).address) as client:
+    with MongoClient[dict[str, Any]](MongoUrl.read(url).driver_url) as client:
         client.admin.command("fsync")
 
 

@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from tests.servers.mongo import SET, MongoReplicaSet
-from tests.servers.places import PrivateDirectory
+from tests.kit.mongo import SET, MongoReplicaSet
+from tests.kit.places import PrivateDirectory
 
 #: Of clock_getcpuclockid(3): a process's clock of all its threads, those that have ended included, to the nanosecond.
 SCHEDULED = 2

@@ -32,7 +32,7 @@ async def _beside(url: str, busy_s: float, jobs: int) -> Beside:
             spell.run()
             loop.call_soon_threadsafe(over.set)
 
-        worker = Worker(ours.client, slots=SLOTS, lease=LEASE)
+        worker = Worker(ours.client, concurrency=SLOTS, lease=LEASE)
         async with worker:
             sampling = asyncio.create_task(_sample(worker))
             with contextlib.suppress(TimeoutError):
@@ -66,7 +66,7 @@ def alone(url: str, busy_s: float, jobs: int) -> Beside:
 
 async def _alone(url: str, busy_s: float, jobs: int) -> Beside:
     async with noops(url, jobs) as ours:
-        async with Worker(ours.client, slots=SLOTS, lease=LEASE) as worker:
+        async with Worker(ours.client, concurrency=SLOTS, lease=LEASE) as worker:
             began = time.perf_counter()
             sampling = asyncio.create_task(_sample(worker))
             await ours.wait(busy_s)

@@ -27,7 +27,7 @@ async def _drain(url: str, slots: int, jobs: int, seconds: float, fill_first: bo
 
 
 async def _work(ours: Noops, slots: int, seconds: float) -> Ran:
-    worker = Worker(ours.client, slots=slots)
+    worker = Worker(ours.client, concurrency=slots)
     watch = Stopwatch()
     await worker.start()
     try:

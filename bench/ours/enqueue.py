@@ -29,5 +29,5 @@ async def in_bulk(url: str, size: int, jobs: int, seconds: float) -> Ran:
     """The same, on a loop that runs."""
     async with noops(url) as ours:
         return await drivers.bulk(
-            lambda: ours.client.enqueue_many([ours.noop.job() for _ in range(size)]), size, jobs, seconds
+            lambda: ours.client.enqueue_many([ours.noop.draft() for _ in range(size)]), size, jobs, seconds
         )

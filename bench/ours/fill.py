@@ -6,7 +6,7 @@ import asyncio
 
 from bench.ours.noop import noops
 from jobmill.handlers.handler import Draft
-from jobmill.handlers.options import NOTHING_SAID
+from jobmill.handlers.options import NO_OPTIONS_GIVEN
 
 
 def fill(url: str, jobs: int, busy: bool = False) -> None:
@@ -17,7 +17,7 @@ def fill(url: str, jobs: int, busy: bool = False) -> None:
 async def _fill(url: str, jobs: int, busy: bool) -> None:
     async with noops(url) as ours:
         if busy:
-            await ours.client.enqueue_many([Draft("busy", b"{}", NOTHING_SAID)])
+            await ours.client.enqueue_many([Draft("busy", b"{}", NO_OPTIONS_GIVEN)])
         await ours.fill(jobs)
 
 

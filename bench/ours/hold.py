@@ -23,6 +23,6 @@ async def working(url: str, slots: int, path: str) -> None:
         tell(path)
         await forever()
 
-    async with client, Worker(client, slots=slots):
+    async with client, Worker(client, concurrency=slots):
         ready()
         await forever()

@@ -29,7 +29,7 @@ async def _enqueue(url: str, jobs: int, rate: float) -> Pickups:
         told = Pickups(called=[began + int(number / rate * 1e9) for number in range(jobs)])
         while begun < jobs:
             due = min(jobs, int((time.time_ns() - began) / 1e9 * rate) + 1)
-            await client.enqueue_many([pick.job(number) for number in range(begun, due)])
+            await client.enqueue_many([pick.draft(number) for number in range(begun, due)])
             told.returned += [time.time_ns()] * (due - begun)
             begun = due
             await asyncio.sleep(TICK_S)

@@ -97,7 +97,7 @@ async def _drain(url: str, left: Mapping[str, dict[str, Any]] | None, jobs: int,
         async def noop() -> None:
             clock.run()
 
-        async with Worker(client, slots=slots):
+        async with Worker(client, concurrency=slots):
             return await clock.settled()
 
 

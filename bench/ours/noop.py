@@ -38,7 +38,7 @@ class Noops:
 
     async def fill(self, jobs: int, delay: str | None = None) -> None:
         """Enqueue so many, many in a call."""
-        one = self.noop.job() if delay is None else self.noop.options(delay=delay).job()
+        one = self.noop.draft() if delay is None else self.noop.options(delay=delay).draft()
         for first in range(0, jobs, AT_ONCE):
             await self.client.enqueue_many([one] * min(AT_ONCE, jobs - first))
 

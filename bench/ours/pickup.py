@@ -31,7 +31,7 @@ def work(url: str, jobs: int, seconds: float) -> list[int]:
 
 async def working(url: str, jobs: int, seconds: float, slots: int = SLOTS) -> list[int]:
     """The same, on a loop that runs."""
-    async with opened(url, jobs) as (client, starts, _), Worker(client, slots=slots):
+    async with opened(url, jobs) as (client, starts, _), Worker(client, concurrency=slots):
         ready()
         await starts.wait(seconds)
     return starts.at
@@ -63,7 +63,7 @@ def here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
 
 
 async def _here(url: str, jobs: int, seed: int, seconds: float) -> Pickups:
-    async with opened(url, jobs) as (client, starts, pick), Worker(client, slots=SLOTS):
+    async with opened(url, jobs) as (client, starts, pick), Worker(client, concurrency=SLOTS):
         told = await one_after_the_other(pick.enqueue, jobs, seed)
         await starts.wait(seconds)
     told.started.extend(starts.at)

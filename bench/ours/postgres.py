@@ -101,7 +101,7 @@ async def _drain(url: str, left: str | None, jobs: int, slots: int, counted: int
         async def noop() -> None:
             clock.run()
 
-        async with Worker(client, slots=slots):
+        async with Worker(client, concurrency=slots):
             return await clock.settled()
 
 

@@ -15,7 +15,7 @@ from bench.ours.noop import noops
 from bench.redis.draining import draining
 from jobmill.client.client import connect
 from jobmill.handlers.handler import Draft
-from jobmill.handlers.options import NOTHING_SAID
+from jobmill.handlers.options import NO_OPTIONS_GIVEN
 from jobmill.worker.worker import Worker
 
 __all__ = [
@@ -58,7 +58,7 @@ def fill_with(url: str, jobs: int, payload: str) -> int:
 
 
 async def _fill_with(url: str, jobs: int, payload: str) -> int:
-    draft = Draft("noop", payload.encode(), NOTHING_SAID)
+    draft = Draft("noop", payload.encode(), NO_OPTIONS_GIVEN)
     async with connect(url) as client:
         receipts = await client.enqueue_many([draft] * jobs)
     return len(receipts[0].id)
@@ -82,7 +82,7 @@ async def _drain(url: str, jobs: int, slots: int) -> Ran:
         async def noop() -> None:
             clock.run()
 
-        async with Worker(client, slots=slots):
+        async with Worker(client, concurrency=slots):
             return await clock.settled()
 
 

@@ -58,7 +58,7 @@ async def _share(url: str, slots: int, kind: str) -> Share:
         halt(READY)
         if kind == ISOLATED:  # whose handlers run elsewhere
             clock.run()
-        async with Worker(client, slots=slots):
+        async with Worker(client, concurrency=slots):
             await asyncio.to_thread(halt, BEGUN)
             return clock.told()
 

@@ -64,5 +64,5 @@ async def _drain(url: str, jobs: int, slots: int) -> Ran:
         async def noop() -> None:
             clock.run()
 
-        async with client, Worker(client, slots=slots):
+        async with client, Worker(client, concurrency=slots):
             return await clock.settled()

@@ -17,9 +17,9 @@ from bench.stopwatch import metering
 from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged
-from jobmill.stores.mongo.link import Connected
-from jobmill.stores.mongo.places import Place
-from jobmill.stores.mongo.values import date
+from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.connection import MongoConnection
+from jobmill.stores.mongo.url import MongoUrl
 
 ABOUT = About(
     name="bare loop on MongoDB",
@@ -58,7 +58,7 @@ class Sent(monitoring.CommandListener):
 class Flight:
     """One exchange after the other, in the words of one that the store has sent."""
 
-    def __init__(self, here: Connected, sent: Mapping[str, Document], batch: int, in_hand: set[Any]) -> None:
+    def __init__(self, here: MongoConnection, sent: Mapping[str, Document], batch: int, in_hand: set[Any]) -> None:
         self._here = here
         look = sent["aggregate"]
         self._stages, self._hint = look["pipeline"], look["hint"]
@@ -73,7 +73,7 @@ class Flight:
         """Until nothing waits any more; how many were settled."""
         done = 0
         while True:
-            async with self._here.looking:
+            async with self._here.searching:
                 found = await self._look()
                 ids = [one["_id"] for one in found][: self._batch]
                 self._in_hand.update(ids)
@@ -114,9 +114,9 @@ def _of(query: Document, ids: Sequence[Any]) -> Document:
 @on_uvloop
 async def drain(url: str, batch: int, flights: int) -> Ran:
     """Claim and settle all that waits, so many at a time in each of so many flights."""
-    place = Place.read(url)
+    place = MongoUrl.read(url)
     # Made first: a client that is made once somebody listens pays for that with each command.
-    here = Connected(place)
+    here = MongoConnection(place)
     await here.jobs.find_one({})
     in_hand: set[Any] = set()
     flying = [Flight(here, await _sent(url, batch, f"{n:032x}"), batch, in_hand) for n in range(flights)]

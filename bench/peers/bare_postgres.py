@@ -12,11 +12,10 @@ from bench.figures import Ran
 from bench.loop import on_uvloop
 from bench.peers.about import About
 from bench.stopwatch import metering
-from jobmill.stores.postgres.exchanging import NO_HINTS, call
-from jobmill.stores.postgres.hints import MOST_PRIORITY
-from jobmill.stores.postgres.offices import READ_COMMITTED
-from jobmill.stores.postgres.places import Place
+from jobmill.stores.postgres.claim import MAX_INTEGER, NO_POSITIONS
+from jobmill.stores.postgres.connection.connector import READ_COMMITTED
 from jobmill.stores.postgres.statements import Statements
+from jobmill.stores.postgres.url import PostgresUrl
 
 ABOUT = About(
     name="bare loop on PostgreSQL",
@@ -42,12 +41,12 @@ class Flight:
         self._batch = batch
         self._token = token
         self._claim: tuple[object, ...] = ([QUEUE], [NAME], [batch], batch, LEASE_MS, "bench", token, [])
-        self._hints = NO_HINTS
+        self._positions = NO_POSITIONS
         self.held: list[str] = []
 
     def arguments(self) -> tuple[object, ...]:
         """Settle what is held, and claim as many as there is room for."""
-        return (None, False, *settled(self.held, self._token), *self._claim, *self._hints)
+        return (None, False, *settled(self.held, self._token), *self._claim, *self._positions)
 
     def learn(self, rows: list[Any]) -> int:
         """What an exchange claimed; how many it settled."""
@@ -58,7 +57,7 @@ class Flight:
         if rows:
             last = max(rows, key=itemgetter(DUE_MS, SEQ))
             line = ([QUEUE], [NAME], [PRIORITY], [last[DUE_MS]], [last[SEQ]])
-            self._hints = (head[SEQ], *line, [QUEUE], [NAME], [PRIORITY], [MOST_PRIORITY])
+            self._positions = (head[SEQ], *line, [QUEUE], [NAME], [PRIORITY], [MAX_INTEGER])
         return done
 
 
@@ -75,11 +74,12 @@ def settled(ids: list[str], token: str) -> tuple[object, ...]:
 @on_uvloop
 async def drain(url: str, batch: int, flights: int) -> Ran:
     """Claim and settle all that waits, so many at a time in each of so many flights."""
-    connections = [await asyncpg.connect(Place.read(url).url) for _ in range(flights)]
+    connections = [await asyncpg.connect(PostgresUrl.parse(url).url) for _ in range(flights)]
+    arguments = len(Flight(batch, "").arguments())
     statements = []
     for connection in connections:
         await connection.execute(READ_COMMITTED)
-        statements.append(await connection.prepare(call(Statements("jobmill"))))
+        statements.append(await connection.prepare(Statements("jobmill").call("exchange", arguments)))
     with metering() as watch:
         flown = (_fly(statement, Flight(batch, f"{n:032x}")) for n, statement in enumerate(statements))
         ran = watch.ran(sum(await asyncio.gather(*flown)))

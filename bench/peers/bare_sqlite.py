@@ -56,8 +56,8 @@ def _settle(cursor: sqlite3.Cursor, claimed: str, token: str, now_ms: int) -> in
 
 def _claim(cursor: sqlite3.Cursor, batch: int, token: str, now_ms: int) -> str:
     """The seqs of the claimed jobs, as JSON, which goes straight into the next statements."""
-    cursor.execute(sql("heads"), (QUEUE, json.dumps([NAME]), now_ms, batch)).fetchone()
-    _, seqs = cursor.execute(sql("line"), (QUEUE, NAME, PRIORITY, now_ms, batch)).fetchone()
+    cursor.execute(sql("ranges"), (QUEUE, json.dumps([NAME]), now_ms, batch)).fetchone()
+    _, seqs = cursor.execute(sql("due_jobs"), (QUEUE, NAME, PRIORITY, now_ms, batch)).fetchone()
     cursor.execute(sql("claim"), (seqs, token, now_ms + LEASE_MS, now_ms, "bench"))
     cursor.execute(sql("read"), (seqs,)).fetchone()
     return str(seqs)

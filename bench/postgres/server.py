@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 from msgspec import Struct
 
-from tests.servers.postgres import PostgresServer
+from tests.kit.postgres import PostgresServer
 
 #: What the report says about how the server is set up.
 TOLD = ("fsync", "synchronous_commit", "full_page_writes", "data_checksums", "shared_buffers", "max_wal_size")

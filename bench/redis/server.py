@@ -12,7 +12,7 @@ from msgspec import Struct
 from redis import Redis
 
 from bench.child import Broken
-from tests.servers.redis import RedisServer
+from tests.kit.redis import RedisServer
 
 #: What the report says about how the server is set up.
 TOLD = ("save", "appendonly", "io-threads", "maxmemory", "maxmemory-policy")

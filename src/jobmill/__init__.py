@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from jobmill._version import __version__
 
 if TYPE_CHECKING:
-    from jobmill.client.client import Client, Enqueued, connect
+    from jobmill.client.client import Client, connect
     from jobmill.core.changes import Changed
     from jobmill.core.events import Event
     from jobmill.core.job import Job, Keep, Progress, State
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         UnsafeStore,
     )
     from jobmill.handlers.context import Context
+    from jobmill.handlers.enqueued import Enqueued
+    from jobmill.handlers.handler import Draft, Handler
     from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
@@ -59,9 +61,11 @@ __all__ = [
     "Client",
     "Context",
     "Count",
+    "Draft",
     "Enqueued",
     "Event",
     "Fail",
+    "Handler",
     "HandlerNotFound",
     "InvalidValue",
     "Job",
@@ -96,7 +100,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "jobmill.client.client": ("Client", "Enqueued", "connect"),
+    "jobmill.client.client": ("Client", "connect"),
+    "jobmill.handlers.enqueued": ("Enqueued",),
+    "jobmill.handlers.handler": ("Draft", "Handler"),
     "jobmill.handlers.context": ("Context",),
     "jobmill.core.changes": ("Changed",),
     "jobmill.core.values": ("Count", "LogLine", "Page", "QueueSettings", "Stats"),

@@ -24,6 +24,10 @@ Expected races are return values, never exceptions: a lost lease, a duplicate, a
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobmill.core.job import Job
 
 
 class JobmillError(Exception):
@@ -68,7 +72,15 @@ class JobNotFound(JobmillError):
 
 
 class JobFailed(JobmillError):
-    """The awaited job ended in failed; the message is its error."""
+    """The awaited job failed; the message is its error, and `job` is the job."""
+
+    def __init__(self, message: str, job: Job) -> None:
+        self.job = job
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[str, Job]]:
+        """Two arguments are needed to make it again, in another process too."""
+        return type(self), (str(self), self.job)
 
 
 class JobCancelled(JobFailed):

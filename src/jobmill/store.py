@@ -48,8 +48,8 @@ class Store(Protocol):
     exchanges_in_flight: ClassVar[int]
 
     @property
-    def place(self) -> str:
-        """Where the jobs are, in words without secrets: two stores of one name and place hold the same jobs."""
+    def address(self) -> str:
+        """Where the jobs are, without secrets. Two stores with the same name and address hold the same jobs."""
 
     async def open(self) -> None:
         """Connect, check the schema, measure the clock. Opening twice is harmless."""
@@ -151,4 +151,4 @@ class RecordsUsage(Protocol):
     """A store with a table for usage; or anything else that wants it in batches."""
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
-        """Add these records, all or none. After StoreUnavailable they are given again; after other errors they are dropped."""
+        """Add all records or none. After StoreUnavailable the caller tries again; after another error it drops them."""

@@ -18,7 +18,7 @@ from bench.peers import bare_postgres, bare_redis
 from jobmill.client.client import connect
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Claim, Claimed, Settlement
-from jobmill.stores.postgres.exchanging import Batch
+from jobmill.stores.postgres.settle import parameters
 from jobmill.stores.redis.settle import settle_requests
 
 pytestmark = pytest.mark.slow
@@ -81,8 +81,8 @@ async def test_on_mongo_every_job_is_settled_once(mongo_url: str, flights: int) 
 @pytest.mark.stores("postgres")
 async def test_on_postgres_a_settlement_is_sent_as_the_store_sends_it(postgres_url: str) -> None:
     one = await settlement(postgres_url, "t")
-    assert bare_postgres.settled([one.lease.id], "t") == Batch([one]).parameters()
-    assert bare_postgres.settled([], "t") == Batch([]).parameters()
+    assert bare_postgres.settled([one.lease.id], "t") == parameters([one], {one.lease.queue})
+    assert bare_postgres.settled([], "t") == parameters([], set())
 
 
 @pytest.mark.stores("redis")

@@ -26,7 +26,7 @@ from bench.recovery import again
 from bench.scale import QUICK
 from bench.servers import Servers
 from bench.watch import Watch
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import MongoUrl
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
@@ -51,8 +51,8 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 
 def _documents(url: str, *statuses: str) -> list[dict[str, Any]]:
     """Of ours and Monque's, which are in one collection."""
-    place = Place.read(url)
-    with MongoClient[dict[str, Any]](place.address) as client:
+    place = MongoUrl.read(url)
+    with MongoClient[dict[str, Any]](place.driver_url) as client:
         return list(client[place.database][place.collection].find({"status": {"$in": statuses}}))
 
 
@@ -125,8 +125,8 @@ def test_a_long_history_is_made_once_and_does_not_count_as_live(lab: Lab) -> Non
 def test_copies_keep_the_indexes_that_the_url_names(lab: Lab) -> None:
     with lab.servers.mongo.database(indexes="monque") as url:
         run_one(FULL, url)
-        place = Place.read(url)
-        with MongoClient[dict[str, Any]](place.address) as client:
+        place = MongoUrl.read(url)
+        with MongoClient[dict[str, Any]](place.driver_url) as client:
             jobs = client[place.database][place.collection]
             before = jobs.index_information()
             multiply_finished(url, 10)

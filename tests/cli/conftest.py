@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 import jobmill
 from jobmill.cli import main
+from tests.kit.processes import launched
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ class Shell:
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
         """A command as a process of its own."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "jobmill", *args],
+            launched(None, signal.SIGKILL, [sys.executable, "-m", "jobmill", *args]),
             cwd=self.folder,
             env=self.environment,
             stdout=options.pop("stdout", subprocess.PIPE),

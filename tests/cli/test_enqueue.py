@@ -50,7 +50,7 @@ def test_the_same_id_exists_and_the_same_unique_key_is_a_duplicate(shell: Shell)
 
 
 def test_a_recurring_job_is_updated_by_its_key(shell: Shell) -> None:
-    said = ["--cron", "0 9 * * mon", "--zone", "Europe/Berlin", "--key", "monday"]
+    said = ["--cron", "0 9 * * mon", "--timezone", "Europe/Berlin", "--key", "monday"]
     first = shell.json("enqueue", "good", *said)
     assert first["how"] == "created"
     assert shell.json("enqueue", "good", "--every", "1h", "--key", "monday") == {**first, "how": "updated"}

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from jobmill.cli import main
 from tests.cli.conftest import Shell
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -63,7 +63,7 @@ async def test_a_jobs_table_that_was_there(postgres_url: str) -> None:
         "added to it: index idx_work_status_next_run_at",
         "added to it: index idx_work_type_status",
         "enqueued 2 queued rows",
-        "left 1 running rows to whoever runs them",
+        "left 1 running rows to the program that runs them",
     ]
     refused = await beside(postgres_url, "--jobs-table", "public.another", code=1)
     assert "the schema jobmill has the jobs table public.work already, and can have one only" in refused.stderr

@@ -82,10 +82,10 @@ def test_a_url_that_the_module_does_not_take(here: Shell) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--slots", "0"], "slots: expected a whole number from 1"),
+        (["--concurrency", "0"], "slots: expected a whole number from 1"),
         (["--lease", "1ms"], "lease: expected a duration of at least"),
         (["--processes", "0"], "0 is not in the range"),
-        (["--processes", "2", "--slots", "0"], "slots: expected a whole number from 1"),
+        (["--processes", "2", "--concurrency", "0"], "slots: expected a whole number from 1"),
         (["--processes", "2", "--health", "8080"], "--health is for one process"),
         (["--queue", "a:b"], 'queue: expected a name without ":"'),
     ],

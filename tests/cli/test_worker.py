@@ -30,7 +30,7 @@ def app(shell: Shell) -> Shell:
 
 
 def test_a_worker_runs_jobs_and_ends_gracefully(app: Shell) -> None:
-    worker = app.start("worker", "app:jobs", "--name", "ada", "--slots", "3")
+    worker = app.start("worker", "app:jobs", "--name", "ada", "--concurrency", "3")
     said = read_until(worker, "worker ada: 3 slots")
     assert "INFO" in said
     assert app("enqueue", "double", '{"n": 21}', "--wait", "20s").stdout.splitlines()[1] == "42"

@@ -10,7 +10,7 @@ import jobmill
 from jobmill import Client
 from jobmill.store import Store
 from jobmill.testing import ManualClock
-from tests.making import make_store
+from tests.stores_under_test import make_store
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 import jobmill
 from jobmill import Client, Context, InvalidValue
-from jobmill.handlers.handler import Arguments, to_plain
+from jobmill.handlers.signature import Arguments, to_plain
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ async def test_names_of_parameters_are_free(jobs: Client) -> None:
     enqueued = await odd.enqueue(self=1, args=2, kwargs=3, within=4, cls=5)
     assert (await enqueued.job()).payload == {"self": 1, "args": 2, "kwargs": 3, "within": 4, "cls": 5}
     await jobs.enqueue("odd", {"self": 1, "args": 2, "kwargs": 3, "within": 4, "cls": 5})
-    draft = odd.options(delay=1).job(self=1, args=2, kwargs=3, within=4, cls=5)
+    draft = odd.options(delay=1).draft(self=1, args=2, kwargs=3, within=4, cls=5)
     assert odd.arguments.decode(Raw(draft.payload_json))["_x"] == 6
 
 

@@ -70,7 +70,7 @@ async def test_what_is_asked_while_a_call_is_in_flight_goes_into_the_next() -> N
 
 async def test_a_batch_has_a_size_but_no_callers_items_are_split() -> None:
     call = Doubling()
-    batched = Batcher(call, most=3)
+    batched = Batcher(call, max_items=3)
     await asyncio.gather(batched([1, 2]), batched([3]), batched([4]), batched([5, 6, 7, 8]), batched([9]))
     assert call.calls == [[1, 2, 3], [4], [5, 6, 7, 8], [9]]
 

@@ -24,8 +24,8 @@ def scan(jobs: Client) -> Handler[..., Any]:
 async def test_the_same_job_is_enqueued_once(jobs: Client, scan: Handler[..., Any]) -> None:
     once = scan.options(dedupe=True)
     first, again = await once.enqueue(7), await once.enqueue(7)
-    assert (first.how, again.how, again.id) == ("created", "duplicate", first.id)
-    assert (await once.enqueue(8)).how == "created"
+    assert (first.status, again.status, again.id) == ("created", "duplicate", first.id)
+    assert (await once.enqueue(8)).status == "created"
     assert (await first.job()).unique_key == dedupe_key("scan", None, {"folder": 7}) == 'scan::global::{"folder":7}'
 
 
@@ -34,10 +34,10 @@ async def test_every_way_in_makes_the_same_key(jobs: Client, scan: Handler[..., 
     for again in (
         await scan.options(dedupe=True).enqueue(note="x", folder=7),
         await jobs.enqueue("scan", {"note": "x", "folder": 7}, dedupe=True),
-        *await jobs.enqueue_many([jobs.job("scan", {"folder": 7, "note": "x"}, dedupe=True)]),
-        *await jobs.enqueue_many([scan.options(dedupe=True).job(7, note="x")]),
+        *await jobs.enqueue_many([jobs.draft("scan", {"folder": 7, "note": "x"}, dedupe=True)]),
+        *await jobs.enqueue_many([scan.options(dedupe=True).draft(7, note="x")]),
     ):
-        assert (again.how, again.id) == ("duplicate", first.id)
+        assert (again.status, again.id) == ("duplicate", first.id)
 
 
 async def test_a_client_that_does_not_know_the_handler_makes_the_same_key(
@@ -45,7 +45,7 @@ async def test_a_client_that_does_not_know_the_handler_makes_the_same_key(
 ) -> None:
     first = await scan.options(dedupe=True).enqueue(7)
     again = await jobmill.connect(store=store).enqueue("scan", {"folder": 7.0}, dedupe=True)
-    assert (again.how, again.id) == ("duplicate", first.id)
+    assert (again.status, again.id) == ("duplicate", first.id)
 
 
 async def test_payload_tenant_name_and_queue_tell_jobs_apart(jobs: Client, scan: Handler[..., Any]) -> None:
@@ -71,8 +71,8 @@ async def test_only_live_jobs_count(jobs: Client, scan: Handler[..., Any]) -> No
 
 async def test_within_one_call(jobs: Client, scan: Handler[..., Any]) -> None:
     once = scan.options(dedupe=True)
-    a, b, c = await jobs.enqueue_many([once.job(1), once.job(2), once.job(1)])
-    assert ([a.how, b.how, c.how], c.id) == (["created", "created", "duplicate"], a.id)
+    a, b, c = await jobs.enqueue_many([once.draft(1), once.draft(2), once.draft(1)])
+    assert ([a.status, b.status, c.status], c.id) == (["created", "created", "duplicate"], a.id)
 
 
 async def test_without_it_nothing_is_deduped(scan: Handler[..., Any]) -> None:
@@ -90,7 +90,7 @@ async def test_what_no_unique_key_may_be_is_stored_as_its_hash(
 ) -> None:
     once = scan.options(dedupe=True, tenant="acme")
     first, again = await once.enqueue(note=note), await once.enqueue(note=note)
-    assert (first.how, again.how, again.id) == ("created", "duplicate", first.id)
+    assert (first.status, again.status, again.id) == ("created", "duplicate", first.id)
     job = await first.job()
     assert job.unique_key == f"sha256:{key_hash(dedupe_key('scan', 'acme', {'note': note}))}"
     assert job.payload == {"note": note}
@@ -114,8 +114,8 @@ async def test_the_longest_key_that_fits_is_kept_and_one_more_is_not(scan: Handl
 
 async def test_an_id_of_ones_own_goes_before(scan: Handler[..., Any]) -> None:
     first = await scan.options(dedupe=True, id="mine").enqueue(7)
-    assert (first.id, first.how) == ("mine", "created")
-    assert (await scan.options(dedupe=True, id="mine").enqueue(8)).how == "exists"
+    assert (first.id, first.status) == ("mine", "created")
+    assert (await scan.options(dedupe=True, id="mine").enqueue(8)).status == "exists"
     assert (await scan.options(dedupe=True, id="other").enqueue(7)).id == "mine"
 
 

@@ -35,8 +35,8 @@ def send(jobs: Client) -> Handler[..., Any]:
 
 async def test_a_job_is_stored_with_what_was_said(jobs: Client, send: Handler[..., Any], clock: ManualClock) -> None:
     enqueued = await send.enqueue(to="bob")
-    assert (enqueued.how, enqueued.created) == ("created", True)
-    assert repr(enqueued) == f"Enqueued(id={enqueued.id!r}, how='created')"
+    assert (enqueued.status, enqueued.created) == ("created", True)
+    assert repr(enqueued) == f"Enqueued(id={enqueued.id!r}, status='created')"
     job = await enqueued.job()
     assert job == await jobs.get(enqueued.id)
     assert (job.id, job.name, job.queue, job.payload, job.state) == (
@@ -145,35 +145,35 @@ async def test_ids_are_fresh_and_sort_by_age(send: Handler[..., Any]) -> None:
 async def test_an_id_makes_one_job(jobs: Client, send: Handler[..., Any]) -> None:
     first = await send.options(id="mine").enqueue(to="ada")
     again = await send.options(id="mine").enqueue(to="bob")
-    assert [(one.id, one.how, one.created) for one in (first, again)] == [
+    assert [(one.id, one.status, one.created) for one in (first, again)] == [
         ("mine", "created", True),
         ("mine", "exists", False),
     ]
     assert (await again.job()).payload == {"to": "ada"}
     await jobs.cancel("mine")
-    assert (await send.options(id="mine").enqueue()).how == "exists", "also when it is final"
+    assert (await send.options(id="mine").enqueue()).status == "exists", "also when it is final"
 
 
 async def test_a_unique_key_makes_one_live_job_of_its_queue_and_name(jobs: Client, send: Handler[..., Any]) -> None:
     once = send.options(unique_key="k")
     first, again = await once.enqueue(), await once.enqueue()
-    assert (first.how, again.how, again.id) == ("created", "duplicate", first.id)
-    assert (await send.options(unique_key="k", queue="other").enqueue()).how == "created"
-    assert (await jobs.enqueue("another", unique_key="k", queue="mail")).how == "created"
+    assert (first.status, again.status, again.id) == ("created", "duplicate", first.id)
+    assert (await send.options(unique_key="k", queue="other").enqueue()).status == "created"
+    assert (await jobs.enqueue("another", unique_key="k", queue="mail")).status == "created"
     await jobs.cancel(first.id)
-    assert (await once.enqueue()).how == "created"
+    assert (await once.enqueue()).status == "created"
 
 
 async def test_many_in_one_call_with_an_answer_for_each(jobs: Client, send: Handler[..., Any]) -> None:
     drafts = [
-        send.job(to="ada"),
-        send.options(id="mine", delay="1m").job("bob"),
-        send.options(id="mine").job(),
-        send.options(unique_key="k").job(),
-        send.options(unique_key="k").job(),
+        send.draft(to="ada"),
+        send.options(id="mine", delay="1m").draft("bob"),
+        send.options(id="mine").draft(),
+        send.options(unique_key="k").draft(),
+        send.options(unique_key="k").draft(),
     ]
     answers = await jobs.enqueue_many(iter(drafts))
-    assert [one.how for one in answers] == ["created", "created", "exists", "created", "duplicate"]
+    assert [one.status for one in answers] == ["created", "created", "exists", "created", "duplicate"]
     assert answers[4].id == answers[3].id
     assert [(await one.job()).payload for one in answers[:2]] == [{"to": "ada"}, {"to": "bob"}]
 
@@ -183,8 +183,8 @@ async def test_none_in_one_call(jobs: Client) -> None:
 
 
 async def test_a_draft_is_a_value_that_may_be_enqueued_again(jobs: Client, send: Handler[..., Any]) -> None:
-    draft = send.job(to="ada")
-    assert draft == send.job(to="ada")
+    draft = send.draft(to="ada")
+    assert draft == send.draft(to="ada")
     first, second = await jobs.enqueue_many([draft, draft])
     assert first.created
     assert second.created
@@ -198,17 +198,17 @@ async def test_an_interval_runs_at_once_and_a_cron_at_its_first_slot(
     send: Handler[..., Any], clock: ManualClock
 ) -> None:
     every = await (await send.options(every="1h", key="e").enqueue()).job()
-    assert (every.due_ms, every.slot_ms) == (clock(), clock())
+    assert (every.due_ms, every.occurrence_ms) == (clock(), clock())
     assert every.recurrence == Recurrence(key="e", every_ms=HOUR)
-    cron = await (await send.options(cron="0 9 * * mon", zone="Europe/Berlin", key="c").enqueue()).job()
+    cron = await (await send.options(cron="0 9 * * mon", timezone="Europe/Berlin", key="c").enqueue()).job()
     assert cron.due_at == datetime(2023, 11, 20, 8, tzinfo=UTC)
-    assert cron.recurrence == Recurrence(key="c", cron="0 9 * * mon", zone="Europe/Berlin")
+    assert cron.recurrence == Recurrence(key="c", cron="0 9 * * mon", timezone="Europe/Berlin")
     assert (cron.unique_key, cron.runs, cron.failed_runs) == ("c", 0, 0)
 
 
 async def test_a_first_run_at_a_time_of_ones_own(send: Handler[..., Any], clock: ManualClock) -> None:
     job = await (await send.options(every="1h", key="e", delay="5m").enqueue()).job()
-    assert job.due_ms == job.slot_ms == clock() + 300_000
+    assert job.due_ms == job.occurrence_ms == clock() + 300_000
     when = datetime(2024, 1, 1, 12, 34, tzinfo=UTC)
     assert (await (await send.options(cron="@daily", key="c", due_at=when).enqueue()).job()).due_at == when
 
@@ -217,13 +217,13 @@ async def test_a_live_key_is_updated(jobs: Client, send: Handler[..., Any], cloc
     first = await send.options(every="1h", key="k").enqueue(to="ada")
     clock.advance(60)
     again = await send.options(cron="@daily", key="k", until=datetime(2030, 1, 1, tzinfo=UTC)).enqueue(to="bob")
-    assert (again.how, again.id, again.created) == ("updated", first.id, False)
+    assert (again.status, again.id, again.created) == ("updated", first.id, False)
     job = await again.job()
     assert (job.payload, job.due_at) == ({"to": "bob"}, datetime(2023, 11, 15, tzinfo=UTC))
     assert job.recurrence is not None
     assert (job.recurrence.cron, job.recurrence.every_ms, job.recurrence.revision) == ("@daily", None, 1)
     await jobs.cancel(first.id)
-    assert (await send.options(every="1h", key="k").enqueue()).how == "created", "cancelling has ended the other"
+    assert (await send.options(every="1h", key="k").enqueue()).status == "created", "cancelling has ended the other"
 
 
 async def test_a_rule_that_is_stated_again_keeps_its_due_time(send: Handler[..., Any], clock: ManualClock) -> None:
@@ -232,7 +232,12 @@ async def test_a_rule_that_is_stated_again_keeps_its_due_time(send: Handler[...,
     clock.advance(600)
     again = await send.options(every="1h", key="k").enqueue(to="bob")
     job = await again.job()
-    assert (again.how, job.payload, job.due_ms, job.slot_ms) == ("updated", {"to": "bob"}, first.due_ms, first.slot_ms)
+    assert (again.status, job.payload, job.due_ms, job.occurrence_ms) == (
+        "updated",
+        {"to": "bob"},
+        first.due_ms,
+        first.occurrence_ms,
+    )
     moved = await (await send.options(every="1h", key="k", delay="5m").enqueue()).job()
     assert moved.due_ms == clock() + 300_000, "a time that was asked for is taken"
 
@@ -241,7 +246,7 @@ async def test_the_unique_key_may_stand_for_the_key(send: Handler[..., Any]) -> 
     job = await (await send.options(every="1h", unique_key="k").enqueue()).job()
     assert job.recurrence is not None
     assert (job.recurrence.key, job.unique_key) == ("k", "k")
-    assert (await send.options(every="2h", key="k", unique_key="k").enqueue()).how == "updated"
+    assert (await send.options(every="2h", key="k", unique_key="k").enqueue()).status == "updated"
 
 
 async def test_the_last_instant_of_a_recurrence_still_runs(send: Handler[..., Any], clock: ManualClock) -> None:
@@ -257,7 +262,7 @@ async def test_a_store_without_transactions_says_so(jobs: Client, send: Handler[
     doors = [
         send.options(within=connection).enqueue(),
         jobs.enqueue("send", within=connection),
-        jobs.enqueue_many([send.job()], within=connection),
+        jobs.enqueue_many([send.draft()], within=connection),
     ]
     for door in doors:
         with pytest.raises(
@@ -282,7 +287,7 @@ async def test_within_a_transaction_the_job_exists_if_it_commits(
         connection.execute("BEGIN IMMEDIATE")
         one = await send.options(within=connection).enqueue()
         two = await jobs.enqueue("send", within=connection)
-        (three,) = await jobs.enqueue_many([send.job(to="bob")], within=connection)
+        (three,) = await jobs.enqueue_many([send.draft(to="bob")], within=connection)
         connection.commit()
         assert {job.id for job in (await jobs.find()).jobs} == {one.id, two.id, three.id}
     finally:
@@ -295,7 +300,7 @@ async def test_within_a_transaction_the_job_exists_if_it_commits(
 async def test_the_first_call_opens_the_store_and_closing_is_no_end(store: Store, clock: ManualClock) -> None:
     client = jobmill.connect(store=store)
     try:
-        enqueued: Enqueued = await client.enqueue("elsewhere", id="mine")
+        enqueued: Enqueued[Any] = await client.enqueue("elsewhere", id="mine")
         await client.close()
         await client.close()
         assert (await client.enqueue("elsewhere", id="other")).created

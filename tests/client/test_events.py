@@ -77,7 +77,7 @@ async def test_the_feed_tells_a_jobs_life(jobs: Client, work: Handler[..., Any],
 
 async def test_reading_on_from_an_event(jobs: Client, work: Handler[..., Any]) -> None:
     await jobs.queue("default").feed()
-    await jobs.enqueue_many(work.job() for _ in range(5))
+    await jobs.enqueue_many(work.draft() for _ in range(5))
     events = await feed(jobs)
     assert await feed(jobs, after=events[2].id) == events[3:]
     assert await feed(jobs, after=events[4].id) == []
@@ -183,9 +183,9 @@ async def test_hooks_are_told_in_their_order_and_those_for_everything_last() -> 
     hooks.add("failed", lambda _: told.append("failed 2"))
     hooks.add("succeeded", lambda _: told.append("succeeded"))
     assert [*wanted, hooks.wants_events] == [False, False, True], "a moment is no fact"
-    await hooks.tell(Event(type="failed", job_id="1", name="n", queue="q", at_ms=1))
+    await hooks.call_event(Event(type="failed", job_id="1", name="n", queue="q", at_ms=1))
     assert told == ["failed 1", "failed 2", "all 1", "all 2"]
-    await hooks.moment("start", 1)
+    await hooks.call_moment("start", 1)
     assert told[-1] == "moment"
 
 
@@ -199,7 +199,7 @@ async def test_a_hook_is_awaited_before_the_next_is_told() -> None:
 
     hooks.add("failed", slow)
     hooks.add("failed", lambda _: told.append("quick"))
-    await hooks.tell(Event(type="failed", job_id="1", name="n", queue="q", at_ms=1))
+    await hooks.call_event(Event(type="failed", job_id="1", name="n", queue="q", at_ms=1))
     assert told == ["slow", "quick"]
 
 

@@ -97,7 +97,7 @@ def test_a_method_can_be_a_handler(jobs: Client) -> None:
 
     send = jobs.handler(name="send")(Mailer().send)
     assert send("ada") == "to ada"
-    assert msgspec.json.decode(send.job(to="ada").payload_json) == {"to": "ada"}
+    assert msgspec.json.decode(send.draft(to="ada").payload_json) == {"to": "ada"}
 
 
 # ---------------------------------------------------------------------------------------------------- registering

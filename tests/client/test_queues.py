@@ -53,7 +53,7 @@ async def test_a_paused_queue_gives_nothing_away(jobs: Client, work: Handler[...
 
 async def test_a_rate_limit_holds_over_ticks(jobs: Client, work: Handler[..., Any], clock: ManualClock) -> None:
     await jobs.queue("default").rate_limit(2, per="1m")
-    await jobs.enqueue_many(work.job() for _ in range(5))
+    await jobs.enqueue_many(work.draft() for _ in range(5))
     assert [(await jobs.tick()).claimed for _ in range(2)] == [2, 0]
     clock.advance(60)
     assert [(await jobs.tick()).claimed for _ in range(2)] == [2, 0]
@@ -61,7 +61,7 @@ async def test_a_rate_limit_holds_over_ticks(jobs: Client, work: Handler[..., An
 
 async def test_a_running_limit_holds_within_a_tick(jobs: Client, work: Handler[..., Any]) -> None:
     await jobs.queue("default").running_limit(2)
-    await jobs.enqueue_many(work.job() for _ in range(5))
+    await jobs.enqueue_many(work.draft() for _ in range(5))
     assert [(await jobs.tick()).claimed for _ in range(4)] == [2, 2, 1, 0]
 
 

@@ -60,7 +60,7 @@ async def test_another_rule_or_an_explicit_time_takes_over(jobs: Client, clock: 
     await clean.options(every="2h", key="clean").enqueue()
     assert (await enqueued.job()).due_ms == clock()
     again = await clean.options(every="2h", key="clean", delay="5m").enqueue()
-    assert (again.how, (await enqueued.job()).due_ms) == ("updated", clock() + 300_000)
+    assert (again.status, (await enqueued.job()).due_ms) == ("updated", clock() + 300_000)
 
 
 async def test_drain_sums_up_and_stops_at_its_bound(jobs: Client) -> None:
@@ -69,7 +69,7 @@ async def test_drain_sums_up_and_stops_at_its_bound(jobs: Client) -> None:
         if n % 2:
             raise ValueError("odd")
 
-    await jobs.enqueue_many(work.job(n) for n in range(250))
+    await jobs.enqueue_many(work.draft(n) for n in range(250))
     done = await drain(jobs, most=200)
     assert (done.claimed, done.succeeded + done.failed) == (200, 200)
     done = await drain(jobs)

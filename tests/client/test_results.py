@@ -69,7 +69,7 @@ async def test_a_job_that_was_cancelled(jobs: Client, work: Handler[..., Any]) -
 @pytest.mark.parametrize("timeout", [0, 0.005, "5ms"])
 async def test_a_job_that_is_not_final_in_time_goes_on(work: Handler[..., Any], timeout: Any) -> None:
     enqueued = await work.enqueue()
-    with pytest.raises(jobmill.ResultTimeout, match=f"was not final after {timeout}; it goes on"):
+    with pytest.raises(jobmill.ResultTimeout, match=f"was not final after {timeout}; it is still waiting"):
         await enqueued.result(timeout=timeout)
     assert issubclass(jobmill.ResultTimeout, TimeoutError)
     assert (await enqueued.job()).state == "waiting"
@@ -93,7 +93,7 @@ async def test_a_job_that_was_removed(jobs: Client, work: Handler[..., Any]) -> 
 
 
 async def test_many_results_at_once_share_their_looks(jobs: Client, work: Handler[..., Any]) -> None:
-    enqueued = await jobs.enqueue_many(work.job() for _ in range(50))
+    enqueued = await jobs.enqueue_many(work.draft() for _ in range(50))
     results = [asyncio.create_task(one.result(timeout="10s")) for one in enqueued]
     await jobs.tick(50)
     assert await asyncio.gather(*results) == [{"done": [1, 2]}] * 50
@@ -113,7 +113,7 @@ async def test_a_tick_without_handlers(jobs: Client) -> None:
 
 async def test_the_summary_of_a_tick(jobs: Client, work: Handler[..., Any]) -> None:
     whats = ["ok", "ok", "fail", "snooze", "oops"]
-    await jobs.enqueue_many(work.job(what) for what in whats)
+    await jobs.enqueue_many(work.draft(what) for what in whats)
     await work.options(delay="1h").enqueue()
     await jobs.enqueue("elsewhere")
     assert await jobs.tick() == Tick(claimed=5, succeeded=2, failed=1, waiting=1, retrying=1)
@@ -121,7 +121,7 @@ async def test_the_summary_of_a_tick(jobs: Client, work: Handler[..., Any]) -> N
 
 
 async def test_a_tick_takes_no_more_than_its_limit(jobs: Client, work: Handler[..., Any]) -> None:
-    await jobs.enqueue_many(work.job() for _ in range(5))
+    await jobs.enqueue_many(work.draft() for _ in range(5))
     assert [(await jobs.tick(limit=2)).claimed for _ in range(4)] == [2, 2, 1, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 import jobmill
 from jobmill import Client, Event, JobmillError
+from jobmill.client.queue import Queue
+from jobmill.client.sync import Sync, SyncQueue
 from jobmill.handlers.handler import Handler
 from jobmill.store import Store
 
@@ -46,17 +49,16 @@ def test_plain_code_runs_calls_to_their_end(jobs: Client, add: Handler[..., Any]
 
 def test_methods_of_the_client_are_there_by_name(jobs: Client, add: Handler[..., Any]) -> None:
     enqueued = jobs.sync.enqueue("add", {"a": 1}, id="mine", delay="1h")
-    assert jobs.sync.enqueue_many([add.job(2)])[0].created
+    assert jobs.sync.enqueue_many([add.draft(2)])[0].created
     assert jobs.sync.get("mine").id == enqueued.id
     assert len(jobs.sync.find(limit=1).jobs) == 1
-    assert jobs.sync.cancel("mine").changed == ["mine"]
-    assert jobs.sync.handler_named("add") is add, "what needs no loop is simply called"
+    assert jobs.sync.cancel("mine").ids == ["mine"]
     assert jobs.sync.queue("mail").pause().paused
     assert jobs.sync.queue("mail").settings().paused
 
 
 def test_what_is_iterated_over_is_iterated(jobs: Client, add: Handler[..., Any]) -> None:
-    jobs.sync.enqueue_many([add.job(n) for n in range(5)])
+    jobs.sync.enqueue_many([add.draft(n) for n in range(5)])
     assert sorted(job.payload["a"] for job in jobs.sync.find_all()) == [0, 1, 2, 3, 4]
     for job in jobs.sync.find_all():
         assert job.name == "add"
@@ -75,9 +77,18 @@ def test_errors_come_out_as_they_are(jobs: Client, add: Handler[..., Any]) -> No
     with pytest.raises(jobmill.ResultTimeout):
         jobs.sync(jobs.sync(add.enqueue(1)).result(timeout=0))
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
-        jobs.sync.nope()
-    with pytest.raises(AttributeError, match="jobs.sync has methods only, and 'handlers' is none"):
-        jobs.sync.handlers()
+        jobs.sync.nope()  # type: ignore[attr-defined]
+
+
+def test_every_async_method_of_a_client_and_a_queue_has_a_sync_one() -> None:
+    for kind, sync in ((Client, Sync), (Queue, SyncQueue)):
+        methods = {
+            name
+            for name, method in inspect.getmembers(kind)
+            if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
+        }
+        # A worker needs a loop of its own: `jobs.run()`.
+        assert methods - {"run_worker"} <= {name for name, _ in inspect.getmembers(sync)}
 
 
 async def test_code_in_a_running_loop_may_use_it_and_blocks_that_loop(jobs: Client, add: Handler[..., Any]) -> None:

@@ -108,8 +108,8 @@ ONE_JOB: list[tuple[dict[str, Any], str, str, str]] = [
     (CRON | {"cron": "@fortnightly"}, "cron", "one of @hourly", "'@fortnightly'"),
     (CRON | {"cron": "*" * 257}, "cron", "at most 256 characters", "'****"),
     (CRON | {"cron": 5}, "cron", "a cron expression as text", "5"),
-    (CRON | {"zone": "Mars/Olympus"}, "zone", "the IANA name of a time zone", "'Mars/Olympus'"),
-    (CRON | {"zone": ""}, "zone", "the IANA name of a time zone", "''"),
+    (CRON | {"timezone": "Mars/Olympus"}, "timezone", "the IANA name of a time zone", "'Mars/Olympus'"),
+    (CRON | {"timezone": ""}, "timezone", "the IANA name of a time zone", "''"),
     (CRON | {"until": NAIVE}, "until", "an aware datetime", "datetime.datetime(2030, 1, 1, 0, 0)"),
     (CRON | {"until": "2030"}, "until", "an aware datetime", "'2030'"),
     (CRON | {"key": ""}, "key", "a text of 1 to 1024 characters", "''"),
@@ -119,7 +119,7 @@ ONE_JOB: list[tuple[dict[str, Any], str, str, str]] = [
     (EVERY | {"every": 0}, "every", "a duration above 0", "0"),
     (EVERY | {"every": "-1h"}, "every", "a duration such as 30", "'-1h'"),
     (EVERY | {"every": "often"}, "every", "a duration such as 30", "'often'"),
-    ({"zone": "Europe/Berlin"}, "zone", "it only together with cron or every", "'Europe/Berlin'"),
+    ({"timezone": "Europe/Berlin"}, "timezone", "it only together with cron or every", "'Europe/Berlin'"),
     ({"until": LATER}, "until", "it only together with cron or every", "datetime.datetime(2030"),
     ({"key": "k"}, "key", "it only together with cron or every", "'k'"),
 ]
@@ -256,7 +256,7 @@ async def test_a_payload_that_is_not_json(jobs: Client, value: Any, place: str, 
         lambda: jobs.enqueue("unknown", {"x": value}),
         lambda: jobs.enqueue("send", {"payload": {"x": value}}),
         lambda: send.enqueue(payload={"x": value}),
-        lambda: jobs.enqueue_many([send.job(), send.job({"x": value})]),
+        lambda: jobs.enqueue_many([send.draft(), send.draft({"x": value})]),
     ]
     for door in doors:
         with pytest.raises(InvalidValue) as caught:
@@ -320,7 +320,7 @@ async def test_the_limit_is_of_payload_and_options_together(jobs: Client) -> Non
 async def test_one_job_that_is_too_large_refuses_its_whole_call(jobs: Client) -> None:
     send: Any = jobs.handlers["send"]
     with pytest.raises(jobmill.PayloadTooLarge):
-        await jobs.enqueue_many([send.job(), send.job("x" * MAX_BYTES)])
+        await jobs.enqueue_many([send.draft(), send.draft("x" * MAX_BYTES)])
     assert await jobs.count() == []
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_code_without_a_loop_enqueues_in_its_own_transaction(jobs: Client, path:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE orders (id)")
         connection.execute("INSERT INTO orders VALUES (1)")
-        jobs.sync.enqueue_many([send.job(to="ada")], within=connection)
+        jobs.sync.enqueue_many([send.draft(to="ada")], within=connection)
         jobs.sync.enqueue("send", {"to": "grace"}, within=connection)
         connection.rollback()
         assert counted(jobs) == 0
@@ -75,7 +76,7 @@ async def test_only_the_caller_that_holds_the_lock_is_refused(path: Path) -> Non
                 refused.set()
                 connection.commit()
 
-        async def other() -> jobmill.Enqueued:
+        async def other() -> jobmill.Enqueued[Any]:
             await holds.wait()
             # In one batch with the holder's, and none the worse for it: it waits until the lock is free.
             return await jobs.enqueue("send", {})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobmill.testing.contract import Harness
-from tests import making
+from tests import stores_under_test
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def harness(
         from tests.contract.postgres_harness import PostgresHarness
 
         servers = request.getfixturevalue("postgres_servers")
-        harness: Harness = PostgresHarness(await making.emptied_postgres(servers, postgres_name))
+        harness: Harness = PostgresHarness(await stores_under_test.emptied_postgres(servers, postgres_name))
     elif store_name == "redis":
         from tests.contract.redis_harness import RedisHarness
 
@@ -28,7 +28,7 @@ async def harness(
     elif store_name == "mongo":
         from tests.contract.mongo_harness import MongoHarness
 
-        harness = MongoHarness(await making.emptied_mongo(request.getfixturevalue("mongo_in_turn")))
+        harness = MongoHarness(await stores_under_test.emptied_mongo(request.getfixturevalue("mongo_in_turn")))
     else:
         harness = make(store_name, tmp_path)
     await harness.store.open()

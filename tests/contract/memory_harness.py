@@ -24,5 +24,5 @@ class MemoryHarness:
 
     async def corrupt(self, id: str) -> None:
         assert isinstance(self.store, MemoryStore)
-        shelf = self.store._shelf
-        shelf.write(shelf.entries[id], payload_json=Raw(b"{garbage"))
+        jobs = self.store._context.jobs
+        jobs.write(jobs.by_id[id], payload_json=Raw(b"{garbage"))

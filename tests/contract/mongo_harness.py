@@ -11,8 +11,8 @@ from bson import MinKey
 
 from jobmill.store import Store
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
-from jobmill.stores.mongo.values import object_id
+from jobmill.stores.mongo.ids import object_id
+from jobmill.stores.mongo.url import MongoUrl
 from jobmill.testing import ManualClock
 
 
@@ -33,9 +33,9 @@ class MongoHarness:
         return store
 
     async def corrupt(self, id: str) -> None:
-        place = Place.read(self.url)
+        place = MongoUrl.read(self.url)
         known = object_id(id)
-        async with pymongo.AsyncMongoClient[dict[str, Any]](place.address) as client:
+        async with pymongo.AsyncMongoClient[dict[str, Any]](place.driver_url) as client:
             jobs = client[place.database][place.collection]
             query: dict[str, Any] = {"jobmill.id": id} if known is None else {"_id": known}
             # A value that no JSON has.
@@ -46,7 +46,7 @@ class MongoHarness:
         return functools.partial(MongoStore, self.url)
 
     async def begin(self) -> Any:
-        client = pymongo.AsyncMongoClient[dict[str, Any]](Place.read(self.url).address)
+        client = pymongo.AsyncMongoClient[dict[str, Any]](MongoUrl.read(self.url).driver_url)
         session = client.start_session()
         await session.start_transaction()
         return session

@@ -26,4 +26,4 @@ def test_every_contract_is_part_of_a_suite() -> None:
 
 def test_a_failed_assert_of_the_suite_says_what_it_compared() -> None:
     with pytest.raises(AssertionError, match=r"\['one'\] == \[\]"):
-        only_refused(Changed(changed=["one"], refused={}), "one")
+        only_refused(Changed(ids=["one"], refused={}), "one")

@@ -19,7 +19,7 @@ RULES = Policy(
 
 
 def recurring(rule: Recurrence = HOURLY, **fields: Any) -> Claimed:
-    return claimed(recurrence=rule, unique_key=rule.key, **{"slot_ms": NOW, **fields})
+    return claimed(recurrence=rule, unique_key=rule.key, **{"occurrence_ms": NOW, **fields})
 
 
 def error(text: str = "no luck", **about: Any) -> Errored:

@@ -134,7 +134,7 @@ BAD_ZONES = ["", "Nowhere", "America", "utc", "../UTC", "/etc/localtime", "local
 def test_refused_zones(text: str, zone: str) -> None:
     with pytest.raises(InvalidValue, match=ZONE.replace("cron:", "zone:")) as caught:
         Cron.parse(text, zone)
-    assert caught.value.field == "zone"
+    assert caught.value.field == "timezone"
 
 
 @given(st.text(max_size=30) | st.text("0123456789*/,-?L#@W nmo", max_size=20))

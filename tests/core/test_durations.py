@@ -193,7 +193,7 @@ class Zoneless(tzinfo):
 
 @pytest.mark.parametrize("value", [datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=Zoneless())])
 def test_a_naive_datetime_is_refused_with_advice(value: datetime) -> None:
-    with pytest.raises(InvalidValue, match=r"at: expected an aware datetime, got .*; add a zone"):
+    with pytest.raises(InvalidValue, match=r"at: expected an aware datetime, got .*; add a time zone"):
         instant_ms(value, "at")
 
 

@@ -25,6 +25,7 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
+from jobmill.core.presets import UnknownPreset, register_preset
 from jobmill.core.retry import Backoff, exponential, fixed
 from jobmill.core.values import Broken, Claimed, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
@@ -193,7 +194,7 @@ def test_crashes_do_not_use_up_attempts_nor_errors_the_crash_budget() -> None:
 
 
 def test_a_doomed_job_fails_with_its_reason_and_counts_no_attempt() -> None:
-    decided = begin(claimed(errors=1, doomed="its parent failed"), RULES, NOW)
+    decided = begin(claimed(errors=1, deferred_error="its parent failed"), RULES, NOW)
     assert decided is not None
     assert (decided.outcome, decided.state, decided.errors, decided.error) == (
         "errored",
@@ -216,7 +217,7 @@ def test_a_broken_job_fails_with_the_reason() -> None:
 def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
     delays = []
     for claims in range(1, 40):
-        decided = begin(claimed(claims=claims, crashes=99, doomed="x", errors=2), None, NOW)
+        decided = begin(claimed(claims=claims, crashes=99, deferred_error="x", errors=2), None, NOW)
         assert decided is not None
         assert decided.due is not None
         assert (decided.outcome, decided.state, decided.errors, decided.crashes) == ("released", "waiting", 2, 99)
@@ -272,9 +273,17 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
     assert (both.backoff, both.keep_succeeded, both.keep_failed) == (fixed("1s"), Keep(last=0), Keep())
 
 
+register_preset("other", JobOptions(max_attempts=6, backoff=exponential("1s", cap="60s")))
+
+
+def test_a_preset_that_is_not_registered_is_an_error_of_its_own() -> None:
+    with pytest.raises(UnknownPreset, match="the preset 'nobody' is not registered in this process"):
+        policy(JobOptions(preset="nobody"))
+
+
 def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:
     rule = exponential("1s", cap="60s")
-    preset = policy(JobOptions(preset="harmonyk"))
+    preset = policy(JobOptions(preset="other"))
     assert (preset.max_attempts, preset.backoff) == (6, rule)
     rest = structs.replace(preset, max_attempts=3, backoff=DEFAULT_POLICY.backoff)
     assert rest == DEFAULT_POLICY, "the rest is as usual"
@@ -294,7 +303,7 @@ def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:
     ],
 )
 def test_a_preset_comes_after_both(job: JobOptions, handler: JobOptions, expected: tuple[int, Backoff]) -> None:
-    both = policy(structs.replace(job, preset="harmonyk"), policy(handler))
+    both = policy(structs.replace(job, preset="other"), policy(handler))
     assert (both.max_attempts, both.backoff) == expected
     assert both.timeout_ms == (handler.timeout_ms if job.timeout_ms is None else None)
     # And without the preset nothing of it is left.

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from jobmill.core.job import STATES, TRACEBACKS_KEPT, Job
 from jobmill.core.lifecycle import Outcome, Policy, Released, Snoozed, Succeeded, begin, settle
-from jobmill.core.recurrence import Recurrence, next_slot
+from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.values import Claimed, Settlement, at
 from tests.core.deciding import HOUR, HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
@@ -25,7 +25,7 @@ def live(one: Job, decided: Settlement) -> Job:
         error=decided.error,
         tracebacks=one.tracebacks if decided.tracebacks is None else decided.tracebacks,
         claims=one.claims + 1,
-        slot_ms=one.slot_ms if decided.rearm is None else decided.rearm.slot_ms,
+        occurrence_ms=one.occurrence_ms if decided.rearm is None else decided.rearm.occurrence_ms,
         runs=one.runs if decided.runs is None else decided.runs.runs,
         failed_runs=one.failed_runs if decided.runs is None else decided.runs.failed_runs,
     )
@@ -94,9 +94,9 @@ def test_a_recurring_job_rests_only_in_waiting_and_never_has_a_slot_in_the_past(
             assert decided.state == "waiting"
             if decided.rearm is not None:
                 runs += 1
-                assert decided.due == at(decided.rearm.slot_ms)
-                assert decided.rearm.slot_ms > now_ms
-                assert decided.rearm.slot_ms == next_slot(rule, one.job.slot_ms or 0, now_ms)
+                assert decided.due == at(decided.rearm.occurrence_ms)
+                assert decided.rearm.occurrence_ms > now_ms
+                assert decided.rearm.occurrence_ms == next_occurrence(rule, one.job.occurrence_ms or 0, now_ms)
                 assert (decided.errors, decided.crashes) == (0, 0)
             assert (decided.rearm is None) == (decided.runs is None)
             job = live(one.job, decided)
@@ -112,14 +112,16 @@ def test_a_recurring_job_rests_only_in_waiting_and_never_has_a_slot_in_the_past(
         key=st.text(),
         cron=st.none() | st.text() | st.sampled_from(["* * * * *", "@every 5s", "TZ=x @daily", "61 * * * *"]),
         every_ms=st.none() | st.integers(),
-        zone=st.text() | st.just("Europe/Berlin"),
+        timezone=st.text() | st.just("Europe/Berlin"),
         until_ms=st.none() | st.integers(),
     ),
     st.sampled_from(OUTCOMES),
     st.none() | st.integers(-(10**15), 10**15),
 )
-def test_nothing_that_is_stored_makes_a_decider_raise(rule: Recurrence, outcome: Outcome, slot_ms: int | None) -> None:
-    one = recurring(rule, slot_ms=slot_ms)
+def test_nothing_that_is_stored_makes_a_decider_raise(
+    rule: Recurrence, outcome: Outcome, occurrence_ms: int | None
+) -> None:
+    one = recurring(rule, occurrence_ms=occurrence_ms)
     begun = begin(one, RULES, NOW)
     assert begun is None or begun.state == "failed"
     assert settle(one, outcome, RULES, NOW).state in STATES

@@ -22,7 +22,7 @@ def test_a_run_that_succeeds_is_counted_and_waits_for_the_next_slot() -> None:
     assert decided.due == at(NOW + HOUR)
     assert decided.rearm is not None
     assert decided.runs is not None
-    assert (decided.rearm.slot_ms, decided.runs.revision) == (NOW + HOUR, 7)
+    assert (decided.rearm.occurrence_ms, decided.runs.revision) == (NOW + HOUR, 7)
     assert decided.runs is not None
     assert (decided.runs.runs, decided.runs.failed_runs, decided.runs.last_error) == (5, 2, "once")
     assert (decided.result_json, decided.keep) == (b"5", None)
@@ -65,7 +65,7 @@ def test_a_retry_has_another_due_time_but_the_same_slot() -> None:
 
 
 def test_without_a_slot_of_its_own_the_due_time_is_the_slot() -> None:
-    assert settle(recurring(slot_ms=None, due_ms=NOW), Succeeded(), RULES, NOW + 5).due == at(NOW + HOUR)
+    assert settle(recurring(occurrence_ms=None, due_ms=NOW), Succeeded(), RULES, NOW + 5).due == at(NOW + HOUR)
 
 
 def test_slots_that_were_missed_collapse_into_one_run() -> None:
@@ -100,7 +100,7 @@ def test_a_run_that_goes_back_is_not_counted(outcome: Outcome) -> None:
     assert (decided.runs, decided.rearm) == (None, None)
 
 
-@pytest.mark.parametrize("fields", [{"crashes": 3}, {"doomed": "why"}], ids=["crashed", "doomed"])
+@pytest.mark.parametrize("fields", [{"crashes": 3}, {"deferred_error": "why"}], ids=["crashed", "deferred_error"])
 def test_a_run_that_never_began_goes_on_with_the_next_slot(fields: dict[str, Any]) -> None:
     decided = begin(recurring(**fields), RULES, NOW)
     assert decided is not None
@@ -111,7 +111,7 @@ def test_a_run_that_never_began_goes_on_with_the_next_slot(fields: dict[str, Any
 
 GARBAGE = [
     Recurrence(key="k", cron="every now and then"),
-    Recurrence(key="k", cron="0 0 * * *", zone="Nowhere/Land"),
+    Recurrence(key="k", cron="0 0 * * *", timezone="Nowhere/Land"),
     Recurrence(key="k", cron="* * * * *", every_ms=5),
     Recurrence(key="k"),
     Recurrence(key="k", every_ms=0),
@@ -120,7 +120,9 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("rule", GARBAGE, ids=repr)
-@pytest.mark.parametrize("fields", [{}, {"crashes": 99}, {"doomed": "why"}], ids=["", "crashed", "doomed"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"crashes": 99}, {"deferred_error": "why"}], ids=["", "crashed", "deferred_error"]
+)
 def test_a_stored_recurrence_that_is_garbage_fails_its_job_with_the_reason(
     rule: Recurrence, fields: dict[str, Any]
 ) -> None:

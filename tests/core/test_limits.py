@@ -74,7 +74,7 @@ REFUSED: list[tuple[Callable[[Any], Any], Any, str]] = [
     (limits.check_queue, "a b", QUEUE + "'a b'"),
     (limits.check_queue, "", QUEUE + "''"),
     (limits.check_id, "a:b", "id: expected an id without \":\", got 'a:b'"),
-    (limits.check_id, "123", "id: expected an id that is not all digits, got '123'; BullMQ counts"),
+    (limits.check_id, "123", "id: expected an id that is not all digits, got '123'; BullMQ numbers"),
     (limits.check_id, "", ID + "''"),
     (limits.check_id, "  ", ID + "'  '"),
     (limits.check_id, "a\tb", ID + r"'a\tb'"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crontab.harness import CrontabHarness, MemoryHarness
-from tests.making import make_url
+from tests.stores_under_test import make_url
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from tests.crontab.harness_mongo import MongoHarness

@@ -103,7 +103,7 @@ async def test_a_reprocess_delay_leaves_slots_out() -> None:
 
 
 async def test_the_zone_is_that_of_the_crontab_unless_the_interval_names_one() -> None:
-    scene = Scene(zone="Europe/Berlin")
+    scene = Scene(timezone="Europe/Berlin")
     await scene.memory.add("crontab's", interval="0 18 * * *")
     await scene.memory.add("own", interval="TZ=Asia/Tokyo 0 22 * * *")
     async with scene.run():

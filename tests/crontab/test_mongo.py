@@ -19,7 +19,7 @@ from jobmill.crontab import Changes, Crontab, CrontabJob, Ending, MongoCrontab
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness_mongo import MongoHarness, at, endings, get, put, stages
 from tests.helpers import until
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 
 pytestmark = pytest.mark.stores("mongo")
 

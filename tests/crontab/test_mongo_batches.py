@@ -14,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from jobmill.crontab import Changes, MongoCrontab
 from jobmill.errors import StoreUnavailable
 from tests.crontab.harness_mongo import MongoHarness, at, endings, put
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
 
 pytestmark = pytest.mark.stores("mongo")
 

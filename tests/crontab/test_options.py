@@ -38,7 +38,7 @@ async def nothing(job: CrontabJob) -> None:
         ("concurrency", {"concurrency": 0}),
         ("concurrency", {"concurrency": 1.5}),
         ("concurrency", {"concurrency": True}),
-        ("zone", {"zone": "Middle/Earth"}),
+        ("timezone", {"timezone": "Middle/Earth"}),
         ("catch_up", {"catch_up": "thrice"}),
     ],
 )

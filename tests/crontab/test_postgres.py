@@ -14,9 +14,9 @@ from jobmill.crontab import Changes, Ending, PostgresCrontab
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness import Kept
 from tests.crontab.harness_postgres import PostgresHarness
-from tests.servers.places import port_of
-from tests.servers.postgres import PostgresServer
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import PostgresServer
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 

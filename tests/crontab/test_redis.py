@@ -15,9 +15,9 @@ from jobmill.crontab import Changes, CrontabJob, Ending, RedisCrontab
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from tests.crontab.harness import Kept
 from tests.crontab.harness_redis import RedisHarness
-from tests.servers.places import port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.places import port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
 pytestmark = pytest.mark.stores("redis")
 

@@ -1,4 +1,4 @@
-"""Blocks of JavaScript, run on Node with BullMQ beside them."""
+"""Runs JavaScript blocks of the pages on Node, with BullMQ installed."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from tests.servers.node import Packages, find_node
-from tests.servers.processes import launched
+from tests.kit.node import Packages, find_node
+from tests.kit.processes import launched
 
 ENDS_WITHIN_S = 60.0
 
 
 class Scripts:
-    """The scripts of one page, in its folder."""
+    """Runs the scripts of one page in its folder."""
 
     def __init__(self, packages: Packages, folder: Path) -> None:
         self._folder = folder
         self._started: list[tuple[asyncio.subprocess.Process, IO[bytes]]] = []
-        # A script finds packages only from where it is itself.
+        # Node searches packages from the folder of the script.
         (folder / "node_modules").symlink_to(packages.home / "node_modules")
 
     async def run(self, where: str, code: str) -> None:
-        """To its end, which must be a good one."""
+        """Run a script to its end; it must exit with 0."""
         process, errors = await self._start(code)
         try:
             async with asyncio.timeout(ENDS_WITHIN_S):
                 await process.wait()
         except TimeoutError:
-            raise AssertionError(f"{where} did not end within {ENDS_WITHIN_S:g} s; {_said(errors)}") from None
-        assert process.returncode == 0, f"{where}: {_said(errors)}"
+            raise AssertionError(f"{where} did not end within {ENDS_WITHIN_S:g} s; {_output(errors)}") from None
+        assert process.returncode == 0, f"{where}: {_output(errors)}"
 
     async def begin(self, code: str) -> None:
-        """Until the page ends."""
+        """Start a script that runs until the page ends."""
         await self._start(code)
 
     async def close(self) -> None:
-        """End those that still run."""
+        """Kill the scripts that still run."""
         for process, errors in self._started:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -57,6 +57,6 @@ class Scripts:
         return process, errors
 
 
-def _said(errors: IO[bytes]) -> str:
+def _output(errors: IO[bytes]) -> str:
     errors.seek(0)
     return errors.read().decode(errors="replace").strip()[-2_000:]

@@ -1,20 +1,20 @@
-"""The documentation as data: its pages, their blocks, tables and links; and how the blocks of Python are run.
+"""The documentation as data: its pages with their blocks, tables and links; and how their blocks run.
 
-The convention, by what stands behind the three backticks:
+The text after the three backticks decides what the tests do with a block:
 
-    python                  runs, after the blocks above it, in one namespace per page; `await` may stand at the top
+    python                  runs, after the blocks above it, in one namespace per page; it may use `await` at the top
                             level, and functions named test_* are called when their block has run
     python no-run           is only compiled
     python file=NAME.py     is written to that file, from which later blocks may import
-    sql                     runs on a PostgreSQL database of the page's own, whose URL is in DATABASE_URL from its start
+    sql                     runs in a PostgreSQL database for this page; DATABASE_URL has its URL
     sql no-run              is only shown
     js                      runs on Node to its end, with BullMQ installed
     js background           runs on Node until the page ends
-    redis                   is only shown: what one types into redis-cli, or writes into redis.conf
-    console                 lines that begin with "$ jobmill" are parsed as the command line would parse them
+    redis                   is only shown: commands of redis-cli, or lines of redis.conf
+    console                 lines that begin with "$ jobmill" are parsed, but not run
 
-A page runs in an empty working directory without JOBMILL_URL, so that `jobmill.connect()` makes its file there. One
-that has REDIS_URL in its blocks finds an empty database of a Redis there.
+A page runs in an empty working directory without JOBMILL_URL, so `jobmill.connect()` creates its file there. If the
+blocks of a page use REDIS_URL or MONGO_URL, the variable has the URL of an empty database.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CELL_BORDER = re.compile(r"(?<!\\)\|")
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences; `line` is that of its first line."""
+    """One code block; `line` is the number of its first line."""
 
     page: Path
     line: int
@@ -56,12 +56,12 @@ class Block:
     code: str
 
     def __str__(self) -> str:
-        """Where it is."""
+        """The page and the line."""
         return f"{self.page.name}:{self.line}"
 
     @property
     def file(self) -> str | None:
-        """The file that it is written to."""
+        """The name of the file that the block is written to."""
         return self.how.removeprefix("file=") if self.how.startswith("file=") else None
 
 
@@ -87,7 +87,7 @@ def prose(page: Path) -> str:
 
 
 def spans(text: str) -> list[str]:
-    """What stands in single backticks."""
+    """The texts in single backticks."""
     return _SPAN.findall(text)
 
 
@@ -97,7 +97,7 @@ def headings(page: Path) -> list[str]:
 
 
 def section(page: Path, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level or above; blocks included."""
+    """The text under a heading, up to the next heading of its level or above, with its blocks."""
     text = page.read_text()
     start = next(match for match in _HEADING.finditer(text) if match[2] == heading)
     behind = [match for match in _HEADING.finditer(text, start.end()) if len(match[1]) <= len(start[1])]
@@ -105,10 +105,10 @@ def section(page: Path, heading: str) -> str:
 
 
 def table(page: Path, heading: str, first_column: str) -> list[dict[str, str]]:
-    """The rows, by column, of the table under a heading whose first column is named so."""
+    """The rows, by column, of the table under a heading that has this first column."""
     lines = iter(section(page, heading).splitlines())
     columns: list[str] = next(cells for line in lines if (cells := _cells(line))[:1] == [first_column])
-    next(lines)  # the rule below the columns
+    next(lines)  # the line below the columns
     rows = []
     for line in lines:
         if not line.startswith("|"):
@@ -124,13 +124,13 @@ def _cells(line: str) -> list[str]:
 
 
 def code_of(cell: str) -> str:
-    """The code that a cell consists of."""
+    """The only code in a cell."""
     (code,) = spans(cell)
     return code
 
 
 class Example:
-    """One page, run block by block in a directory of its own."""
+    """Runs one page, block by block, in its own directory."""
 
     def __init__(self, page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(folder)
@@ -139,16 +139,16 @@ class Example:
         self._folder = folder
         self._monkeypatch = monkeypatch
         name = "docs_" + page.stem.lower().replace("-", "_")
-        # A module, so that classes which a block defines are found where they say that they are.
+        # A real module, because classes are looked up by the name of their module.
         self._module = ModuleType(name)
         monkeypatch.setitem(sys.modules, name, self._module)
         self.namespace = vars(self._module)
         self._files: list[str] = []
-        #: Where the page has JavaScript to run.
+        #: Set if the page has JavaScript to run.
         self.scripts: Scripts | None = None
 
     async def run(self, block: Block) -> None:
-        """Do with the block what its fence says."""
+        """Run, compile or write the block, as its first line says."""
         if block.file is not None:
             (self._folder / block.file).write_text(block.code)
             self._files.append(block.file.removesuffix(".py"))
@@ -181,7 +181,7 @@ class Example:
         return await _awaited(eval(code, self.namespace))
 
     async def close(self) -> None:
-        """Close every client that the page has made, and forget its modules."""
+        """Close every client that the page created, and remove its modules."""
         for client in self._clients():
             if client._sync is not None:
                 await asyncio.to_thread(client.sync.close)
@@ -202,12 +202,12 @@ def needs_database(page: Path) -> bool:
 
 
 def needs_redis(page: Path) -> bool:
-    """Whether a page has something to run on Redis."""
+    """Whether a page uses a Redis server."""
     return any("REDIS_URL" in block.code for block in blocks(page) if block.language in ("python", "js"))
 
 
 def needs_mongo(page: Path) -> bool:
-    """Whether a page has something to run on MongoDB."""
+    """Whether a page uses a MongoDB server."""
     return any("MONGO_URL" in block.code for block in blocks(page) if block.language in ("python", "js"))
 
 
@@ -217,7 +217,7 @@ def needs_node(page: Path) -> bool:
 
 
 async def _executed(block: Block) -> None:
-    from tests.servers.postgres import connected
+    from tests.kit.postgres import connected
 
     async with connected(os.environ["DATABASE_URL"]) as connection:
         await connection.execute(block.code)

@@ -1,4 +1,4 @@
-"""docs/crontab.md: its tables name exactly the options and defaults of the code; the examples run as programs."""
+"""docs/crontab.md has exactly the options and defaults of the code, and the examples run as programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = ROOT / "docs/crontab.md"
 
 
 def defaults(made: Any) -> dict[str, Any]:
-    """By name; those without one, or that must be given all the same, are required."""
+    """The defaults by parameter. Parameters without a default, and those that must be given, are "required"."""
     required = ("store", "on_document")
     return {
         name: "required" if parameter.default is parameter.empty or name in required else parameter.default
@@ -31,8 +31,8 @@ def defaults(made: Any) -> dict[str, Any]:
     }
 
 
-def told(heading: str) -> dict[str, Any]:
-    """The same, as the page has it."""
+def documented(heading: str) -> dict[str, Any]:
+    """The same from the page."""
     known = {"asyncio": asyncio, "random": __import__("random")}
     return {
         code_of(row["option"]): "required" if row["default"] == "required" else eval(code_of(row["default"]), known)
@@ -41,9 +41,9 @@ def told(heading: str) -> dict[str, Any]:
 
 
 def test_the_options_are_those_of_the_code() -> None:
-    assert told("Options") == defaults(Crontab)
-    assert told("MongoDB") == defaults(MongoCrontab)
-    tables = told("SQLite and PostgreSQL")
+    assert documented("Options") == defaults(Crontab)
+    assert documented("MongoDB") == defaults(MongoCrontab)
+    tables = documented("SQLite and PostgreSQL")
     assert tables == defaults(SqliteCrontab)
     del tables["dates"]
     assert tables == defaults(PostgresCrontab)
@@ -54,7 +54,7 @@ def test_the_hooks_are_those_of_the_code() -> None:
     assert hooks == [name for name in inspect.signature(Crontab).parameters if name.startswith("on_")]
 
 
-def test_a_store_of_ones_own_is_short() -> None:
+def test_the_example_of_a_store_is_short() -> None:
     (block,) = [block for block in blocks(PAGE) if "class JsonCrontab" in block.code]
     own = block.code[block.code.index("class JsonCrontab") : block.code.index("async def test_")].strip()
     assert len(re.findall(r"^.*\S.*$", own, re.MULTILINE)) <= 45
@@ -82,7 +82,7 @@ def running(example: str, folder: Path, **environment: str) -> Iterator[subproce
 
 @pytest.fixture(autouse=True, scope="module")
 def _ctrl_c() -> Iterator[None]:
-    """Programs hear SIGINT also when these tests, started with `&` by a shell, were told to ignore it."""
+    """Programs get SIGINT even if a shell started these tests with `&`, which makes them ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -92,18 +92,18 @@ def _ctrl_c() -> Iterator[None]:
 def test_the_basic_example_runs_until_ctrl_c(tmp_path: Path) -> None:
     with running("crontab_basic.py", tmp_path) as process:
         assert process.stdout is not None
-        said = []
+        lines = []
         for line in process.stdout:
-            said.append(line.strip())
-            if said[-1] == "all are done and removed":
+            lines.append(line.strip())
+            if lines[-1] == "all are done and removed":
                 break
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=10)
     assert (rest, errors, process.returncode) == ("", "", 0)
-    assert sorted(said[:2]) == ["again: hello Lin", "now: hello Ada"]
-    assert "later: hello Grace" in said
-    # Now, and at one or two whole seconds before the end, as the clock has it.
-    assert 2 <= said.count("again: hello Lin") <= 3
+    assert sorted(lines[:2]) == ["again: hello Lin", "now: hello Ada"]
+    assert "later: hello Grace" in lines
+    # Once at the start, and at one or two whole seconds before the end, depending on the clock.
+    assert 2 <= lines.count("again: hello Lin") <= 3
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_the_basic_example_runs_until_ctrl_c(tmp_path: Path) -> None:
 def test_the_mongodb_example_runs_until_ctrl_c(tmp_path: Path, mongo_url: str) -> None:
     with running("crontab_mongodb.py", tmp_path, MONGO_URL=mongo_url) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline().strip() for _ in range(2)]
+        lines = [process.stdout.readline().strip() for _ in range(2)]
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=10)
-    assert (said, rest, errors) == (["welcome to Ada", "hello again to Lin"], "", "")
+    assert (lines, rest, errors) == (["welcome to Ada", "hello again to Lin"], "", "")
     assert process.returncode == 0

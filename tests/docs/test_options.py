@@ -1,4 +1,4 @@
-"""docs/options.md: its tables name exactly the options, defaults and numbers of the code; its refusals are heard."""
+"""docs/options.md names exactly the options, defaults and numbers of the code, and its error messages are real."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(rows: list[dict[str, str]], column: str = "option") -> list[str]:
 
 
 def defaults(rows: list[dict[str, str]], column: str = "option") -> dict[str, Any]:
-    """The defaults that are values; others are told in words."""
+    """The defaults that are values; others are described in words."""
     return {
         code_of(row[column]): eval(row["default"].strip("`"), {"jobmill": jobmill})
         for row in rows
@@ -42,23 +42,24 @@ def defaults(rows: list[dict[str, str]], column: str = "option") -> dict[str, An
     }
 
 
-def known(kind: type, *others: type) -> set[str]:
+def annotated(kind: type, *others: type) -> set[str]:
     return {name for one in (kind, *others) for name in one.__annotations__}
 
 
 # ---------------------------------------------------------------------------------------------------- tables
 
 
-def test_handler_options() -> None:
+def test_the_options_of_handlers_are_those_of_the_code() -> None:
     rows = table(PAGE, "Handlers", "option")
-    assert sorted(names(rows)) == sorted(known(HandlerOptions, CommonOptions))
-    told = defaults(rows)
-    assert set(told) == set(names(rows)) - {"name"}
-    assert {name: handler_with(**{name: value}) for name, value in told.items()} == dict.fromkeys(told, handler_with())
+    assert sorted(names(rows)) == sorted(annotated(HandlerOptions, CommonOptions))
+    documented = defaults(rows)
+    assert set(documented) == set(names(rows)) - {"name"}
+    for name, value in documented.items():
+        assert handler_with(**{name: value}) == handler_with(), name
 
 
 def handler_with(**given: Any) -> Any:
-    """All that follows from a handler's options."""
+    """Everything that the options of a handler decide."""
     handler: Any = jobmill.connect("memory://").handler(**given)(some_handler)
     rules = structs.replace(handler.policy, said=NO_OPTIONS)
     return (*effective(handler.options_given), rules, handler.isolate, handler.concurrency)
@@ -67,111 +68,113 @@ def handler_with(**given: Any) -> Any:
 def some_handler() -> None: ...
 
 
-def test_enqueue_options() -> None:
+def test_the_options_of_one_job_are_those_of_the_code() -> None:
     rows = table(PAGE, "Enqueueing", "option")
-    assert sorted(names(rows)) == sorted(known(EnqueueOptions, CommonOptions))
-    told = defaults(rows)
-    assert set(told) == {"delay", "zone", "dedupe", *known(CommonOptions), "backoff"}
-    for name, value in told.items():
-        rest = {"cron": "@daily", "key": "k"} if name == "zone" else {}
+    assert sorted(names(rows)) == sorted(annotated(EnqueueOptions, CommonOptions))
+    documented = defaults(rows)
+    assert set(documented) == {"delay", "timezone", "dedupe", *annotated(CommonOptions), "backoff"}
+    for name, value in documented.items():
+        rest = {"cron": "@daily", "key": "k"} if name == "timezone" else {}
         assert effective(enqueue_options({name: value, **rest})) == effective(enqueue_options(rest)), name
 
 
 def effective(options: Any) -> Any:
-    """Where something is said and where nothing is: the rules that the job is run under, and the rest."""
+    """The rules that the job runs under, and the other options; whether they were given or are defaults is left out."""
     rules = structs.replace(policy(options.stored), said=NO_OPTIONS)
     return rules, structs.replace(options, stored=NO_OPTIONS)
 
 
-def test_filters() -> None:
+def test_the_filters_are_those_of_the_code() -> None:
     assert names(table(PAGE, "Filters", "option")) == list(FilterOptions.__annotations__)
 
 
-def test_worker_options() -> None:
+def test_the_options_of_workers_are_those_of_the_code() -> None:
     rows = table(PAGE, "Workers", "option")
     assert names(rows) == list(WorkerOptions.__annotations__)
-    told = defaults(rows)
-    assert set(told) == set(names(rows)) - {"queues", "name"}
-    for name, value in told.items():
+    documented = defaults(rows)
+    assert set(documented) == set(names(rows)) - {"queues", "name"}
+    for name, value in documented.items():
         given: Any = {"name": "w", name: value}
         assert worker_settings(given, ()) == worker_settings({"name": "w"}, ()), name
 
 
-def test_worker_options_on_the_command_line() -> None:
+def test_the_flags_of_the_worker_command_are_those_of_the_code() -> None:
     flags = {flag for option in main.commands["worker"].params for flag in option.opts if flag.startswith("--")}
-    told = names(table(PAGE, "Workers", "option"), "on the command line")
+    documented = names(table(PAGE, "Workers", "option"), "on the command line")
     (others,) = re.findall(r"Only on the command line: (.+)", section(PAGE, "Workers"))
-    assert sorted(told + spans(others)) == sorted(flags)
+    assert sorted(documented + spans(others)) == sorted(flags)
 
 
-def test_the_guide_tells_the_same_about_workers() -> None:
+def test_the_guide_has_the_same_defaults_of_workers_as_the_help() -> None:
     guide = table(ROOT / "docs/guide.md", "Run workers", "option")
     options = {name: option for option in main.commands["worker"].params for name in option.opts}
     assert [flag for row in guide for flag in spans(row["option"]) if flag not in options] == []
+    checked = 0
     for row in guide:
-        told = options[spans(row["option"])[0]]
-        assert isinstance(told, click.Option)
-        if re.fullmatch(r"\d+s?", row["default"]) and told.name != "processes":
-            assert f"default {row['default']}." in str(told.help)
+        option = options[spans(row["option"])[0]]
+        assert isinstance(option, click.Option)
+        if re.fullmatch(r"\d+s?", row["default"]) and option.name != "processes":
+            assert f"(default {row['default']})." in str(option.help)
+            checked += 1
+    assert checked == 3
 
 
-def test_queue_settings() -> None:
+def test_the_settings_of_queues_are_those_of_the_code() -> None:
     rows = table(PAGE, "Queues", "setting")
     assert defaults(rows, "setting") == structs.asdict(QueueSettings())
 
 
-def test_the_url() -> None:
+def test_every_url_selects_a_store_and_the_defaults_of_its_options_are_right() -> None:
     assert f"`{DEFAULT_URL}`" in table(PAGE, "Connecting", "argument")[0]["default"]
     (row,) = table(PAGE, "Connecting", "URL option")
-    plain, said = (store_for(f"sqlite:///x.db{end}") for end in ("", f"?synchronous={code_of(row['default'])}"))
+    plain, explicit = (store_for(f"sqlite:///x.db{end}") for end in ("", f"?synchronous={code_of(row['default'])}"))
     assert isinstance(plain, SqliteStore)
-    assert isinstance(said, SqliteStore)
-    assert plain._synchronous == said._synchronous
+    assert isinstance(explicit, SqliteStore)
+    assert plain._synchronous == explicit._synchronous
     for example in names(table(PAGE, "Connecting", "URL"), "URL"):
         store_for(example)
 
 
-def test_environment_variables() -> None:
+def test_the_environment_variables_are_those_of_the_code() -> None:
     used = {name for path in PACKAGE.rglob("*.py") for name in re.findall(r"JOBMILL_[A-Z_]+", path.read_text())}
     assert set(names(table(PAGE, "Connecting", "environment variable"), "environment variable")) == used
 
 
-def test_numbers() -> None:
-    for row in table(PAGE, "Numbers that are no options", "what"):
+def test_the_fixed_numbers_are_those_of_the_code() -> None:
+    for row in table(PAGE, "Fixed numbers", "what"):
         module, _, name = code_of(row["in the code"]).rpartition(".")
         value = getattr(importlib.import_module(f"jobmill.{module}"), name)
         assert float(row["number"].replace(",", "")) == value, row["what"]
 
 
-def test_errors() -> None:
+def test_the_errors_are_those_of_the_code() -> None:
     own = {
         name
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, errors.JobmillError) and value is not errors.JobmillError
     }
-    told = names(table(PAGE, "Errors", "error"), "error")
-    assert set(told) == own
+    assert set(names(table(PAGE, "Errors", "error"), "error")) == own
     assert own <= set(jobmill.__all__)
 
 
-# ---------------------------------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------------------------------- messages
 
 
-async def test_refusals_are_heard_as_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_calls_raise_the_messages_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = Example(PAGE, tmp_path, monkeypatch)
     for block in blocks(PAGE):
         if block.language == "python":
             await example.run(block)
-    told = {code_of(row["you write"]): code_of(row["you hear"]) for row in table(PAGE, "Refusals", "you write")}
-    heard = {}
-    for call in told:
+    documented = {code_of(row["call"]): code_of(row["message"]) for row in table(PAGE, "Refused values", "call")}
+    raised = {}
+    for call in documented:
         with pytest.raises(jobmill.JobmillError) as refused:
             await example.evaluate(expression(call))
-        heard[call] = str(refused.value)
-    assert heard == told
+        raised[call] = str(refused.value)
+    assert raised == documented
     await example.close()
 
 
 def expression(text: str) -> Any:
-    """Compiled, with await."""
+    """Compile an expression that may await."""
     return compile(text, str(PAGE), "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -1,4 +1,4 @@
-"""docs/redis.md and docs/bullmq.md: what they say of keys, calls, options and rights is so."""
+"""docs/redis.md and docs/bullmq.md: keys, calls, options and rights are those of the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.connection import connect, pipelined
 from jobmill.stores.redis.url import RedisUrl
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
-from tests.servers.redis import Rooms
+from tests.kit.redis import Rooms
 
 REDIS = ROOT / "docs/redis.md"
 BULLMQ = ROOT / "docs/bullmq.md"
@@ -29,48 +29,48 @@ pytestmark = pytest.mark.stores("redis")
 
 
 @pytest.mark.parametrize("page", [REDIS, OPTIONS], ids=lambda page: page.stem)
-def test_urls_and_their_options(page: Path) -> None:
+def test_every_url_selects_redis_and_the_defaults_of_its_options_are_right(page: Path) -> None:
     for row in table(page, "Connecting", "URL"):
         if urlsplit(url := code_of(row["URL"])).scheme.startswith(("redis", "unix")):
             assert isinstance(jobmill.connect(url).store, RedisStore)
     plain = RedisUrl.read("redis://db")
-    told = {
+    documented = {
         name: row["default"].strip("`")
         for row in table(page, "Connecting", "option in the URL")
         for name in spans(row["option in the URL"])
     }
-    assert (told["prefix"], told["layout"]) == (plain.prefix, str(plain.layout))
+    assert (documented["prefix"], documented["layout"]) == (plain.prefix, str(plain.layout))
 
 
-def test_deadlines() -> None:
-    told = {row["what"]: row["within"] for row in table(REDIS, "Calls and connections", "what")}
-    assert list(told.values())[:3] == [
+def test_the_deadlines_are_those_of_the_code() -> None:
+    documented = {row["what"]: row["within"] for row in table(REDIS, "Calls and connections", "what")}
+    assert list(documented.values())[:3] == [
         f"{seconds:g} s" for seconds in (connect.CONNECT_SECONDS, connect.SENTINEL_SECONDS, pipelined.CALL_SECONDS)
     ]
 
 
-def test_what_is_our_own() -> None:
-    told = set(spans(section(BULLMQ, "What Jobmill writes of its own")))
+def test_the_page_names_every_key_and_field_of_jobmill() -> None:
+    documented = set(spans(section(BULLMQ, "Keys and fields of Jobmill")))
     source = "".join(path.read_text() for path in [*STORE.rglob("*.py"), *STORE.rglob("*.lua")])
     keys = {f"Q:jobmill:{name}" for name in re.findall(r":jobmill:(\w+)", source)}
     fields = set(re.findall(r"[\"'.](jm\w*)\b(?!:)", source)) - {"jmfeed"}
-    assert {name for name in told if name.startswith("Q:jobmill:")} == keys
-    assert {name for name in told if name.startswith("jm")} == fields | {"jmfeed"}
+    assert {name for name in documented if name.startswith("Q:jobmill:")} == keys
+    assert {name for name in documented if name.startswith("jm")} == fields | {"jmfeed"}
 
 
-def test_every_call_of_a_queue_is_told() -> None:
-    told = {
+def test_the_page_names_every_method_of_a_queue() -> None:
+    documented = {
         name
         for row in table(BULLMQ, "Node's Queue in Python", "in Node")
         for name in re.findall(r"\w+", row["in Python"])
     }
     own = {name for name, _ in inspect.getmembers(bullmq.Queue, inspect.isfunction) if not name.startswith("_")}
-    assert own <= told
+    assert own <= documented
 
 
 @pytest.fixture
 def limited_url(redis_server: Rooms) -> Iterator[str]:
-    """As a user who may do what the page says, and nothing else."""
+    """The URL of a user who has the rights of the page, and no others."""
     (command,) = [block.code for block in blocks(REDIS) if block.code.startswith("ACL")]
     user, prefix = f"u{uuid.uuid4().hex[:12]}", f"t{uuid.uuid4().hex[:12]}"
     words = [word.replace("~bull", f"~{prefix}").replace(":bull:", f":{prefix}:") for word in command.split()]
@@ -87,7 +87,9 @@ def limited_url(redis_server: Rooms) -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_the_rights_are_enough(limited_url: str, redis_server: Rooms, redis_name: str) -> None:
+async def test_the_documented_rights_are_enough_for_every_call(
+    limited_url: str, redis_server: Rooms, redis_name: str
+) -> None:
     async with jobmill.connect(limited_url) as jobs:
         await use(jobs)
         user = str(urlsplit(limited_url).username)
@@ -97,7 +99,7 @@ async def test_the_rights_are_enough(limited_url: str, redis_server: Rooms, redi
 
 
 @pytest.mark.slow
-async def test_there_are_no_more_rights(limited_url: str) -> None:
+async def test_the_documented_rights_exclude_other_prefixes(limited_url: str) -> None:
     url = f"{limited_url.partition('?')[0]}?prefix=another"
     async with jobmill.connect(url) as jobs:
         with pytest.raises(jobmill.StoreError, match="NOPERM|permission"):
@@ -105,7 +107,7 @@ async def test_there_are_no_more_rights(limited_url: str) -> None:
 
 
 async def use(jobs: jobmill.Client) -> None:
-    """Every verb, and what BullMQ has besides."""
+    """Call every operation of Jobmill and of `jobmill.bullmq`."""
     queue, mail = jobs.queue("mail"), bullmq.Queue(jobs.store, "mail")  # type: ignore[arg-type]
 
     @jobs.handler(queue="mail", backoff=0.01, max_attempts=2)
@@ -130,9 +132,9 @@ async def use(jobs: jobmill.Client) -> None:
         await delayed.result(timeout=20)
     await queue.pause()
     await queue.resume()
-    assert len(await jobs.logs(plain.id)) == 1
+    assert await jobs.logs(plain.id)
     for act in (jobs.requeue, jobs.cancel, jobs.remove):
-        assert (await act(failing.id)).changed == [failing.id]
+        assert (await act(failing.id)).ids == [failing.id]
     later = await work.options(delay=3_600).enqueue()
     await jobs.reschedule(later.id, delay=7_200)
     await jobs.reprioritize(later.id, priority=3)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.processes import launched
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,13 +25,12 @@ class Place:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
-        """`jobmill …` in a process of its own; what it says goes to a file."""
+        """`jobmill …` in a process of its own, which ends with ours; its output goes to a file."""
         log = (self.path / f"log-{len(self.processes)}").open("wb")
         environment = {**os.environ, "JOBMILL_URL": self.url, "E2E_DIR": str(self.path), "PYTHONPATH": str(ROOT)}
         with log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jobmill", *args], cwd=ROOT, env=environment, stdout=log, stderr=log
-            )
+            command = launched(None, signal.SIGKILL, [sys.executable, "-m", "jobmill", *args])
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 

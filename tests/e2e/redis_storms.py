@@ -36,7 +36,7 @@ async def workplace(path: Path, url: str, workers: int = 2) -> AsyncIterator[tup
     place = Place(path, url)
     try:
         for _ in range(workers):
-            place.worker("--slots", "20")
+            place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
             await made.was_said("20 slots")

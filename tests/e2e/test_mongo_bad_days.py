@@ -19,8 +19,8 @@ from jobmill.stores.mongo import MongoStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
 from tests.helpers import until
-from tests.making import migrated_mongo
-from tests.servers.mongo import MongoReplicaSet
+from tests.kit.mongo import MongoReplicaSet
+from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
@@ -42,7 +42,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
     place = Place(path, url)
     try:
         for _ in range(workers):
-            place.worker("--slots", "20")
+            place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
             await made.was_said("20 slots")
@@ -56,6 +56,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
 # ---------------------------------------------------------------------------------------------------- a set of three
 
 
+@pytest.mark.extended
 async def test_a_primary_that_steps_down_ten_times(tmp_path: Path, mongo_replica_set: MongoReplicaSet) -> None:
     async with storm(tmp_path, mongo_replica_set.url("jobs")) as made:
         for _ in range(10):
@@ -65,6 +66,7 @@ async def test_a_primary_that_steps_down_ten_times(tmp_path: Path, mongo_replica
         await made.was_said()
 
 
+@pytest.mark.extended
 async def test_a_primary_that_is_killed_three_times(tmp_path: Path, mongo_replica_set: MongoReplicaSet) -> None:
     async with storm(tmp_path, mongo_replica_set.url("jobs")) as made:
         for _ in range(3):
@@ -130,6 +132,7 @@ async def claims(store: MongoStore, token: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------------- one server
 
 
+@pytest.mark.extended
 async def test_a_server_that_is_gone_for_half_a_minute(tmp_path: Path, own_mongo: MongoReplicaSet) -> None:
     async with storm(tmp_path, own_mongo.url("jobs")) as made:
         await asyncio.to_thread(own_mongo.nodes[0].kill)
@@ -193,6 +196,7 @@ async def producing(jobs: jobmill.Client, producer: int, answers: list[Counter[s
         answers[key][(await jobs.enqueue("short", {"n": key}, unique_key=f"key-{key}")).id] += 1
 
 
+@pytest.mark.extended
 async def test_a_storm_over_a_hundred_unique_keys(mongo_url: str) -> None:
     """Nobody works, so that what is live stays so: each key has one job, and everybody was told the same."""
     await migrated_mongo(mongo_url)
@@ -205,13 +209,14 @@ async def test_a_storm_over_a_hundred_unique_keys(mongo_url: str) -> None:
     assert live_keys(mongo_url) == {f"key-{n}": 1 for n in range(KEYS)}
 
 
+@pytest.mark.extended
 async def test_a_storm_over_unique_keys_that_are_worked(tmp_path: Path, mongo_url: str) -> None:
     """A key is free again when its job has ended, and never has two that are live: the server says so by its index."""
     await migrated_mongo(mongo_url)
     place = Place(tmp_path, mongo_url)
     answers: list[Counter[str]] = [Counter() for _ in range(KEYS)]
     try:
-        place.worker("--slots", "20")
+        place.worker("--concurrency", "20")
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(jobmill.connect(mongo_url)) for _ in range(PRODUCERS)]
             working = asyncio.gather(*(producing(jobs, n, answers) for n, jobs in enumerate(clients)))

@@ -8,7 +8,7 @@ import pytest
 
 import jobmill
 from jobmill.testing import drain
-from tests.making import migrated_mongo
+from tests.stores_under_test import migrated_mongo
 
 pytestmark = pytest.mark.stores("mongo")
 

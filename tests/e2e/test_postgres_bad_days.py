@@ -14,9 +14,9 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
-from tests.servers.places import port_of
-from tests.servers.postgres import PostgresServer, connected
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import PostgresServer, connected
+from tests.kit.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
 
@@ -33,7 +33,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
     place = Place(path, url)
     try:
         for _ in range(workers):
-            place.worker("--slots", "20")
+            place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
             await made.was_said("20 slots")
@@ -109,8 +109,8 @@ async def test_a_server_that_takes_no_writes_for_a_while(tmp_path: Path, own_pos
                 await connection.execute("SELECT pg_reload_conf()")
                 await made.resumes()
                 await made.moves()
-        assert any("takes no writes now" in said for said in made.refused)
-        await made.was_said("takes no writes now")
+        assert any("accepts no writes now" in said for said in made.refused)
+        await made.was_said("accepts no writes now")
     assert made.claimed_again
 
 

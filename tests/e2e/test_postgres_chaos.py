@@ -14,11 +14,11 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
-from tests.servers.places import port_of
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("postgres")]
 
 FOR_S = 20.0
 
@@ -50,7 +50,7 @@ class Chaos:
         if alive:
             self._chance.choice(alive).kill()
         for _ in range(max(1, 3 - len(alive))):
-            self._place.worker("--slots", "20")
+            self._place.worker("--concurrency", "20")
 
     async def terminate(self) -> None:
         """An administrator ends all connections."""
@@ -107,7 +107,7 @@ async def test_every_job_ends_once_whatever_happens(tmp_path: Path, proxy: Proxy
         async with jobmill.connect(place.url) as jobs:
             made = Storm(jobs, place)
             for _ in range(2):
-                place.worker("--slots", "20")
+                place.worker("--concurrency", "20")
             await made.was_said("20 slots")
             async with made.raging():
                 await chaos.reign(FOR_S)

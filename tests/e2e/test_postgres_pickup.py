@@ -13,9 +13,9 @@ import jobmill
 from jobmill.stores.postgres import PostgresStore
 from tests.e2e.conftest import Place
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.stores("postgres")]
 
 
 async def delays(jobs: jobmill.Client, count: int = 20) -> list[float]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.redis_storms import LONGER_THAN_THE_LEASE_S, storm
-from tests.servers.places import port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.places import port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

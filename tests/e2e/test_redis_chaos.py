@@ -14,10 +14,10 @@ from jobmill.stores.redis import scripts
 from tests.e2e.conftest import Place
 from tests.e2e.redis_storms import stands_twice
 from tests.e2e.storms import Storm
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("redis")]
 
 FOR_S = 20.0
 
@@ -50,7 +50,7 @@ class Chaos:
         if alive:
             self._chance.choice(alive).kill()
         for _ in range(max(1, 3 - len(alive))):
-            self._place.worker("--slots", "20")
+            self._place.worker("--concurrency", "20")
 
     async def kill_clients(self) -> None:
         """An administrator ends all connections."""
@@ -112,7 +112,7 @@ async def test_every_job_ends_once_whatever_happens(tmp_path: Path, own_redis: R
             async with jobmill.connect(place.url) as jobs:
                 made = Storm(jobs, place)
                 for _ in range(2):
-                    place.worker("--slots", "20")
+                    place.worker("--concurrency", "20")
                 await made.was_said("20 slots")
                 async with made.raging():
                     await chaos.reign(FOR_S)

@@ -19,8 +19,8 @@ import jobmill
 from tests.e2e.redis_storms import stands_twice, storm, workplace
 from tests.e2e.storms import ALL_ENDED_WITHIN_S, Storm
 from tests.helpers import until
-from tests.servers.redis import RedisServer
-from tests.servers.redis_groups import RedisCluster, RedisSentinel
+from tests.kit.redis import RedisServer
+from tests.kit.redis_groups import RedisCluster, RedisSentinel
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

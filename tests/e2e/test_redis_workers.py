@@ -17,8 +17,8 @@ from jobmill import Client
 from tests.e2e.conftest import Place
 from tests.e2e.redis_storms import stands_twice
 from tests.helpers import until
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
@@ -105,8 +105,8 @@ async def test_a_settlement_that_is_on_its_way_past_the_lease_is_refused(
 
 
 async def test_what_a_killed_worker_held_runs_elsewhere_soon(place: Place, jobs: Client, raw: Any) -> None:
-    victim = place.worker("--slots", "50", "--name", "victim")
-    await jobs.enqueue_many([jobs.job("fenced", {"ms": 20}) for _ in range(2_000)])
+    victim = place.worker("--concurrency", "50", "--name", "victim")
+    await jobs.enqueue_many([jobs.draft("fenced", {"ms": 20}) for _ in range(2_000)])
     # In mid batch: it settles and claims with both of its exchangers.
     await until(lambda: len(place.notes()) >= 300, 30)
     victim.kill()
@@ -116,7 +116,7 @@ async def test_what_a_killed_worker_held_runs_elsewhere_soon(place: Place, jobs:
     assert len(held) >= 20
     # Nothing else waits: the other has nothing to do but to look for them.
     raw.delete("bull:default:wait")
-    other = place.worker("--slots", "50")
+    other = place.worker("--concurrency", "50")
 
     def elsewhere() -> set[str]:
         return {id for word, id, fence, pid in place.notes() if pid == other.pid and fence == 2 and word == "run"}

@@ -52,7 +52,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill import InvalidValue, harmonyk
-from tests.servers.node import find_node
+from tests.kit.node import find_node
 
 FILE = Path(__file__).with_name("dedupe_vectors.jsonl")
 VECTORS: list[tuple[str, str | None, str, str]] = [tuple(json.loads(line)) for line in FILE.read_text().splitlines()]
@@ -129,7 +129,9 @@ def test_the_parts_of_a_key() -> None:
     assert harmonyk.dedupe_key("scan", "", {}) == "scan::::{}"
 
 
-@pytest.mark.parametrize("payload", [float("nan"), {"a": {1, 2}}, {"a": object()}, {1: 2}], ids=repr)
+@pytest.mark.parametrize(
+    "payload", [float("nan"), {"a": {1, 2}}, {"a": object()}, {1: 2}], ids=["nan", "set", "object", "number as key"]
+)
 def test_what_is_not_json_has_no_key(payload: Any) -> None:
     with pytest.raises(InvalidValue, match="^payload"):
         harmonyk.dedupe_key("scan", None, payload)

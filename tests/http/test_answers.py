@@ -38,7 +38,7 @@ async def test_a_tick_answers_with_its_summary(jobs: Client) -> None:
     async def later() -> None:
         raise jobmill.Snooze("1h")
 
-    await jobs.enqueue_many([good.job(), good.job(), bad.job(), again.job(), later.job()])
+    await jobs.enqueue_many([good.draft(), good.draft(), bad.draft(), again.draft(), later.draft()])
     heard = await ask(TickEndpoint(jobs))
     assert heard.status == 200
     counts = {"claimed": 5, "succeeded": 2, "retrying": 1, "failed": 1, "waiting": 1, "lost": 0}
@@ -55,7 +55,7 @@ async def test_the_limit_is_ours_alone(jobs: Client) -> None:
     @jobs.handler()
     async def good() -> None: ...
 
-    await jobs.enqueue_many([good.job() for _ in range(5)])
+    await jobs.enqueue_many([good.draft() for _ in range(5)])
     endpoint = TickEndpoint(jobs, limit=2)
     asked: dict[str, Any] = {"query_string": b"limit=5", "receive": receiving(*body(b'{"limit": 5}'))}
     assert (await ask(endpoint, **asked)).body["claimed"] == 2

@@ -54,7 +54,7 @@ async def turns(many: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def state(enqueued: jobmill.Enqueued) -> tuple[str, int, int]:
+async def state(enqueued: jobmill.Enqueued[Any]) -> tuple[str, int, int]:
     job = await enqueued.job()
     return job.state, job.errors, job.crashes
 
@@ -64,7 +64,7 @@ async def state(enqueued: jobmill.Enqueued) -> tuple[str, int, int]:
 
 async def test_who_asks_while_a_tick_runs_shares_the_next(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, limit=2)
-    await jobs.enqueue_many([gate.handler.job() for _ in range(5)])
+    await jobs.enqueue_many([gate.handler.draft() for _ in range(5)])
     first = asking(endpoint)
     await gate.until_entered(2)
     others = [asking(endpoint) for _ in range(3)]
@@ -135,7 +135,7 @@ async def test_a_tick_goes_on_when_its_request_is_cancelled(jobs: Client, gate: 
 
 async def test_who_goes_away_does_not_take_the_others_tick_along(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, limit=1)
-    await jobs.enqueue_many([gate.handler.job() for _ in range(2)])
+    await jobs.enqueue_many([gate.handler.draft() for _ in range(2)])
     first = asking(endpoint)
     await gate.until_entered()
     second, third = asking(endpoint), asking(endpoint)
@@ -213,7 +213,7 @@ async def test_the_end_waits_for_the_tick_and_begins_no_other(jobs: Client, gate
     endpoint = TickEndpoint(jobs, limit=1)
     server = Server(endpoint)
     await server.tell("startup")
-    done, left = await jobs.enqueue_many([gate.handler.job() for _ in range(2)])
+    done, left = await jobs.enqueue_many([gate.handler.draft() for _ in range(2)])
     running = asking(endpoint)
     await gate.until_entered()
     waiting = asking(endpoint)

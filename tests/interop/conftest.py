@@ -15,11 +15,11 @@ from jobmill.testing import ManualClock
 from tests.interop.meant import MEANT
 from tests.interop.node_side import NodeSide
 from tests.interop.scene import Scene, scene_at
-from tests.servers.node import NodeProcess, Packages
+from tests.kit.node import NodeProcess, Packages
 
 if TYPE_CHECKING:
     from tests.interop.twins import Twins
-    from tests.servers.redis import Rooms
+    from tests.kit.redis import Rooms
 
 #: A Friday morning, 08:00 in UTC.
 BEGIN_MS = 1_800_000_000_000

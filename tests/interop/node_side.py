@@ -69,7 +69,7 @@ class NodeSide:
 
     async def add_recurring(self, id: str, key: str, *, name: str = "send", **rule: Any) -> Any:
         """A recurring job of ours, which BullMQ knows as a job scheduler."""
-        words = {"every_ms": "every", "cron": "pattern", "zone": "tz"}
+        words = {"every_ms": "every", "cron": "pattern", "timezone": "tz"}
         repeat = {words.get(word, word): value for word, value in rule.items()}
         await self.schedule(f"{name} {key}", **repeat, **described(name=name))
 

@@ -11,7 +11,7 @@ from jobmill.bullmq import Add, Deduplication, Queue
 from jobmill.core.changes import Change, Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.job import JobOptions, Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Released, Snoozed, Succeeded, begin, policy, settle
-from jobmill.core.recurrence import first_slot, recurrence
+from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.retry import backoff as to_backoff
 from jobmill.core.values import NOW, Claim, Claimed, NewJob, QueueChange, RateLimit, Report, after, at
 from jobmill.stores.redis import RedisStore
@@ -58,10 +58,10 @@ class OurSide:
     async def add_recurring(self, id: str, key: str, **rule: Any) -> Any:
         """A recurring job of ours, which BullMQ knows as a job scheduler."""
         made = recurrence(key=key, **rule)
-        slot = first_slot(made, self.store.now())
+        slot = first_occurrence(made, self.store.now())
         assert slot is not None
         job = msgspec.structs.replace(_new_job(id, "mail"), unique_key=key, recurrence=made, due=at(slot))
-        assert [receipt.how for receipt in await self.store.enqueue([job])] == ["created"]
+        assert [receipt.status for receipt in await self.store.enqueue([job])] == ["created"]
 
     async def node_add(self, id: str | None = None, **about: Any) -> Any:
         """A job with Node's own options and defaults, added by Node on both sides."""

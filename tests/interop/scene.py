@@ -14,7 +14,7 @@ import jobmill
 from jobmill import Client
 from tests.e2e.conftest import Place
 from tests.helpers import until
-from tests.servers.node import NodeProcess, Packages
+from tests.kit.node import NodeProcess, Packages
 
 QUEUE = "mail"
 

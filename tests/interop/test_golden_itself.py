@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from jobmill.testing import ManualClock
 from tests.interop.golden import by_job, differences, dump
 from tests.interop.node_side import NodeSide
-from tests.servers.node import NodeProcess
+from tests.kit.node import NodeProcess
 
 if TYPE_CHECKING:
-    from tests.servers.redis import Rooms
+    from tests.kit.redis import Rooms
 
 pytestmark = pytest.mark.stores("redis")
 

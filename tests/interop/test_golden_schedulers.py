@@ -123,7 +123,7 @@ async def test_two_schedulers(both: Twins) -> None:
     await both.unschedule("nightly")
 
 
-@pytest.mark.parametrize("rule", [{"every_ms": MINUTE}, {"cron": "0 3 * * *", "zone": "Europe/Berlin"}], ids=str)
+@pytest.mark.parametrize("rule", [{"every_ms": MINUTE}, {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}], ids=str)
 async def test_a_recurring_job_of_ours(both: Twins, rule: dict[str, Any]) -> None:
     """It is a scheduler whose id is its name and its key."""
     await both.add_recurring("a", "key", **rule)

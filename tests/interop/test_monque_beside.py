@@ -32,14 +32,14 @@ async def test_three_work_one_collection(scene: Scene) -> None:
     async with scene.peer(1, poll_ms=100) as one, scene.peer(2, poll_ms=100) as other:
         await one.ask("start", concurrency=20)
         await other.ask("start", concurrency=20)
-        await scene.worker("--slots", "10")
+        await scene.worker("--concurrency", "10")
         ids: list[str] = []
         for _ in range(MANY // BATCH // 4):
             batch = [{"name": "work", "data": {"ms": 20}} for _ in range(BATCH)]
             ids += await one.ask("bulk", jobs=batch)
             ids += await other.ask("bulk", jobs=batch)
             for _ in range(2):
-                ours = [scene.jobs.job("work", {"ms": 20}) for _ in batch]
+                ours = [scene.jobs.draft("work", {"ms": 20}) for _ in batch]
                 ids += [one.id for one in await scene.jobs.enqueue_many(ours)]
         await scene.come_to(120, completed=MANY)
         runs = [one.runs(), other.runs(), scene.runs()]
@@ -68,7 +68,7 @@ async def test_both_run_jobs_in_the_same_order(scene: Scene) -> None:
                 await scene.come_to(completed=6)
                 orders.append([event["job"] for event in peer.events if event["event"] == "run"])
             else:
-                await scene.worker("--slots", "1")
+                await scene.worker("--concurrency", "1")
                 await scene.come_to(completed=12)
                 orders.append([note.id for note in scene.notes()])
         assert orders[-1] == [ids[n] for n in expected], who
@@ -161,7 +161,7 @@ async def test_what_each_does_by_hand_holds_for_the_other(scene: Scene) -> None:
         await scene.jobs.cancel(theirs)
         assert not await peer.ask("cancel", job=theirs)
         assert await peer.ask("retry", job=theirs)
-        assert (await scene.jobs.requeue(ours)).changed == [ours]
+        assert (await scene.jobs.requeue(ours)).ids == [ours]
         await scene.worker()
         await scene.come_to(completed=2)
         assert await peer.ask("check") == {}

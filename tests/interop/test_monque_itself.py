@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import COLLECTION, MonqueProcess
-from tests.servers.node import NodeFailed
+from tests.kit.node import NodeFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
@@ -159,7 +159,7 @@ async def test_a_recurring_job_is_armed_again(mongo_url: str, jobs: AsyncCollect
     async with MonqueProcess(mongo_url) as peer:
         await peer.ask("initialize")
         id = await peer.ask(
-            "enqueue", name="work", cron="*/5 * * * *", zone="Europe/Berlin", at_ms=time.time() * 1_000 - 1_000
+            "enqueue", name="work", cron="*/5 * * * *", timezone="Europe/Berlin", at_ms=time.time() * 1_000 - 1_000
         )
         await peer.ask("start")
         await peer.event("end")

@@ -30,13 +30,13 @@ async def enqueue_both(scene: Scene, generation: Generation, data: dict[str, int
     """Half of them by each."""
     async with scene.peer(generation) as peer:
         ids: list[str] = await peer.ask("bulk", jobs=[{"name": "work", "data": data}] * (SLOTS // 2))
-    ours = [scene.jobs.job("work", data) for _ in ids]
+    ours = [scene.jobs.draft("work", data) for _ in ids]
     return ids + [one.id for one in await scene.jobs.enqueue_many(ours)]
 
 
 @generations
 async def test_monque_recovers_what_our_killed_worker_left(scene: Scene, generation: Generation) -> None:
-    victim = await scene.worker("--slots", str(SLOTS), "--lease", "60s")
+    victim = await scene.worker("--concurrency", str(SLOTS), "--lease", "60s")
     ids = await enqueue_both(scene, generation, {"our_ms": FOR_EVER, "ms": 1})
     await until(lambda: len(scene.notes()) == SLOTS, 20)
     victim.kill()
@@ -58,7 +58,7 @@ async def test_we_recover_what_a_killed_monque_left(scene: Scene, generation: Ge
         await victim.ask("start", concurrency=SLOTS)
         await until(lambda: len(victim.runs()) == SLOTS, 20)
         victim.kill()
-    await scene.worker("--slots", "5")
+    await scene.worker("--concurrency", "5")
     await scene.come_to(completed=SLOTS)
     assert scene.runs() == dict.fromkeys(ids, 1)
     assert await scene.complaints() == {}

@@ -13,7 +13,7 @@ from tests.interop.monque.process import MonqueProcess
 from tests.interop.monque.scene import Scene, scene_at
 from tests.interop.scene import is_quick
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.stores("mongo")]
 
 WITHIN_MS = 20.0
 ON_TIME_MS = 100.0

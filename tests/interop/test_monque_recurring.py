@@ -56,9 +56,9 @@ def total(scene: Scene, *peers: MonqueProcess) -> int:
 async def test_one_run_for_each_slot(scene: Scene, whose: str) -> None:
     async with scene.peer(1, poll_ms=50) as one, scene.peer(2, poll_ms=50) as other:
         if whose == "ours":
-            id = (await scene.jobs.enqueue("work", {"ms": 5}, cron=RARE, zone="UTC", key="often")).id
+            id = (await scene.jobs.enqueue("work", {"ms": 5}, cron=RARE, timezone="UTC", key="often")).id
         else:
-            id = await other.ask("enqueue", name="work", data={"ms": 5}, cron=RARE, zone="UTC", unique_key="often")
+            id = await other.ask("enqueue", name="work", data={"ms": 5}, cron=RARE, timezone="UTC", unique_key="often")
         first = await is_armed(scene, id)
         assert (first["repeatInterval"], first["timezone"], first["uniqueKey"]) == (RARE, "UTC", "often")
         await one.ask("start")
@@ -76,7 +76,7 @@ async def test_one_run_for_each_slot(scene: Scene, whose: str) -> None:
 
 
 async def test_the_zone_is_the_same_for_both(scene: Scene) -> None:
-    rule = {"cron": "30 4 * * *", "zone": "America/New_York"}
+    rule = {"cron": "30 4 * * *", "timezone": "America/New_York"}
     ours = (await scene.jobs.enqueue("work", key="a", **rule)).id  # type: ignore[arg-type]
     async with scene.peer() as peer:
         theirs = await peer.ask("enqueue", name="work", **rule)

@@ -12,7 +12,7 @@ from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import MonqueProcess
 from tests.interop.monque.scene import Scene, our_url, scene_at
-from tests.making import migrated_mongo
+from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
@@ -56,7 +56,7 @@ async def enqueue_all_sorts(jobs: Client) -> None:
     await jobs.enqueue("work", every="1h", key="every")
     await jobs.enqueue("work", cron="0 0 1 1 *", key="cron")
     await jobs.enqueue("work", cron="0 0 1 1 *", key="cron")
-    await jobs.enqueue("work", cron="30 0 0 1 1 *", zone="Europe/Berlin", key="six")
+    await jobs.enqueue("work", cron="30 0 0 1 1 *", timezone="Europe/Berlin", key="six")
     cancelled = (await jobs.enqueue("work", delay="1h", unique_key="cancelled")).id
     moved = (await jobs.enqueue("work", delay="1h")).id
     removed = (await jobs.enqueue("work", delay="1h")).id

@@ -31,6 +31,7 @@ async def test_every_kind_of_job(scene: Scene) -> None:
     assert await scene.counts() == {"completed": len(ids)}
 
 
+@pytest.mark.alone
 async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
     await scene.ready_worker()
     id = await scene.add(delay=700)
@@ -42,7 +43,7 @@ async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
 async def test_smaller_priorities_first_and_jobs_without_one_before_all(scene: Scene) -> None:
     ids = [await scene.add(priority=priority) for priority in (5, 1, 5, 2_097_151, 1)]
     ids.append(await scene.add())
-    scene.worker("--slots", "1")
+    scene.worker("--concurrency", "1")
     await until(lambda: len(scene.notes()) == 6, 30)
     assert [note.id for note in scene.notes()] == [ids[n] for n in (5, 1, 4, 0, 2, 3)]
 

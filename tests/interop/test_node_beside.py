@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 import jobmill
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene, node_place
-from tests.servers.node import NodeFailed
+from tests.kit.node import NodeFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
@@ -22,11 +22,11 @@ async def test_both_work_one_queue(scene: Scene) -> None:
     await scene.node.ask("listen", queue=QUEUE)
     async with scene.another_node() as other:
         await other.ask("work", queue=QUEUE, opts={"concurrency": 25})
-        await scene.ready_worker("--slots", "25")
+        await scene.ready_worker("--concurrency", "25")
         for _ in range(6):
             batch = [{"name": "slow", "data": {"ms": 1}} for _ in range(MANY // 12)]
             await scene.node.ask("bulk", queue=QUEUE, jobs=batch)
-            await scene.jobs.enqueue_many([scene.jobs.job("slow", {"ms": 1}, queue=QUEUE) for _ in batch])
+            await scene.jobs.enqueue_many([scene.jobs.draft("slow", {"ms": 1}, queue=QUEUE) for _ in batch])
 
         async def all_ended() -> bool:
             return await scene.counts() == {"completed": MANY}

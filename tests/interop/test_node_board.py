@@ -14,7 +14,7 @@ import pytest
 import jobmill
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene, node_place
-from tests.servers.node import NodeProcess
+from tests.kit.node import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
@@ -88,7 +88,9 @@ async def test_it_lists_our_workers(scene: Scene, board: Board) -> None:
 
 
 async def test_it_shows_our_recurring_jobs(scene: Scene, board: Board) -> None:
-    await scene.jobs.enqueue("send", {"to": "ada"}, queue=QUEUE, cron="0 3 * * *", zone="Europe/Berlin", key="nightly")
+    await scene.jobs.enqueue(
+        "send", {"to": "ada"}, queue=QUEUE, cron="0 3 * * *", timezone="Europe/Berlin", key="nightly"
+    )
     shown = json.dumps(await board.ask("/job-schedulers"))
     assert "send nightly" in shown
     assert "0 3 * * *" in shown

@@ -17,10 +17,10 @@ FOR_EVER = 60_000
 
 
 async def test_node_recovers_what_our_killed_worker_left(scene: Scene) -> None:
-    victim = await scene.ready_worker("--lease", "1s", "--slots", str(SLOTS))
+    victim = await scene.ready_worker("--lease", "1s", "--concurrency", str(SLOTS))
     batch = [{"name": "slow", "data": {"ms": FOR_EVER, "node_ms": 1}} for _ in range(SLOTS // 2)]
     ids = set(await scene.node.ask("bulk", queue=QUEUE, jobs=batch))
-    ours = [scene.jobs.job("slow", {"ms": FOR_EVER, "node_ms": 1}, queue=QUEUE) for _ in batch]
+    ours = [scene.jobs.draft("slow", {"ms": FOR_EVER, "node_ms": 1}, queue=QUEUE) for _ in batch]
     ids |= {one.id for one in await scene.jobs.enqueue_many(ours)}
     await until(lambda: len(scene.notes()) == SLOTS, 20)
     victim.kill()
@@ -42,11 +42,11 @@ async def test_we_recover_what_nodes_killed_worker_left(scene: Scene) -> None:
         await victim.ask("work", queue=QUEUE, opts={"concurrency": SLOTS, "lockDuration": 1_000})
         batch = [{"name": "slow", "data": {"ms": 1, "node_ms": FOR_EVER}} for _ in range(SLOTS // 2)]
         ids = set(await scene.node.ask("bulk", queue=QUEUE, jobs=batch))
-        ours = [scene.jobs.job("slow", {"ms": 1, "node_ms": FOR_EVER}, queue=QUEUE) for _ in batch]
+        ours = [scene.jobs.draft("slow", {"ms": 1, "node_ms": FOR_EVER}, queue=QUEUE) for _ in batch]
         ids |= {one.id for one in await scene.jobs.enqueue_many(ours)}
         await until(lambda: sum(event["event"] == "run" for event in victim.events) == SLOTS, 20)
         victim.kill()
-    scene.worker("--slots", "5")
+    scene.worker("--concurrency", "5")
 
     async def all_ended() -> bool:
         return await scene.counts() == {"completed": SLOTS}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene
-from tests.servers.node import NodeProcess
+from tests.kit.node import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene, is_quick
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.stores("redis")]
 
 TIMES = 11
 WITHIN_MS = 20.0
@@ -53,6 +53,7 @@ async def test_our_idle_worker_begins_nodes_job_at_once(scene: Scene) -> None:
     await is_quick(lambda: several(scene, we_begin), WITHIN_MS)
 
 
+@pytest.mark.extended
 async def test_also_after_a_minute_of_silence(scene: Scene) -> None:
     """Three queues would be fairer to a busy machine; three workers on one would hide a sleeper."""
     async with scene.another_node() as idle:

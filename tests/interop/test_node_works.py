@@ -25,7 +25,7 @@ async def test_every_kind_of_job(scene: Scene) -> None:
         await scene.jobs.enqueue("send", {}, queue=QUEUE, id="a-job"),
         await scene.jobs.enqueue("send", {}, queue=QUEUE, delay=0.2),
         await scene.jobs.enqueue("send", {}, queue=QUEUE, priority=3),
-        *await scene.jobs.enqueue_many([scene.jobs.job("send", {}, queue=QUEUE) for _ in range(3)]),
+        *await scene.jobs.enqueue_many([scene.jobs.draft("send", {}, queue=QUEUE) for _ in range(3)]),
     ]
     for one in enqueued:
         node_id = one.id.removeprefix(f"{QUEUE}:")
@@ -35,6 +35,7 @@ async def test_every_kind_of_job(scene: Scene) -> None:
     assert len(runs(scene)) == len(enqueued)
 
 
+@pytest.mark.alone
 async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
     await scene.node.ask("work", queue=QUEUE)
     enqueued = await scene.jobs.enqueue("send", {}, queue=QUEUE, delay=0.7)
@@ -55,7 +56,7 @@ async def test_in_order_of_priority(scene: Scene) -> None:
 async def test_unique(scene: Scene) -> None:
     first = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
     second = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")
-    assert (second.how, second.id) == ("duplicate", first.id)
+    assert (second.status, second.id) == ("duplicate", first.id)
     await scene.node.ask("work", queue=QUEUE)
     await first.result(timeout=20)
     third = await scene.jobs.enqueue("send", {}, queue=QUEUE, unique_key="once")

@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from jobmill.stores.postgres import PostgresStore
-    from tests.servers.proxy import Proxy
+    from tests.kit.proxy import Proxy
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ async def migrated_url(local_postgres_url: str) -> str:
 @pytest.fixture
 async def proxy(migrated_url: str) -> AsyncIterator[Proxy]:
     """A proxy before that database."""
-    from tests.servers.places import port_of
-    from tests.servers.proxy import Proxy
+    from tests.kit.places import port_of
+    from tests.kit.proxy import Proxy
 
     async with Proxy(port_of(migrated_url)) as proxy:
         yield proxy

@@ -14,9 +14,10 @@ import jobmill
 from jobmill import Client
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import Job
+from jobmill.harmonyk import install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing import ManualClock
-from tests.servers.postgres import Databases, connected
+from tests.kit.postgres import Databases, connected
 
 TABLE = "public.jobs"
 #: The store's clock is so far ahead of the server's: what an INSERT says is due at once, is.
@@ -135,7 +136,7 @@ async def installed(url: str) -> None:
     """Migrate a database, and make its jobs table."""
     store = PostgresStore(url)
     await store.migrate()
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await store.close()
 
 

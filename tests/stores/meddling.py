@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from tests.servers.postgres import Databases, connected
+from tests.kit.postgres import Databases, connected
 
 PASSWORD = "secret"
 ROLES = ("producer", "reader", "worker", "admin")

@@ -84,7 +84,7 @@ class Works:
         async def good(n: int) -> int:
             return n
 
-    async def good(self, n: int) -> Enqueued:
+    async def good(self, n: int) -> Enqueued[Any]:
         """A job that nothing is wrong with."""
         return await self.jobs.enqueue("good", {"n": n})
 
@@ -103,7 +103,7 @@ async def works(url: str) -> AsyncIterator[Works]:
 @asynccontextmanager
 async def working(jobs: Client, slots: int = 5) -> AsyncIterator[Worker]:
     """A worker whose leases are short."""
-    async with asyncio.timeout(60), Worker(jobs, slots=slots, lease="1s") as worker:
+    async with asyncio.timeout(60), Worker(jobs, concurrency=slots, lease="1s") as worker:
         yield worker
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import MongoUrl
 from jobmill.testing.contract import ProcessContract, StoreContract
 from jobmill.testing.contract.support import new
 from tests.contract.mongo_harness import MongoHarness
@@ -29,7 +29,8 @@ async def harness(mongo_standalone_url: str) -> AsyncIterator[MongoHarness]:
     await harness.store.close()
 
 
-@pytest.mark.slow  # the same statements as on a replica set: for the whole run
+@pytest.mark.slow
+@pytest.mark.extended  # the same statements as on a replica set
 class TestStandalone(StoreContract, ProcessContract):
     """Everything but transactions; long sequences of verbs are the same statements as on a replica set."""
 
@@ -49,7 +50,7 @@ async def test_it_is_said_once(mongo_standalone_url: str, caplog: pytest.LogCapt
 
 
 async def test_nothing_is_enqueued_within_a_transaction_that_there_is_not(harness: MongoHarness) -> None:
-    client = pymongo.AsyncMongoClient[dict[str, Any]](Place.read(harness.url).address)
+    client = pymongo.AsyncMongoClient[dict[str, Any]](MongoUrl.read(harness.url).driver_url)
     async with client, client.start_session() as session:
         assert isinstance(harness.store, MongoStore)
         with pytest.raises(InvalidValue, match="in no replica set: it has no transactions"):

@@ -13,7 +13,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, QueueChange, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.places import Place
+from jobmill.stores.mongo.url import MongoUrl
 from jobmill.testing.contract.support import QUEUE, find_all, look, new, put_one
 
 pytestmark = pytest.mark.stores("mongo")
@@ -32,12 +32,12 @@ async def store(mongo_url: str) -> AsyncIterator[MongoStore]:
 
 @pytest.fixture
 async def client(mongo_url: str) -> AsyncIterator[Client]:
-    async with Client(Place.read(mongo_url).address) as client:
+    async with Client(MongoUrl.read(mongo_url).driver_url) as client:
         yield client
 
 
 async def test_a_job_is_written_with_what_the_caller_writes(store: MongoStore, client: Client, mongo_url: str) -> None:
-    orders = client[Place.read(mongo_url).database]["orders"]
+    orders = client[MongoUrl.read(mongo_url).database]["orders"]
     async with client.start_session() as session:
         async with await session.start_transaction():
             await orders.insert_one({"_id": 1}, session=session)
@@ -56,11 +56,14 @@ def test_a_session_without_a_loop(mongo_url: str) -> None:
     async def use() -> list[str]:
         store = MongoStore(mongo_url)
         await store.migrate()
-        with pymongo.MongoClient[dict[str, Any]](Place.read(mongo_url).address) as client, client.start_session() as s:
+        with (
+            pymongo.MongoClient[dict[str, Any]](MongoUrl.read(mongo_url).driver_url) as client,
+            client.start_session() as s,
+        ):
             with s.start_transaction():
                 await store.enqueue_within(s, [new("kept", key="k")])
                 (again,) = await store.enqueue_within(s, [new("other", key="k")])
-                assert again.how == "duplicate"
+                assert again.status == "duplicate"
             s.start_transaction()
             await store.enqueue_within(s, [new("dropped")])
             s.abort_transaction()
@@ -76,7 +79,7 @@ async def test_a_recurring_job_is_updated_within(store: MongoStore, client: Clie
     id = await put_one(store, new(key="k", recurrence=minutely, due=after(60_000)))
     async with client.start_session() as session, await session.start_transaction():
         (receipt,) = await store.enqueue_within(session, [new(key="k", recurrence=hourly)])
-        assert (receipt.how, receipt.id) == ("updated", id)
+        assert (receipt.status, receipt.id) == ("updated", id)
         assert (await look(store, id)).recurrence == minutely
     rule = (await look(store, id)).recurrence
     assert rule is not None

@@ -12,11 +12,12 @@ import pytest
 from jobmill.core.changes import Reprioritize
 from jobmill.core.job import KEEP_SUCCEEDED
 from jobmill.core.values import Claim, Settlement, at
+from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
-from jobmill.stores.postgres.hints import Asked, Hints
+from jobmill.stores.postgres.claim import parameters
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -35,7 +36,7 @@ class Clock:
 async def clock(direct: PostgresStore) -> Clock:
     """What decides when claims return to the start."""
     clock = Clock()
-    direct._offices.here().hints = Hints(clock)
+    direct.context.loops.here().cursor = ClaimCursor(clock)
     return clock
 
 
@@ -68,8 +69,8 @@ async def work_off(store: PostgresStore, jobs: int, at_once: int = 50) -> None:
 
 async def counted(store: PostgresStore, statement: str) -> int:
     """A counter of the server's, after what this store has done."""
-    await store._use(lambda c: c.execute("SELECT pg_stat_force_next_flush()"))
-    number: int = await store._use(lambda c: c.fetchval(statement))
+    await store.context.use(lambda c: c.execute("SELECT pg_stat_force_next_flush()"))
+    number: int = await store.context.use(lambda c: c.fetchval(statement))
     return number
 
 
@@ -89,7 +90,7 @@ async def test_a_held_snapshot_does_not_make_claims_read_what_is_done(
         before = await counted(direct, READ)
         await work_off(direct, 50)
         assert await counted(direct, READ) - before < 500
-        # And that is what the hints are for.
+        # Without the cursor they do.
         clock.now += 60
         before = await counted(direct, READ)
         await work_off(direct, 50)
@@ -186,96 +187,19 @@ async def test_claims_at_once_share_what_waits(direct: PostgresStore) -> None:
     assert len(ids) > 150
 
 
-# ---------------------------------------------------------------------------------------------------- hints alone
+# ---------------------------------------------------------------------------------------------------- parameters
 
 
-def ask(hints: Hints, *names: str) -> tuple[list[object], list[object], int]:
-    """The lines and gaps that an exchange would be sent with, and the number of rewinds."""
-    claim = Claim(queues=("q",), names=dict.fromkeys(names or ("a",), 1), n=1, lease_ms=1, worker="w", token="t")
-    rewound, *columns = hints.ask(claim).parameters
-    lists = [list(column) for column in columns]
-    return list(zip(*lists[:5], strict=True)), list(zip(*lists[5:], strict=True)), rewound
+def test_gaps_lie_around_the_priorities_that_are_known() -> None:
+    claim = Claim(queues=("q",), names={"a": 1, "b": 1}, n=1, lease_ms=1, worker="w", token="t")
+    cursor = ClaimCursor()
+    claimed = [("q", "a", 0, (10, 1)), ("q", "a", 4, (20, 2)), ("q", "a", 5, (20, 3)), ("q", "a", 0, (9, 9))]
+    cursor.learn(cursor.start(claim.queues, claim.names), claimed, full=True, rewinds=1)
+    *_, rewinds, a, b, c, d, e, f, g, h, i = parameters(claim, cursor.start(claim.queues, claim.names), [])
+    assert rewinds == 1
+    assert rows(a, b, c, d, e) == [("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3)]
+    assert rows(f, g, h, i) == [("q", "a", 0, 4), ("q", "a", 5, 2**31 - 1), ("q", "b", -1, 2**31 - 1)]
 
 
-CLAIM = Claim(queues=("q",), names={"a": 1}, n=1, lease_ms=1, worker="w", token="t")
-Line = tuple[str, str, int, int, int]
-
-
-def learn(hints: Hints, asked: Asked, *claimed: Line, rewinds: int = 1, **about: Any) -> None:
-    hints.learn(asked, claimed, rewinds, **{"pages": 1, "full": True, "passed": False, **about})
-
-
-def learnt(clock: Clock, *claimed: Line) -> Hints:
-    hints = Hints(clock)
-    learn(hints, hints.ask(CLAIM), *claimed)
-    return hints
-
-
-def test_gaps_lie_around_the_lines_that_are_known() -> None:
-    hints = learnt(Clock(), ("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3), ("q", "a", 0, 9, 9))
-    lines, gaps, rewound = ask(hints, "a", "b")
-    assert lines == [("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3)]
-    assert gaps == [("q", "a", 0, 4), ("q", "a", 5, 2**31 - 1), ("q", "b", -1, 2**31 - 1)]
-    assert rewound == 1
-
-
-def test_under_load_claims_return_to_the_start_every_second() -> None:
-    clock = Clock()
-    hints = learnt(clock, ("q", "a", 0, 10, 1))
-    clock.now += 0.9
-    assert ask(hints)[0] != []
-    clock.now += 0.2
-    assert ask(hints)[0] == []
-
-
-def test_a_return_that_was_dear_comes_less_often_but_every_five_seconds() -> None:
-    clock = Clock()
-    hints = Hints(clock)
-    asked = hints.ask(CLAIM)
-    assert asked.is_return
-    clock.now += 2
-    learn(hints, asked, ("q", "a", 0, 10, 1))
-    clock.now += 2.9
-    assert ask(hints)[0] != []
-    clock.now += 0.2
-    assert ask(hints)[0] == []
-
-
-def test_after_a_claim_that_was_not_full_the_next_one_begins_at_the_start() -> None:
-    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
-    asked = hints.ask(CLAIM)
-    assert hints.look_again_ms(asked) is None
-    learn(hints, asked, full=False)
-    assert hints.look_again_ms(asked) == 0
-    assert ask(hints)[0] == []
-
-
-def test_a_long_way_is_gone_for_a_fifth_of_the_time_and_nobody_sleeps_before_it() -> None:
-    clock = Clock()
-    hints = Hints(clock)
-    asked = hints.ask(CLAIM)
-    clock.now += 0.1
-    learn(hints, asked, ("q", "a", 0, 10, 1), full=False, pages=1_000)
-    assert hints.look_again_ms(asked) is None
-    clock.now += 0.1
-    asked = hints.ask(CLAIM)
-    assert asked.has_lines
-    assert hints.look_again_ms(asked) == 300
-    clock.now += 0.31
-    assert ask(hints)[0] == []
-
-
-def test_a_rewind_forgets_all_lines_but_those_of_its_own_answer() -> None:
-    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
-    before, late = hints.ask(CLAIM), hints.ask(CLAIM)
-    learn(hints, before, ("q", "b", 0, 5, 5), rewinds=2)
-    assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
-    # Sent before the rewind was known, and so from places that may be too far ahead.
-    learn(hints, late, ("q", "a", 0, 99, 9), rewinds=2)
-    assert ask(hints, "a", "b")[0] == [("q", "b", 0, 5, 5)]
-
-
-def test_nothing_is_known_after_jobs_were_passed() -> None:
-    hints = learnt(Clock(), ("q", "a", 0, 10, 1))
-    learn(hints, hints.ask(CLAIM), ("q", "a", 0, 11, 2), passed=True)
-    assert ask(hints)[0] == []
+def rows(*columns: Any) -> list[tuple[object, ...]]:
+    return list(zip(*columns, strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +17,14 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Lease, QueueChange, Report, after
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, connections, offices, wake
-from jobmill.stores.postgres import store as verbs
+from jobmill.stores.postgres import PostgresStore, read, schema, wake
+from jobmill.stores.postgres.connection import connector, pool
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.connection.pool import ConnectionPool
 from jobmill.testing.contract.support import LEASE_MS, QUEUE, claim_ids, fail, new, put, put_one, started, wish
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, waiting_for_locks
 
 pytestmark = [pytest.mark.stores("postgres"), pytest.mark.slow]  # most of them wait for a server that does not answer
@@ -72,36 +75,37 @@ VERBS: dict[str, Callable[[PostgresStore], Awaitable[Any]]] = {
 }
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def impatient() -> Iterator[None]:
     """Deadlines short enough to be awaited."""
-    for module, name in (
-        (connections, "CALL_SECONDS"),
-        (verbs, "LOOK_SECONDS"),
-        (verbs, "MIGRATE_SECONDS"),
-        (offices, "CONNECT_SECONDS"),
-        (wake, "CONNECT_SECONDS"),
-        (wake, "LAST_TELL_SECONDS"),
-        (connections, "LEAVE_SECONDS"),
-    ):
-        monkeypatch.setattr(module, name, DEADLINE_S)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (pool, "CALL_SECONDS"),
+            (read, "READ_SECONDS"),
+            (schema, "MIGRATE_SECONDS"),
+            (connector, "CONNECT_SECONDS"),
+            (wake, "CONNECT_SECONDS"),
+            (wake, "LAST_NOTIFY_SECONDS"),
+            (connector, "CLOSE_SECONDS"),
+        ):
+            patch.setattr(module, name, DEADLINE_S)
+        yield
 
 
 async def is_away(call: Awaitable[Any], said: str = "PostgreSQL") -> None:
-    """It ends by its deadline, and says that trying again later may work."""
+    """The call ends by its deadline, and says that trying again later may work."""
     async with asyncio.timeout(DEADLINE_S + GRACE_S):
-        with pytest.raises(StoreUnavailable, match=said):
+        with impatient(), pytest.raises(StoreUnavailable, match=said):
             await call
 
 
-def pool(store: PostgresStore) -> connections.Connections:
-    return store._offices.here().connections
+def pool_of(store: PostgresStore) -> ConnectionPool:
+    return store.context.loops.here().pool
 
 
 # ---------------------------------------------------------------------------------------------------- deadlines
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("verb", VERBS)
 async def test_no_verb_waits_for_a_server_that_does_not_answer(verb: str, proxied: PostgresStore, proxy: Proxy) -> None:
     await proxied.configure("told", QueueChange(feed=True))
@@ -109,7 +113,7 @@ async def test_no_verb_waits_for_a_server_that_does_not_answer(verb: str, proxie
     assert len(await claim_ids(proxied, 1, queues=("told",))) == 1
     proxy.stall()
     await is_away(VERBS[verb](proxied), r"PostgreSQL did not answer within 0\.2 s|could not be reached within 0\.2 s")
-    assert not pool(proxied)._used
+    assert not pool_of(proxied)._used
     # What is answered late reaches nobody: the connection is gone.
     accepted = proxy.accepted
     proxy.go_on()
@@ -117,7 +121,6 @@ async def test_no_verb_waits_for_a_server_that_does_not_answer(verb: str, proxie
     assert proxy.accepted > accepted
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("at", [b"BEGIN", b"exchange", b"events", b"COMMIT"])
 async def test_a_transaction_is_cut_short_at_any_point(at: bytes, proxied: PostgresStore, proxy: Proxy) -> None:
     await proxied.configure(QUEUE, QueueChange(feed=True))
@@ -146,8 +149,7 @@ async def test_a_transaction_whose_client_vanished_holds_nothing_for_long(
     await proxied.configure(QUEUE, QueueChange(feed=True))
     first, second = await put(proxied, new(), new())
     assert await claim_ids(proxied, 1) == [first]
-    monkeypatch.setattr(connections, "BEGIN", connections.BEGIN.replace("10000", "300"))
-    monkeypatch.setattr(connections, "CALL_SECONDS", DEADLINE_S)
+    monkeypatch.setattr(connector, "BEGIN", connector.BEGIN.replace("10000", "2000"))
 
     def stall(statement: bytes) -> bool:
         if b"exchange" in statement:
@@ -161,59 +163,58 @@ async def test_a_transaction_whose_client_vanished_holds_nothing_for_long(
     async def found() -> bool:
         return await claim_ids(direct) == [second]
 
-    await until(found, 5)
+    await until(found, 10)
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("verb", ["open", "enqueue", "wait_for_work"])
 async def test_connecting_has_a_deadline(verb: str, proxy: Proxy, migrated_url: str) -> None:
     store = PostgresStore(proxy.url(migrated_url))
     proxy.stall()
-    if verb == "wait_for_work":
-        async with asyncio.timeout(wake.POLL_SECONDS + GRACE_S):
-            await store.wait_for_work([QUEUE], store.now() + 60_000)
-    else:
-        await is_away(store.open() if verb == "open" else store.enqueue([new()]), "could not be reached|did not answer")
-    began = time.monotonic()
-    await store.close()
-    assert time.monotonic() - began < CLOSED_WITHIN_S
+    with impatient():
+        if verb == "wait_for_work":
+            async with asyncio.timeout(wake.POLL_SECONDS + GRACE_S):
+                await store.wait_for_work([QUEUE], store.now() + 60_000)
+        else:
+            call = store.open() if verb == "open" else store.enqueue([new()])
+            await is_away(call, "could not be reached|did not answer")
+        began = time.monotonic()
+        await store.close()
+        assert time.monotonic() - began < CLOSED_WITHIN_S
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_who_lies_down_is_not_held_up_by_a_stall(proxied: PostgresStore, proxy: Proxy) -> None:
     await proxied.exchange([], wish())
-    waking = proxied._offices.here().waking
+    notifications = proxied.context.loops.here().notifications
     sleeper = asyncio.create_task(proxied.wait_for_work([QUEUE], proxied.now() + 60_000))
-    await until(waking._listening.is_set)
+    await until(lambda: notifications.is_listening)
     await sleeper
     proxy.stall()
     # It would be noted as sleeping now.
     await is_away(proxied.wait_for_work([QUEUE], proxied.now() + 60_000))
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_one_silent_connection_is_enough_to_suspect_the_others(proxied: PostgresStore, proxy: Proxy) -> None:
     await asyncio.gather(*(proxied.get(["x"]) for _ in range(5)))
-    assert len(pool(proxied)._all()) == 5
+    assert len(pool_of(proxied).connections()) == 5
     proxy.half_open()
     await is_away(proxied.get(["x"]))
     # Not after five deadlines.
-    assert await proxied.get(["x"]) == [None]
+    async with asyncio.timeout(GRACE_S):
+        assert await proxied.get(["x"]) == [None]
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_lay_idle_for_long_is_not_used_again(
     proxy: Proxy, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections.Connections.__init__, "__defaults__", (0.1,))
+    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", 0.1)
     store = PostgresStore(proxy.url(migrated_url))
     claimed = await started(store)
     await asyncio.gather(*(store.get(["x"]) for _ in range(3)))
     # As a router does that forgets connections, and says nothing; but for the one that is spared for leases.
-    await until(lambda: pool(store)._idle[-1][0] < time.monotonic() - 0.1)
+    await until(lambda: pool_of(store)._idle[-1][0] < time.monotonic() - 0.1)
     proxy.half_open()
     assert await store.get(["x"]) == [None]
-    assert len(pool(store)._all()) == 1
+    assert len(pool_of(store).connections()) == 1
     await is_away(store.extend([claimed.lease], LEASE_MS))
     assert await store.extend([claimed.lease], LEASE_MS) == []
     await store.close()
@@ -222,12 +223,12 @@ async def test_what_lay_idle_for_long_is_not_used_again(
 async def test_one_server_that_takes_no_writes_is_enough_to_leave_it(direct: PostgresStore) -> None:
     demoted = asyncio.Barrier(4)
 
-    async def demote(connection: connections.Connection) -> None:
+    async def demote(connection: Connection) -> None:
         await connection.execute("SET default_transaction_read_only = on")
         await demoted.wait()
 
-    await asyncio.gather(*(pool(direct).use(demote) for _ in range(4)))
-    with pytest.raises(StoreUnavailable, match=r"takes no writes now \(a standby\?\)"):
+    await asyncio.gather(*(pool_of(direct).use(demote) for _ in range(4)))
+    with pytest.raises(StoreUnavailable, match=r"accepts no writes now \(is it a standby\?\)"):
         await direct.enqueue([new()])
     # Not four times: the others lead there as well.
     await put_one(direct)
@@ -286,12 +287,12 @@ async def test_a_cancelled_call_gives_its_place_back(migrated_url: str) -> None:
 
 async def test_a_value_that_cannot_be_sent_is_no_reason_to_try_again(direct: PostgresStore) -> None:
     claimed = await started(direct)
-    before = pool(direct)._all()
+    before = pool_of(direct).connections()
     with pytest.raises(StoreError, match="PostgreSQL cannot hold this value") as raised:
         await direct.exchange([structs.replace(fail(claimed), error="half a character: \ud83d")], None)
     # A worker would try again for ever, with all that was finished meanwhile.
     assert not isinstance(raised.value, StoreUnavailable)
-    assert pool(direct)._all() == before
+    assert pool_of(direct).connections() == before
     assert (await direct.exchange([fail(claimed)], None)).settled == ["done"]
 
 
@@ -305,8 +306,8 @@ async def test_closing_cuts_off_what_is_in_flight(how: str, proxy: Proxy, migrat
     await store.open()
     await started(store)
     sleeper = asyncio.create_task(store.wait_for_work([QUEUE], store.now() + 60_000))
-    waking = store._offices.here().waking
-    await until(waking._listening.is_set)
+    notifications = store.context.loops.here().notifications
+    await until(lambda: notifications.is_listening)
     await sleeper
     sleeper = asyncio.create_task(store.wait_for_work([QUEUE], store.now() + 60_000))
     # Something is still to be told; some calls are in flight, some connect, some wait for room.
@@ -343,7 +344,7 @@ async def test_the_isolation_is_ours_whatever_the_database_says(migrated_url: st
     store = PostgresStore(migrated_url)
     try:
         show = "SHOW transaction_isolation"
-        assert await store._use(lambda c: c.fetchval(show)) == "read committed"
-        assert await store._transact(lambda c: c.fetchval(show)) == "read committed"
+        assert await store.context.use(lambda c: c.fetchval(show)) == "read committed"
+        assert await store.context.transact(lambda c: c.fetchval(show)) == "read committed"
     finally:
         await store.close()

@@ -17,7 +17,7 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.proxy import Proxy
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -46,14 +46,14 @@ async def test_a_repeated_enqueue_makes_one_job(what: str, proxied: PostgresStor
         await proxied.enqueue([NEW[what]()])
     assert proxy.dropped_answers == 1
     (receipt,) = await proxied.enqueue([NEW[what]()])
-    assert (receipt.id, receipt.how) == ("one", "exists")
+    assert (receipt.id, receipt.status) == ("one", "exists")
     jobs = (await proxied.find(EVERYTHING)).jobs
     assert Counter(job.name for job in jobs) == {"other": 2, "send": 1}
     # And once it has run, it is not made again either.
     if what != "recurring":
         (claimed,) = await claim(proxied, queues=("mail", "told"))
         await proxied.exchange([succeed(claimed)], None)
-        assert (await proxied.enqueue([NEW[what]()]))[0].how == "exists"
+        assert (await proxied.enqueue([NEW[what]()]))[0].status == "exists"
 
 
 async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
@@ -101,7 +101,7 @@ async def test_a_worker_goes_on_when_answers_are_dropped(proxied: PostgresStore,
         await asyncio.sleep(0.001)
         return context.fence
 
-    async with Worker(jobs, slots=4, lease="500ms"), asyncio.timeout(30):
+    async with Worker(jobs, concurrency=4, lease="500ms"), asyncio.timeout(30):
         enqueued = [await work.enqueue() for _ in range(100)]
         for number in range(1, 6):
             proxy.drop_answer(executes(b".exchange"))

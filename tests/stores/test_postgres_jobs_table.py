@@ -16,7 +16,7 @@ from jobmill.core.values import QueueChange
 from jobmill.testing import drain
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied, now
 
 pytestmark = pytest.mark.stores("postgres")

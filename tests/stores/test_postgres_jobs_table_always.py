@@ -16,7 +16,7 @@ from jobmill.core.durations import to_datetime
 from jobmill.core.values import Claimed, after
 from jobmill.testing.contract.model_parts import SETTLE
 from jobmill.testing.contract.support import readable, wish
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")

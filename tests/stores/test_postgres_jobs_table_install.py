@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 
 from jobmill import InvalidValue, SchemaTooOld, StoreError
-from jobmill.stores.postgres import PostgresStore, migrating
-from jobmill.stores.postgres.jobs_table import JobsTable
+from jobmill.harmonyk import JobsTable, install_jobs_table
+from jobmill.stores.common.extensions import renewals
+from jobmill.stores.memory import MemoryStore
+from jobmill.stores.postgres import PostgresStore, schema
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
-from tests.servers.postgres import PostgresServers, connected, newest_installation
+from tests.kit.postgres import PostgresServers, connected, newest_installation
 from tests.stores.jobs_tables import TABLE, desk
 
 pytestmark = pytest.mark.stores("postgres")
@@ -88,7 +90,7 @@ async def checks(sql: asyncpg.Connection) -> list[str]:
 
 
 async def test_the_table_is_the_one_of_the_notes(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    made = await store.install_jobs_table(TABLE)
+    made = await install_jobs_table(store, TABLE)
     assert made == JobsTable(table=TABLE, created=True, added=(), enqueued=0, left_running=0)
     assert await shape(sql) == COLUMNS
     assert await indexes(sql) == {
@@ -101,10 +103,10 @@ async def test_the_table_is_the_one_of_the_notes(store: PostgresStore, sql: asyn
 
 
 async def test_installing_again_changes_nothing(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan')")
     before = (await shape(sql), await indexes(sql), await checks(sql))
-    again = await store.install_jobs_table("jobs")  # in public, where nothing else is said
+    again = await install_jobs_table(store, "jobs")  # in public, where nothing else is said
     assert again == JobsTable(table="jobs", created=False, added=(), enqueued=0, left_running=0)
     assert (await shape(sql), await indexes(sql), await checks(sql)) == before
     assert await sql.fetchval("SELECT count(*) FROM jobmill.jobs") == 1
@@ -112,7 +114,7 @@ async def test_installing_again_changes_nothing(store: PostgresStore, sql: async
 
 async def test_several_installing_at_once(store: PostgresStore, url: str) -> None:
     others = [PostgresStore(url) for _ in range(3)]
-    made = await asyncio.gather(*(one.install_jobs_table(TABLE) for one in (store, *others)))
+    made = await asyncio.gather(*(install_jobs_table(one, TABLE) for one in (store, *others)))
     assert sorted(one.created for one in made) == [False, False, False, True]
     for other in others:
         await other.close()
@@ -122,7 +124,7 @@ async def test_names_that_need_quotes(url: str, sql: asyncpg.Connection) -> None
     store = PostgresStore(url, schema='Our "Jobs"')
     await store.migrate()
     await sql.execute('CREATE SCHEMA "My App"')
-    await store.install_jobs_table('"My App"."The ""Jobs"""')
+    await install_jobs_table(store, '"My App"."The ""Jobs"""')
     await sql.execute('INSERT INTO "My App"."The ""Jobs""" (type) VALUES (\'scan\')')
     answer = await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert len(answer.claimed) == 1
@@ -133,7 +135,7 @@ async def test_names_that_need_quotes(url: str, sql: asyncpg.Connection) -> None
 @pytest.mark.parametrize("name", ["", "a.b.c", "public.", ".jobs", "public.jobs;", "two words", "jobs\n", 'x."y'])
 async def test_what_is_no_name_is_refused(store: PostgresStore, name: str) -> None:
     with pytest.raises(InvalidValue, match="jobs_table: expected the name of a table, such as public.jobs"):
-        await store.install_jobs_table(name)
+        await install_jobs_table(store, name)
 
 
 @pytest.mark.parametrize(
@@ -148,19 +150,19 @@ async def test_what_is_no_name_is_refused(store: PostgresStore, name: str) -> No
 )
 async def test_tables_that_cannot_be_one(store: PostgresStore, name: str, said: str) -> None:
     with pytest.raises(InvalidValue, match=f"jobs_table: expected .*{said}"):
-        await store.install_jobs_table(name)
+        await install_jobs_table(store, name)
 
 
 async def test_a_schema_has_one(store: PostgresStore) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     with pytest.raises(StoreError, match="the schema jobmill has the jobs table public.jobs already, and can have one"):
-        await store.install_jobs_table("public.other")
+        await install_jobs_table(store, "public.other")
 
 
 async def test_not_before_the_migrations(url: str) -> None:
     store = PostgresStore(url)
     with pytest.raises(SchemaTooOld, match="jobmill migrate"):
-        await store.install_jobs_table(TABLE)
+        await install_jobs_table(store, TABLE)
     await store.close()
 
 
@@ -179,7 +181,7 @@ async def test_a_table_that_is_there_is_adopted_with_its_rows(
         (gen_random_uuid(), 'theirs', 'running', 1, NULL, NULL, now(), NULL),
         (gen_random_uuid(), 'done', 'success', 1, NULL, NULL, now(), NULL)
     """)
-    made = await store.install_jobs_table(TABLE)
+    made = await install_jobs_table(store, TABLE)
     assert (made.created, made.enqueued, made.left_running) == (False, 3, 1)
     assert made.added == (
         "default gen_random_uuid() of id",
@@ -205,14 +207,14 @@ async def test_a_table_that_is_there_is_adopted_with_its_rows(
         # Whoever ran it before may still say how it ended; then it can be had run again.
         await table.update(theirs, status="queued")
         await table.check(orphans=[done])
-    assert (await store.install_jobs_table(TABLE)).added == ()
+    assert (await install_jobs_table(store, TABLE)).added == ()
 
 
 async def test_rows_and_jobs_that_went_apart_come_together_again(
     url: str, store: PostgresStore, sql: asyncpg.Connection
 ) -> None:
     """As after a restore of the one without the other, or with the triggers off."""
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     ids = [
         str(row[0]) for row in await sql.fetch("INSERT INTO public.jobs (type) VALUES ('a'), ('b'), ('c') RETURNING id")
     ]
@@ -220,7 +222,7 @@ async def test_rows_and_jobs_that_went_apart_come_together_again(
     await sql.execute("DELETE FROM jobmill.jobs WHERE name = 'a'; UPDATE jobmill.jobs SET errors = 3 WHERE name = 'b'")
     await sql.execute("UPDATE public.jobs SET status = 'success' WHERE type = 'c'")
     await sql.execute("ALTER TABLE public.jobs ENABLE TRIGGER USER; ALTER TABLE jobmill.jobs ENABLE TRIGGER USER")
-    assert (await store.install_jobs_table(TABLE)).enqueued == 1
+    assert (await install_jobs_table(store, TABLE)).enqueued == 1
     async with desk(url) as table:
         await table.check()
         assert (await table.row(ids[1]))["attempts"] == 3
@@ -249,7 +251,7 @@ async def test_a_table_of_another_shape_is_refused(
     await sql.execute(f"ALTER TABLE public.jobs ALTER COLUMN payload DROP DEFAULT, {change}")
     before = await shape(sql)
     with pytest.raises(StoreError, match=f"public.jobs: {said}"):
-        await store.install_jobs_table(TABLE)
+        await install_jobs_table(store, TABLE)
     assert await shape(sql) == before
     assert await sql.fetchval("SELECT to_regclass('jobmill.jobs_table')") is None
 
@@ -273,7 +275,7 @@ async def test_what_is_no_ordinary_table_is_refused(
 ) -> None:
     await sql.execute(make)
     with pytest.raises(StoreError, match=said):
-        await store.install_jobs_table(TABLE)
+        await install_jobs_table(store, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ async def test_rows_that_cannot_be_jobs_are_refused(
         f"INSERT INTO public.jobs (id, created_at, type, status) VALUES (gen_random_uuid(), now(), {columns})"
     )
     with pytest.raises(StoreError, match=said):
-        await store.install_jobs_table(TABLE)
+        await install_jobs_table(store, TABLE)
     assert await sql.fetchval("SELECT count(*) FROM jobmill.jobs") == 0
 
 
@@ -299,7 +301,7 @@ async def test_rows_that_cannot_be_jobs_are_refused(
 
 
 async def test_the_table_may_be_renamed_and_moved(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await sql.execute(
         "CREATE SCHEMA app; ALTER TABLE public.jobs RENAME TO work; ALTER TABLE public.work SET SCHEMA app"
     )
@@ -307,20 +309,38 @@ async def test_the_table_may_be_renamed_and_moved(store: PostgresStore, sql: asy
     answer = await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert len(answer.claimed) == 1
     assert await sql.fetchval("SELECT status FROM app.work") == "running"
-    assert (await store.install_jobs_table("app.work")).created is False
+    assert (await install_jobs_table(store, "app.work")).created is False
 
 
 async def test_a_migration_renews_what_belongs_to_the_table(
     url: str, store: PostgresStore, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan'); DELETE FROM jobmill.migrations")
     await sql.execute("DROP TRIGGER jobs_table_changed ON jobmill.jobs; DROP TRIGGER jobmill_fill ON public.jobs")
-    monkeypatch.setattr(migrating, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
+    monkeypatch.setattr(schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
     assert await store.migrate() == ["0001_jobs"]
     await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert await sql.fetchval("SELECT status FROM public.jobs") == "running"
     assert await sql.fetchval("INSERT INTO public.jobs (type) VALUES ('scan') RETURNING next_run_at IS NOT NULL")
+
+
+async def test_a_migration_without_what_renews_the_table_changes_nothing(
+    store: PostgresStore, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that has not imported jobmill.harmonyk."""
+    await install_jobs_table(store, TABLE)
+    await sql.execute("DELETE FROM jobmill.migrations")
+    monkeypatch.delitem(renewals, "jobs_table")
+    monkeypatch.setattr(schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
+    with pytest.raises(StoreError, match=r"has a 'jobs_table', which this migration must renew: run `jobmill migrate`"):
+        await store.migrate()
+    assert await sql.fetchval("SELECT count(*) FROM jobmill.migrations") == 0
+
+
+async def test_other_stores_have_no_jobs_table() -> None:
+    with pytest.raises(InvalidValue, match="store: expected a PostgreSQL store, got 'memory'"):
+        await install_jobs_table(MemoryStore(), TABLE)
 
 
 async def run(command: list[str], input: str = "") -> str:
@@ -334,7 +354,7 @@ async def run(command: list[str], input: str = "") -> str:
 async def test_a_dump_brings_it_all_back(
     postgres_servers: PostgresServers, postgres_name: str, url: str, store: PostgresStore, sql: asyncpg.Connection
 ) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan'), ('scan')")
     bin = newest_installation().bin
     async with postgres_servers[postgres_name].database() as copy, connected(copy) as there:
@@ -355,18 +375,18 @@ async def test_a_dump_brings_it_all_back(
 
 
 async def test_the_table_is_not_dropped_by_mistake(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     with pytest.raises(asyncpg.DependentObjectsStillExistError, match="view jobmill.jobs_table depends on table jobs"):
         await sql.execute("DROP TABLE public.jobs")
     await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan')")
     await sql.execute("DROP TABLE public.jobs CASCADE")
     answer = await store.exchange([], wish(queues=("default",), names=("scan",)))
     assert len(answer.claimed) == 1  # an ordinary job now
-    assert (await store.install_jobs_table("public.another")).created
+    assert (await install_jobs_table(store, "public.another")).created
 
 
 async def test_dropping_the_view_leaves_a_plain_table(store: PostgresStore, sql: asyncpg.Connection) -> None:
-    await store.install_jobs_table(TABLE)
+    await install_jobs_table(store, TABLE)
     await sql.execute("DROP VIEW jobmill.jobs_table CASCADE")
     await sql.execute("INSERT INTO public.jobs (type, status) VALUES ('scan', 'running')")
     await sql.execute("UPDATE public.jobs SET status = 'success'; DELETE FROM public.jobs")
@@ -375,4 +395,4 @@ async def test_dropping_the_view_leaves_a_plain_table(store: PostgresStore, sql:
     )
     assert await sql.fetchval("SELECT count(*) FROM jobmill.jobs") == 0
     await store.purge()
-    assert (await store.install_jobs_table(TABLE)).created is False
+    assert (await install_jobs_table(store, TABLE)).created is False

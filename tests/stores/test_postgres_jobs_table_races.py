@@ -20,7 +20,7 @@ from jobmill.core.values import Claimed
 from jobmill.testing.contract.support import fail, readable, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")
@@ -260,7 +260,7 @@ async def test_applications_and_workers_at_once(postgres_servers: PostgresServer
                 raise ValueError("no luck")
 
         end = time.monotonic() + 2
-        async with Worker(table.jobs, slots=8), Worker(table.jobs, slots=8):
+        async with Worker(table.jobs, concurrency=8), Worker(table.jobs, concurrency=8):
             await asyncio.gather(*(_application(url, random, end) for _ in range(4)))
             await until(lambda: _has_ended(table), 20)
         await table.catch_up()

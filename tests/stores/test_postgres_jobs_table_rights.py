@@ -12,10 +12,11 @@ import pytest
 
 import jobmill
 from jobmill import StoreError
-from jobmill.stores.postgres import PostgresStore, migrating
+from jobmill.harmonyk import install_jobs_table
+from jobmill.stores.postgres import PostgresStore, schema
 from jobmill.testing import drain
 from jobmill.testing.contract.support import readable, succeed, wish
-from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.kit.postgres import Databases, PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, installed
 from tests.stores.postgres_logins import as_user, granted, login
 
@@ -120,7 +121,7 @@ async def test_a_superuser_who_migrates_leaves_the_table_with_its_owner(
         async with connected(url) as sql:
             await sql.execute("DELETE FROM jobmill.migrations; DROP TRIGGER jobs_table_changed ON jobmill.jobs")
         monkeypatch.setattr(
-            migrating, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')"
+            schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')"
         )
         store = PostgresStore(url)
         assert await store.migrate() == ["0001_jobs"]
@@ -143,7 +144,7 @@ async def test_a_table_of_somebody_else_is_not_adopted(server: Databases, url: s
         with pytest.raises(
             StoreError, match=f"public.jobs: expected a table of .*, who installs it, found one of {role}"
         ):
-            await store.install_jobs_table(TABLE)
+            await install_jobs_table(store, TABLE)
     await store.close()
 
 

@@ -17,7 +17,7 @@ from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers
+from tests.kit.postgres import PostgresServers
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied, now
 
 pytestmark = pytest.mark.stores("postgres")

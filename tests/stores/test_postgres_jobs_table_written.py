@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +19,7 @@ from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.jobs_tables import TABLE, Desk, desk, emptied
 
 pytestmark = pytest.mark.stores("postgres")
@@ -219,7 +222,35 @@ async def test_another_connection_sees_row_and_job_change_together(table: Desk) 
     seen: set[tuple[str, str]] = set()
     for _ in range(20):
         await table.insert()
-    async with Worker(table.jobs, slots=1), connected(table.url) as other:
+    async with Worker(table.jobs, concurrency=1), connected(table.url) as other:
         while seen != {("success", "succeeded")}:
             seen = {tuple(row) for row in await other.fetch(text)}
             assert seen <= pairs
+
+
+PLAIN_WORKER = """
+import asyncio, os, sys, jobmill
+
+async def main():
+    store = jobmill.connect(os.environ["JOBMILL_URL"]).store
+    await store.open()
+    await store.purge()
+    await store.close()
+    assert not [name for name in sys.modules if name.startswith("jobmill.harmonyk")]
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_that_never_imported_harmonyk_catches_up(table: Desk) -> None:
+    id = await table.insert()
+    async with connected(table.url) as other, other.transaction():
+        await other.execute(f"SELECT FROM {TABLE} WHERE id = $1 FOR UPDATE", uuid.UUID(id))
+        await table.store.exchange([], wish(queues=("default",), names=("scan",)))
+    assert await table.status(id) == "queued"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PLAIN_WORKER), env={**os.environ, "JOBMILL_URL": table.url}
+    )
+    assert await process.wait() == 0
+    assert await table.status(id) == "running"
+    await table.check()

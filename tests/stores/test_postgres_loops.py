@@ -18,7 +18,7 @@ from jobmill.errors import StoreUnavailable
 from jobmill.stores.common import per_loop
 from jobmill.stores.postgres import PostgresStore
 from tests.helpers import until
-from tests.servers.postgres import connected
+from tests.kit.postgres import connected
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -92,8 +92,8 @@ async def test_closing_reaches_the_loops_of_other_threads(migrated_url: str) -> 
 
     async def there() -> None:
         await store.count(EVERYTHING)
-        looking = asyncio.create_task(store._use(lambda connection: connection.execute("SELECT pg_sleep(60)")))
-        await until(lambda: store._offices.here().connections._used)
+        looking = asyncio.create_task(store.context.use(lambda connection: connection.execute("SELECT pg_sleep(60)")))
+        await until(lambda: store.context.loops.here().pool._used)
         called.set()
         ended.extend(await asyncio.gather(looking, return_exceptions=True))
         await asyncio.to_thread(over.wait)
@@ -145,7 +145,8 @@ async def test_a_fork_has_connections_of_its_own(migrated_url: str) -> None:
     program = """
 jobs = jobmill.connect()
 async def backends():
-    return await asyncio.gather(*(jobs.store._use(lambda c: c.fetchval("SELECT pg_backend_pid()")) for _ in range(3)))
+    calls = (jobs.store.context.use(lambda c: c.fetchval("SELECT pg_backend_pid()")) for _ in range(3))
+    return await asyncio.gather(*calls)
 before = jobs.sync(backends())
 children = []
 for _ in range(2):
@@ -172,7 +173,7 @@ async def test_a_fork_inside_a_running_loop_leaves_that_alone(migrated_url: str)
     program = """
 async def main():
     jobs = jobmill.connect()
-    before = await jobs.store._use(lambda c: c.fetchval("SELECT pg_backend_pid()"))
+    before = await jobs.store.context.use(lambda c: c.fetchval("SELECT pg_backend_pid()"))
     child = os.fork()
     if not child:
         asyncio.events._set_running_loop(None)
@@ -182,7 +183,7 @@ async def main():
         asyncio.run(there())
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert await jobs.store._use(lambda c: c.fetchval("SELECT pg_backend_pid()")) == before
+    assert await jobs.store.context.use(lambda c: c.fetchval("SELECT pg_backend_pid()")) == before
     await jobs.close()
 asyncio.run(main())
 """

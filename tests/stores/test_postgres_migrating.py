@@ -14,10 +14,12 @@ import pytest
 
 from jobmill import InvalidValue, SchemaTooNew, SchemaTooOld, StoreError
 from jobmill.core.values import QueueChange
-from jobmill.stores.postgres import PostgresStore, migrating
+from jobmill.harmonyk import install_jobs_table, migration_script
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres import schema as schemas
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, state_of, succeed, wish
 from tests.helpers import until
-from tests.servers.postgres import PostgresServers, connected, newest_installation
+from tests.kit.postgres import PostgresServers, connected, newest_installation
 from tests.stores.postgres_logins import granted
 
 pytestmark = pytest.mark.stores("postgres")
@@ -70,10 +72,10 @@ async def test_nothing_is_made_without_being_asked(url: str, sql: asyncpg.Connec
 
 async def test_migrations_run_once_and_are_recorded(url: str, sql: asyncpg.Connection) -> None:
     store = PostgresStore(url)
-    names = [file.stem for _, file in migrating.files()]
+    names = [file.stem for _, file in schemas.files()]
     assert await store.migrate() == names
     rows = await sql.fetch("SELECT number, name FROM jobmill.migrations ORDER BY number")
-    assert [tuple(row) for row in rows] == [(number, file.stem) for number, file in migrating.files()]
+    assert [tuple(row) for row in rows] == [(number, file.stem) for number, file in schemas.files()]
     assert [row[0] for row in rows] == list(range(1, len(names) + 1))
     before = await objects(sql)
     assert await store.migrate() == []
@@ -101,8 +103,8 @@ async def test_two_processes_at_once(url: str) -> None:
 async def test_a_migration_that_fails_leaves_nothing(
     url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = migrating._script
-    monkeypatch.setattr(migrating, "_script", lambda *args, **named: script(*args, **named) + "SELECT 1 / 0;")
+    script = schemas._script
+    monkeypatch.setattr(schemas, "_script", lambda *args, **named: script(*args, **named) + "SELECT 1 / 0;")
     store = PostgresStore(url)
     with pytest.raises(StoreError, match="division by zero"):
         await store.migrate()
@@ -125,7 +127,7 @@ async def test_a_schema_that_is_half_there_says_so(url: str, sql: asyncpg.Connec
 
 
 async def test_an_old_server_is_refused(url: str, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrating, "OLDEST", 99)
+    monkeypatch.setattr(schemas, "MIN_VERSION", 99)
     store = PostgresStore(url)
     for refused in (store.migrate(), store.open()):
         with pytest.raises(StoreError, match="PostgreSQL 99 or newer is needed; this server is 1"):
@@ -139,7 +141,7 @@ async def test_a_newer_schema_is_refused_and_left_untouched(url: str, sql: async
     await store.migrate()
     await sql.execute("INSERT INTO jobmill.migrations (number, name) VALUES (9000, '9000_the_future')")
     before = await objects(sql)
-    for verb in (store.open, store.migrate, lambda: store.install_jobs_table("public.jobs")):
+    for verb in (store.open, store.migrate, lambda: install_jobs_table(store, "public.jobs")):
         with pytest.raises(SchemaTooNew, match=r"newer Jobmill \(schema 9000, this one knows \d+\); update Jobmill"):
             await verb()
     assert await objects(sql) == before
@@ -152,7 +154,7 @@ async def test_whoever_migrates_waits_for_exchanges_and_they_for_it(url: str, sq
     await store.migrate()
     await store.open()
     await sql.execute("BEGIN")
-    await sql.execute(f"SELECT pg_advisory_xact_lock({store._statements.lock})")  # as a migration does
+    await sql.execute(f"SELECT pg_advisory_xact_lock({store.context.statements.lock})")  # as a migration does
     exchanging = asyncio.create_task(store.exchange([], wish()))
     async with connected(url) as other:
         await until(lambda: other.fetchval("SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
@@ -171,7 +173,7 @@ async def test_the_script_makes_what_migrating_makes(
 ) -> None:
     store = PostgresStore(url, schema=schema)
     async with connected(url) as sql:
-        await sql.execute(store.migration_script(table))
+        await sql.execute(store.migration_script() if table is None else migration_script(store, table))
         await works(store)
         assert await store.migrate() == []
         by_script = await objects(sql, schema)
@@ -184,7 +186,7 @@ async def test_the_script_makes_what_migrating_makes(
         store = PostgresStore(another, schema=schema)
         await store.migrate()
         if table is not None:
-            await store.install_jobs_table(table)
+            await install_jobs_table(store, table)
         assert await objects(sql, schema) == by_script
         await store.close()
 
@@ -199,7 +201,7 @@ async def test_psql_runs_the_scripts(url: str) -> None:
         "--set=ON_ERROR_STOP=1",
         "--output=/dev/null",
     ]
-    for script in (store.migration_script("public.jobs"), store.roles_script(), store.roles_script()):
+    for script in (migration_script(store, "public.jobs"), store.roles_script(), store.roles_script()):
         done = await asyncio.to_thread(
             subprocess.run, command, input=script, capture_output=True, text=True, timeout=30
         )
@@ -217,7 +219,7 @@ def test_a_script_needs_no_server() -> None:
     assert script.endswith("COMMIT;\n")
     assert 'CREATE TABLE "ours".jobs (' in script
     assert "jobs_table" not in script.replace("ours\".jobs_table') IS NOT NULL", "")
-    assert 'CREATE TABLE IF NOT EXISTS "public"."jobs" (' in store.migration_script("public.jobs")
+    assert 'CREATE TABLE IF NOT EXISTS "public"."jobs" (' in migration_script(store, "public.jobs")
 
 
 # ---------------------------------------------------------------------------------------------------- schemas
@@ -246,22 +248,22 @@ async def test_two_schemas_of_one_database_do_not_disturb_each_other(url: str) -
     for store in (first, second):
         await store.migrate()
         await store.open()
-    assert first._statements.channel != second._statements.channel
-    assert first._statements.lock != second._statements.lock
+    assert first.context.statements.channel != second.context.statements.channel
+    assert first.context.statements.lock != second.context.statements.lock
     id = await put_one(first)
     assert await state_of(second, id) is None
     assert (await second.exchange([], wish())).claimed == []
     async with connected(url) as sql:
         # Neither waits while the other is being migrated.
         await sql.execute("BEGIN")
-        await sql.execute(f"SELECT pg_advisory_xact_lock({first._statements.lock})")
+        await sql.execute(f"SELECT pg_advisory_xact_lock({first.context.statements.lock})")
         async with asyncio.timeout(5):
             await works(second)
             assert await second.migrate() == []
         heard: list[object] = []
         await sql.execute("COMMIT")
-        await sql.add_listener(first._statements.channel, lambda *_: heard.append("first"))
-        await sql.add_listener(second._statements.channel, lambda *_: heard.append("second"))
+        await sql.add_listener(first.context.statements.channel, lambda *_: heard.append("first"))
+        await sql.add_listener(second.context.statements.channel, lambda *_: heard.append("second"))
         await sql.execute("INSERT INTO second.sleepers VALUES ('me', ARRAY['default'], 9e15)")
         await sql.execute("SELECT first.enqueue('scan'), second.enqueue('scan')")
         await until(lambda: heard)

@@ -16,8 +16,8 @@ from jobmill.stores.postgres import PostgresStore, wake
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put, put_one, retry, settle, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.pgbouncer import PgBouncer
-from tests.servers.places import port_of
+from tests.kit.pgbouncer import PgBouncer
+from tests.kit.places import port_of
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -43,20 +43,20 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_pooler_is_noticed(pooled: PostgresStore, direct: PostgresStore) -> None:
     await asyncio.gather(pooled.settings(), direct.settings())
-    assert pooled._offices.here().pooled is True
-    assert direct._offices.here().pooled is False
+    assert pooled.context.loops.here().connector.pooled is True
+    assert direct.context.loops.here().connector.pooled is False
 
 
 async def test_a_pooler_that_comes_in_between_later_is_noticed(bouncer: PgBouncer, migrated_url: str) -> None:
     # Where the server was there is a pooler now, and the other way round.
     store = PostgresStore(migrated_url)
     await store.open()
-    office = store._offices.here()
+    loop = store.context.loops.here()
     for url, is_pooled in ((bouncer.url(migrated_url), True), (migrated_url, False), (bouncer.url(migrated_url), True)):
-        office._place = office._place.read(url)
-        office.connections._forget_idle()
+        loop.connector.url = url
+        loop.pool.drop_idle()
         await asyncio.gather(*(store.get(["x"]) for _ in range(20)))
-        assert office.pooled is is_pooled
+        assert loop.connector.pooled is is_pooled
     await store.close()
 
 
@@ -91,7 +91,7 @@ async def test_many_clients_share_two_connections(bouncer: PgBouncer, migrated_u
         for n in range(first, 600, 3):
             await client.enqueue("work", {"n": n}, unique_key=f"key-{n}")
 
-    async with Worker(clients[0], slots=20), asyncio.timeout(40):
+    async with Worker(clients[0], concurrency=20), asyncio.timeout(40):
         await asyncio.gather(*(enqueue(client, first) for first, client in enumerate(clients[1:])))
 
         async def all_ended() -> bool:
@@ -106,7 +106,7 @@ async def test_many_clients_share_two_connections(bouncer: PgBouncer, migrated_u
 async def test_workers_behind_a_pooler_poll_and_say_so_once(
     pooled: PostgresStore, direct: PostgresStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake, "AGAIN_SECONDS", (0.01,))
+    monkeypatch.setattr(wake, "RECONNECT_SECONDS", (0.01,))
     monkeypatch.setattr(wake, "POLL_SECONDS", 0.1)
     for _ in range(5):
         assert await claim_ids(pooled) == []
@@ -117,23 +117,23 @@ async def test_workers_behind_a_pooler_poll_and_say_so_once(
             await pooled.wait_for_work((QUEUE,), pooled.now() + 600_000)
         assert await claim_ids(pooled) == [id]
     assert warnings(caplog) == [
-        "LISTEN does not work on this way to PostgreSQL (a pooler?): looking for work every 0.1 s instead"
+        "LISTEN does not work on this connection to PostgreSQL (a pooler?): looking for work every 0.1 s"
     ]
 
 
 async def test_notifications_that_never_come_are_noticed_without_a_pooler(
     direct: PostgresStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some other thing in between, which tells the server's own process ids."""
+    """Something else is in between, which passes the server's own process ids on."""
     monkeypatch.setattr(wake, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(wake, "POLL_SECONDS", 0.2)
-    real = wake.Waking._prove
+    real = wake.WorkNotifications._probe
 
-    async def deaf(waking: wake.Waking, proven: asyncio.Event) -> bool:
-        monkeypatch.setattr(direct._statements, "channel", "nowhere")
-        return await real(waking, proven)
+    async def unheard(notifications: wake.WorkNotifications, probed: asyncio.Event) -> bool:
+        monkeypatch.setattr(direct.context.statements, "channel", "nowhere")
+        return await real(notifications, probed)
 
-    monkeypatch.setattr(wake.Waking, "_prove", deaf)
+    monkeypatch.setattr(wake.WorkNotifications, "_probe", unheard)
     async with asyncio.timeout(5):
         await until(lambda: _waited(direct, caplog))
     assert len(warnings(caplog)) == 1

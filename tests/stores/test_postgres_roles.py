@@ -18,11 +18,12 @@ from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
+from jobmill.harmonyk import install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import Databases, PostgresServers, connected
+from tests.kit.postgres import Databases, PostgresServers, connected
 from tests.stores.postgres_logins import ROLES, as_user, granted, login
 
 pytestmark = pytest.mark.stores("postgres")
@@ -137,7 +138,7 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
     async with place.store("producer") as store, connected(as_user_of(store)) as sql:
         plain = await put_one(store)
         again = (await store.enqueue([new(id=plain)]))[0]
-        assert (again.id, again.how) == (plain, "exists")
+        assert (again.id, again.status) == (plain, "exists")
         keyed = await put_one(store, new(key="k"))
         assert (await store.enqueue([new(key="k")]))[0].id == keyed
         every = Recurrence(key="r", every_ms=60_000)
@@ -152,7 +153,7 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
         assert [event.job_id for event in await place.owner.events("told")] == [told, by_sql]
         # What became final is looked up, and not enqueued again.
         await place.owner.change([plain], Cancel())
-        assert (await store.enqueue([new(id=plain), new()]))[0].how == "exists"
+        assert (await store.enqueue([new(id=plain), new()]))[0].status == "exists"
         await allowed(store, {"settings": LOOKS["settings"]})
         await refused(store, {name: verb for name, verb in {**LOOKS, **RUNS, **SETS}.items() if name != "settings"})
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -160,7 +161,7 @@ async def test_a_producer_enqueues_in_every_way_and_no_more(place: Place) -> Non
 
 
 def as_user_of(store: PostgresStore) -> str:
-    return store._place.url
+    return store.context.url.url
 
 
 async def test_a_producer_wakes_workers(place: Place) -> None:
@@ -217,7 +218,7 @@ async def test_a_worker_does_all_that_a_job_needs(place: Place) -> None:
         await allowed(store, {**LOOKS, **RUNS})
         await refused(store, SETS)
         with pytest.raises(StoreError, match="permission denied for schema"):
-            await store.install_jobs_table("public.jobs")
+            await install_jobs_table(store, "public.jobs")
 
 
 async def test_a_worker_counts_what_rate_limits_use(place: Place) -> None:

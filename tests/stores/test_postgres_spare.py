@@ -13,8 +13,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import LEASE_MS, claim_ids, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.postgres import connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import connected
+from tests.kit.proxy import Proxy
 from tests.stores.meddling import locked, role_with, waiting_for_locks
 
 pytestmark = pytest.mark.stores("postgres")
@@ -37,7 +37,7 @@ async def test_a_full_pool_costs_no_lease(migrated_url: str) -> None:
             async with asyncio.timeout(GRACE_S):
                 assert await store.extend([claimed.lease], LEASE_MS) == []
         with pytest.raises(StoreUnavailable, match=r"all 2 connections were in use for 0.1 s; see pool="):
-            await store._offices.here().connections.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
+            await store.context.loops.here().pool.use(lambda connection: connection.fetchval("SELECT 1"), 0.1)
     assert await asyncio.gather(*looks) == [[None]] * 5
     await store.close()
 
@@ -105,7 +105,7 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
         fences.append(context.fence)
         await go.wait()
 
-    async with Worker(jobs, slots=2, lease="300ms"):
+    async with Worker(jobs, concurrency=2, lease="1s"):
         enqueued = await long.enqueue()
         await until(lambda: fences)
         async with locked(migrated_url, "history") as rude:
@@ -118,9 +118,9 @@ async def test_a_worker_keeps_its_jobs_while_the_pool_is_full(migrated_url: str)
             before = (await lease_ends(rude))[enqueued.id]
 
             async def extended_often() -> bool:
-                return (await lease_ends(rude))[enqueued.id] > before + 3 * 300
+                return (await lease_ends(rude))[enqueued.id] > before + 3 * 1_000
 
-            await until(extended_often)
+            await until(extended_often, 20)
         await asyncio.gather(*looks)
         go.set()
         await enqueued.result(timeout=10)

@@ -26,8 +26,8 @@ from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_ids, find_all, look, new, put_one
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 

@@ -22,13 +22,14 @@ from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Filter, NewJob, QueueChange, RateLimit, Receipt, Report, after, at
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, connections
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.postgres.connection import pool
 from jobmill.testing.contract.support import claim, enqueue_one, find_all, in_state, new, put, put_one, settle, succeed
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServer, PostgresServers, connected
+from tests.kit.postgres import PostgresServer, PostgresServers, connected
 from tests.stores.postgres_callers import engine
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -78,7 +79,7 @@ async def test_every_door_of_the_client(jobs: Client, connection: asyncpg.Connec
     async def enqueue() -> set[str]:
         one = await send.options(priority=2, within=connection).enqueue(to="ada")
         two = await jobs.enqueue("send", {"to": "bob"}, within=connection)
-        many = await jobs.enqueue_many([send.job(to="c"), send.options(delay="1h").job(to="d")], within=connection)
+        many = await jobs.enqueue_many([send.draft(to="c"), send.options(delay="1h").draft(to="d")], within=connection)
         five = await send.options(cron="0 9 * * mon", key="monday", within=connection).enqueue(to="e")
         six = await repository.enqueue("scan", "acme", {"folder": 7}, dedupe=True, within=connection)
         assert await repository.enqueue("scan", "acme", {"folder": 7}, dedupe=True, within=connection) == six
@@ -106,7 +107,7 @@ def test_code_without_a_loop(url: str) -> None:
             jobs.sync.enqueue("send", {"to": "ada"}, within=connection)
             connection.rollback()
             one = jobs.sync.enqueue("send", {"to": "ada"}, within=connection)
-            (two,) = jobs.sync.enqueue_many([send.job(to="bob")], within=connection)
+            (two,) = jobs.sync.enqueue_many([send.draft(to="bob")], within=connection)
             # In the thread of the loop, which a connection of psycopg does not mind.
             three = jobs.sync(send.options(within=connection).enqueue(to="c"))
         with Session(used) as session:
@@ -148,7 +149,7 @@ async def test_an_open_transaction_holds_nobody_up(
     running = await claim(store, names=["send"])
     within = [new("within", key="k"), hourly("again", payload=1), new("past", due=at(1))]
     receipts = await store.enqueue_within(connection, within)
-    assert [receipt.how for receipt in receipts] == ["created", "updated", "created"]
+    assert [receipt.status for receipt in receipts] == ["created", "updated", "created"]
     async with asyncio.timeout(2), connected(url) as other:
         await put(store, new("beside", key="other"), new("also"))
         await store.extend([one.lease for one in running], 15_000)
@@ -156,8 +157,8 @@ async def test_an_open_transaction_holds_nobody_up(
         assert await settle(store, *(succeed(one, now_ms=store.now()) for one in running)) == ["done", "done"]
         assert len(await claim(store)) == 2
         for change in (Requeue(), Cancel(), Remove()):
-            assert (await store.change([final], change)).changed == [final]
-        assert (await store.change(Filter(queue="mail"), Reschedule(after(1)))).changed == ["hourly", "later"]
+            assert (await store.change([final], change)).ids == [final]
+        assert (await store.change(Filter(queue="mail"), Reschedule(after(1)))).ids == ["hourly", "later"]
         await store.configure("mail", QueueChange(running_limit=5, rate_limit=RateLimit(100, 1_000)))
         await store.configure("mail", QueueChange(paused=True, feed=not feed))
         await store.purge()
@@ -194,7 +195,7 @@ async def test_who_wants_the_same_key_or_id_waits_for_the_end(
     await until(lambda: waits(url))
     await connection.execute(ends)
     receipt = await waiting
-    assert (receipt.id, receipt.how) == (("first", how) if ends == "COMMIT" else (outside.id, "created"))
+    assert (receipt.id, receipt.status) == (("first", how) if ends == "COMMIT" else (outside.id, "created"))
     assert len(await find_all(store, EVERYTHING)) == 1
 
 
@@ -202,9 +203,10 @@ async def test_who_waits_too_long_is_told_so(
     store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
-    monkeypatch.setattr(connections, "CALL_SECONDS", 0.2)
-    with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
-        await enqueue_one(store, new("second", key="k"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "CALL_SECONDS", 0.2)
+        with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
+            await enqueue_one(store, new("second", key="k"))
     await put_one(store, new("other"))
     await connection.execute("ROLLBACK")
     assert await enqueue_one(store, new("second", key="k")) == Receipt("second", "created")
@@ -251,7 +253,7 @@ async def asleep(jobs: Client, url: str) -> AsyncIterator[Callable[[], Awaitable
         async with connected(url) as connection:
             return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM jobmill.sleepers)"))
 
-    async with Worker(jobs, slots=2):
+    async with Worker(jobs, concurrency=2):
         await until(sleeps)
         yield began.get
 
@@ -307,7 +309,7 @@ async def test_a_caller_that_is_killed(store: PostgresStore, url: str, driver: s
         exists = moment == "after"
         assert await find_all(store, EVERYTHING) == (["within"] if exists else [])
         # Waits until the server has noticed.
-        assert (await enqueue_one(store, new("next", key="k"))).how == ("duplicate" if exists else "created")
+        assert (await enqueue_one(store, new("next", key="k"))).status == ("duplicate" if exists else "created")
         assert await connection.fetchval("SELECT count(*) FROM orders") == exists
         await connection.execute("DROP TABLE orders")
 

@@ -18,7 +18,7 @@ from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Broken, Claimed, Filter, Lease, NewJob, QueueChange, Receipt, Report
 from jobmill.errors import InvalidValue, StoreError
-from jobmill.stores.postgres import PostgresStore, enqueueing
+from jobmill.stores.postgres import PostgresStore, enqueue
 from jobmill.testing.contract.support import (
     claim_one,
     enqueue_one,
@@ -32,9 +32,9 @@ from jobmill.testing.contract.support import (
     succeed,
     wish,
 )
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -73,7 +73,7 @@ async def test_payload_and_result_are_kept_byte_for_byte(store: PostgresStore, r
     job = await look(store, "one")
     assert (bytes(job.payload_json), bytes(job.result_json)) == (raw, raw)
     # And back among the live ones.
-    assert (await store.change(["one"], Requeue())).changed == ["one"]
+    assert (await store.change(["one"], Requeue())).ids == ["one"]
     assert bytes((await claim_one(store)).job.payload_json) == raw
 
 
@@ -93,7 +93,7 @@ async def test_a_payload_within_is_kept_byte_for_byte(
 async def test_halves_of_characters_fail_their_job_alone(store: PostgresStore, raw: bytes) -> None:
     """They are legal JSON, which the core refuses: another program may have written them."""
     await put(store, NewJob(id="half", name="send", queue="mail", payload_json=raw), new("whole"))
-    assert "cannot be read: payload" in str((await look(store, "half")).doomed)
+    assert "cannot be read: payload" in str((await look(store, "half")).deferred_error)
     half, whole = (await store.exchange([], wish())).claimed
     assert isinstance(half, Broken)
     assert half.why.startswith("payload: ")
@@ -110,7 +110,7 @@ async def test_large_payloads_and_results(store: PostgresStore) -> None:
 
 
 async def test_more_than_one_statement_takes(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueueing, "MOST_BYTES", 100)
+    monkeypatch.setattr(enqueue, "MAX_BYTES", 100)
     many = [new(f"{number:02}x", payload="x" * (number * 7)) for number in range(20)]
     await put(store, *many)
     assert [job.id for job in (await store.find(EVERYTHING)).jobs] == [one.id for one in reversed(many)]
@@ -169,12 +169,12 @@ async def test_a_life_with_odd_texts(store: PostgresStore, one: NewJob, error: s
     assert await settle(store, errored) == ["done"]
     after = await look(store, one.id)
     assert (after.error, after.tracebacks) == (error, (line,))
-    assert (await store.change(filters(one)[0], Cancel())).changed == [one.id]
+    assert (await store.change(filters(one)[0], Cancel())).ids == [one.id]
     assert said(await look(store, one.id)) == said(waiting)
     assert [event.job_id for event in await store.events(one.queue)] == [one.id] * len(await store.events(one.queue))
-    assert (await store.change([one.id], Remove())).changed == [one.id]
+    assert (await store.change([one.id], Remove())).ids == [one.id]
     assert await store.events(one.queue, limit=1) != []
-    async with connected(store._place.url) as connection:
+    async with connected(store.context.url.url) as connection:
         await connection.execute("DELETE FROM jobmill.queues; DELETE FROM jobmill.events")
     assert await store.count(EVERYTHING) == []
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from jobmill.stores.postgres import PostgresStore, wake
-from jobmill.stores.postgres.wake import Waking
+from jobmill.stores.postgres.wake import WorkNotifications
 from jobmill.testing.contract.support import QUEUE, claim_ids, new, put_one, wish
 from tests.helpers import until
-from tests.servers.postgres import PostgresServer, connected
-from tests.servers.proxy import Proxy
+from tests.kit.postgres import PostgresServer, connected
+from tests.kit.proxy import Proxy
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -39,8 +39,8 @@ async def sleeper(proxy: Proxy, migrated_url: str, monkeypatch: pytest.MonkeyPat
     await store.close()
 
 
-def waking(store: PostgresStore) -> Waking:
-    return store._offices.here().waking
+def waking(store: PostgresStore) -> WorkNotifications:
+    return store.context.loops.here().notifications
 
 
 async def asleep(store: PostgresStore) -> asyncio.Task[None]:
@@ -50,7 +50,7 @@ async def asleep(store: PostgresStore) -> asyncio.Task[None]:
         sleeping = asyncio.create_task(store.wait_for_work((QUEUE,), store.now() + FAR_MS))
         # Until it is noted and the last look is over, each sleep ends soon.
         done, _ = await asyncio.wait([sleeping], timeout=0.05)
-        if not done and waking(store)._noted and waking(store)._listening.is_set():
+        if not done and waking(store).is_noted and waking(store).is_listening:
             return sleeping
         await sleeping
 
@@ -119,8 +119,8 @@ async def test_who_sleeps_for_long_is_known_to_sleep_all_the_time(
     sleeper: PostgresStore, direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As minutes are to the usual 15 s.
-    monkeypatch.setattr(wake, "NOTED_MS", 150)
-    monkeypatch.setattr(wake, "RENEW_SECONDS", 0.07)
+    monkeypatch.setattr(wake, "NOTED_MS", 1_200)
+    monkeypatch.setattr(wake, "RENEW_SECONDS", 0.3)
     ended = asyncio.Event()
 
     async def worker() -> None:
@@ -129,9 +129,9 @@ async def test_who_sleeps_for_long_is_known_to_sleep_all_the_time(
         ended.set()
 
     working = asyncio.create_task(worker())
-    async with connected(direct._place.url) as connection:
-        await until(lambda: waking(sleeper)._noted)
-        end = time.monotonic() + 1.5
+    async with connected(direct.context.url.url) as connection:
+        await until(lambda: waking(sleeper).is_noted)
+        end = time.monotonic() + 4
         while time.monotonic() < end:
             sleepers = await connection.fetchval(
                 "SELECT count(*) FROM jobmill.sleepers WHERE until_ms > jobmill.now_ms()"
@@ -151,8 +151,8 @@ async def test_a_ring_while_the_sleep_is_noted_again_is_heard(
 ) -> None:
     sleeping = await asleep(sleeper)
     sleeping.cancel()
-    for key in waking(sleeper)._noted:
-        waking(sleeper)._noted[key] = time.monotonic() - 0.001
+    for key in waking(sleeper)._noted_until:
+        waking(sleeper)._noted_until[key] = time.monotonic() - 0.001
 
     def ring(statement: bytes) -> bool:
         if b"sleepers" in statement:
@@ -184,7 +184,7 @@ async def test_a_burst_is_told_a_few_times_however_many_sleep(direct: PostgresSt
         took = time.monotonic() - began
         async with asyncio.timeout(SOON_S):
             await asyncio.gather(*sleeping)
-        await until(lambda: not waking(direct).has_untold)
+        await until(lambda: not waking(direct).has_unsent)
         await connection.execute("SELECT pg_notify('jobmill', 'end')")
         await until(lambda: "end" in heard)
     told = [queue for queue in heard if queue == QUEUE]
@@ -200,7 +200,7 @@ async def test_nobody_is_told_where_nobody_sleeps(direct: PostgresStore, migrate
         await notified(connection, heard)
         for _ in range(10):
             await put_one(direct)
-        await until(lambda: not waking(direct).has_untold)
+        await until(lambda: not waking(direct).has_unsent)
         await connection.execute("SELECT pg_notify('jobmill', 'end')")
         await until(lambda: heard)
     assert heard == ["end"]
@@ -219,9 +219,9 @@ async def test_who_enqueues_does_not_wait_for_the_teller(proxied: PostgresStore,
     async with asyncio.timeout(SOON_S):
         await proxied.enqueue([new()])
         await told.wait()
-    assert waking(proxied).has_untold
+    assert waking(proxied).has_unsent
     proxy.go_on()
-    await until(lambda: not waking(proxied).has_untold)
+    await until(lambda: not waking(proxied).has_unsent)
 
 
 ONLY_ENQUEUES = {
@@ -304,12 +304,12 @@ async def test_a_listener_that_went_silent_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(wake, "PROVE_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(wake, "PROBE_AGAIN_SECONDS", 0.1)
     monkeypatch.setattr(wake, "PROBE_SECONDS", 0.2)
     sleeping = await asleep(sleeper)
     # All but the listener's connections are made anew.
     proxy.half_open()
-    sleeper._offices.here().connections._forget_idle()
+    sleeper.context.loops.here().pool.drop_idle()
     async with asyncio.timeout(SOON_S):
         await sleeping
     sleeping = await asleep(sleeper)
@@ -332,5 +332,5 @@ async def test_a_server_without_room_for_a_listener_is_polled_meanwhile(
         await proxied.wait_for_work((QUEUE,), proxied.now() + FAR_MS)
     proxy.accept()
     with contextlib.suppress(TimeoutError):
-        await until(waking(proxied)._listening.is_set, 5)
-    assert waking(proxied)._listening.is_set()
+        await until(lambda: waking(proxied).is_listening, 5)
+    assert waking(proxied).is_listening

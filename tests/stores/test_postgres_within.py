@@ -20,9 +20,9 @@ from jobmill.core.values import EVERYTHING, NewJob, QueueChange, Receipt, at
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import find_all, look, new, put_one
-from tests.making import emptied_postgres
-from tests.servers.postgres import PostgresServers, connected
+from tests.kit.postgres import PostgresServers, connected
 from tests.stores.postgres_callers import CALLERS, Caller, engine, of_asyncpg
+from tests.stores_under_test import emptied_postgres
 
 pytestmark = pytest.mark.stores("postgres")
 
@@ -111,7 +111,7 @@ async def test_an_event_is_in_the_feed_exactly_if_the_transaction_commits(store:
     assert await store.events("told") == []
     await caller.begin()
     receipts = await store.enqueue_within(caller.within, new_jobs)
-    assert [receipt.how for receipt in receipts] == ["created", "created", "created"]
+    assert [receipt.status for receipt in receipts] == ["created", "created", "created"]
     await store.enqueue_within(caller.within, [new("alone", queue="told"), new("told", queue="told")])
     assert await store.events("told") == []
     await caller.commit()
@@ -127,7 +127,7 @@ ODD = 'o\'br\\ien "%s %(p1)s" :p1 ::text $1 $$ {x} \N{PILE OF POO} ü'
 async def test_odd_texts_arrive_as_they_are(store: PostgresStore, caller: Caller) -> None:
     word, queue = ODD.replace(" ", "_"), ODD.replace(" ", "_").replace(":", ";")
     odd = new(word, name=word, queue=queue, payload={ODD: "\x00\\u0000"}, key=ODD, tenant=ODD)
-    rule = recurrence(key=ODD, cron="0 9 * * mon", zone="Europe/Berlin")
+    rule = recurrence(key=ODD, cron="0 9 * * mon", timezone="Europe/Berlin")
     await store.configure(queue, QueueChange(feed=True))
     await caller.begin()
     await store.enqueue_within(caller.within, [odd])

@@ -23,7 +23,7 @@ from jobmill.stores.redis.scripts import Script
 from jobmill.stores.redis.url import Address, RedisUrl
 from jobmill.stores.redis.wake import wait_for_work, worker_name
 from tests.helpers import until
-from tests.servers.redis import Installation, RedisServer, Rooms, installations
+from tests.kit.redis import Installation, RedisServer, Rooms, installations
 from tests.stores.redis_clients import clients, connected, main_name, opened
 
 pytestmark = pytest.mark.stores("redis")

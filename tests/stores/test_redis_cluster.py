@@ -14,8 +14,8 @@ from jobmill.stores.redis.scripts import Script
 from jobmill.stores.redis.url import slot_of
 from jobmill.stores.redis.wake import wait_for_work, worker_name
 from tests.helpers import until
-from tests.servers.redis import RedisServer
-from tests.servers.redis_groups import RedisCluster
+from tests.kit.redis import RedisServer
+from tests.kit.redis_groups import RedisCluster
 from tests.stores.redis_clients import clients, connected, opened
 
 pytestmark = pytest.mark.stores("redis")

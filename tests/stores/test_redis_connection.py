@@ -23,14 +23,14 @@ from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
 from jobmill.stores.redis.connection.pool import LoopConnections
 from jobmill.stores.redis.url import RedisUrl
 from tests.helpers import until
-from tests.servers.places import free_port, port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer, Rooms
+from tests.kit.places import free_port, port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer, Rooms
 from tests.stores.redis_clients import clients, connected, main_name, own
 
 pytestmark = pytest.mark.stores("redis")
 
-CERTIFICATE = Path(__file__).parents[1] / "servers" / "tls" / "localhost.pem"
+CERTIFICATE = Path(__file__).parents[1] / "kit" / "tls" / "localhost.pem"
 
 
 @pytest.fixture

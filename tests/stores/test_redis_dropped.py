@@ -21,8 +21,8 @@ from jobmill.stores.redis.wake import worker_name
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.places import port_of
-from tests.servers.proxy import Proxy
+from tests.kit.places import port_of
+from tests.kit.proxy import Proxy
 from tests.stores.redis_clients import clients
 
 pytestmark = pytest.mark.stores("redis")
@@ -79,13 +79,13 @@ async def test_a_repeated_enqueue_makes_one_job(what: str, proxied: RedisStore, 
         await proxied.enqueue([NEW[what]()])
     assert proxy.dropped_answers == 1
     (receipt,) = await proxied.enqueue([NEW[what]()])
-    assert (receipt.id, receipt.how) == ("one", "exists")
+    assert (receipt.id, receipt.status) == ("one", "exists")
     jobs = (await proxied.find(EVERYTHING)).jobs
     assert Counter(job.name for job in jobs) == {"other": 2, "send": 1}
     # And once it has run, it is not made again either.
     (claimed,) = await claim(proxied, queues=("mail", "told"))
     await proxied.exchange([succeed(claimed)], None)
-    assert (await proxied.enqueue([NEW[what]()]))[0].how == "exists"
+    assert (await proxied.enqueue([NEW[what]()]))[0].status == "exists"
 
 
 async def test_a_repeated_recurring_job_is_one(proxied: RedisStore, proxy: Proxy) -> None:
@@ -96,7 +96,7 @@ async def test_a_repeated_recurring_job_is_one(proxied: RedisStore, proxy: Proxy
         await proxied.enqueue([recurring])
     # Its id is its scheduler's: whoever asks again has updated it.
     (receipt,) = await proxied.enqueue([recurring])
-    assert receipt.how == "updated"
+    assert receipt.status == "updated"
     assert [job.id for job in (await proxied.find(EVERYTHING)).jobs if job.recurrence] == [receipt.id]
 
 
@@ -150,7 +150,7 @@ async def test_a_worker_goes_on_when_answers_are_dropped(proxied: RedisStore, pr
         await asyncio.sleep(0.001)
         return context.fence
 
-    async with Worker(jobs, slots=4, lease="500ms"), asyncio.timeout(30):
+    async with Worker(jobs, concurrency=4, lease="500ms"), asyncio.timeout(30):
         enqueued = [await work.enqueue() for _ in range(100)]
         for number in range(1, 6):
             proxy.drop_answer(runs(scripts.EXCHANGE))

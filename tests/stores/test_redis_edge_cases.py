@@ -105,7 +105,7 @@ async def test_a_cancel_that_stops_at_an_error_leaves_the_job_waiting(store: Red
     await raw.delete(f"{base}:de:send k")
     await raw.lpush(f"{base}:de:send k", "no text")
     changed = await store.change([id], Cancel())
-    assert (changed.changed, list(changed.refused)) == ([], [id])
+    assert (changed.ids, list(changed.refused)) == ([], [id])
     await raw.delete(f"{base}:de:send k")
     assert await claim_ids(store) == [id]
 
@@ -169,8 +169,8 @@ async def test_a_queue_closed_for_a_while_stays_closed_when_a_window_of_ours_end
 async def test_a_recurring_job_that_was_cancelled_and_requeued_goes_on(store: RedisStore) -> None:
     id = await put_one(store, new(key="k", recurrence=HOURLY))
     await store.change([id], Cancel())
-    assert (await store.change([id], Requeue())).changed == [id]
-    assert (await enqueue_one(store, new(key="k", recurrence=HOURLY))).how == "updated"
+    assert (await store.change([id], Requeue())).ids == [id]
+    assert (await enqueue_one(store, new(key="k", recurrence=HOURLY))).status == "updated"
     await end(store, await claim_one(store), Succeeded())
     (live,) = (await store.find(Filter(unique_key="k", states=LIVE))).jobs
     assert (live.state, live.recurrence is not None, live.due_ms > store.now()) == ("waiting", True, True)
@@ -188,10 +188,10 @@ async def test_two_runs_of_one_scheduler_are_told_apart(store: RedisStore, raw: 
     # As Node does when it claims one: the next run is there before this one has ended.
     sid = "send k"
     slot = int(await raw.zscore(f"{base}:repeat", sid) or 0)
-    next_slot = slot + 1
-    await raw.copy(f"{base}:repeat:{sid}:{slot}", f"{base}:repeat:{sid}:{next_slot}")
-    await raw.zadd(f"{base}:repeat", {sid: next_slot})
-    await raw.lpush(f"{base}:wait", f"repeat:{sid}:{next_slot}")
+    next_occurrence = slot + 1
+    await raw.copy(f"{base}:repeat:{sid}:{slot}", f"{base}:repeat:{sid}:{next_occurrence}")
+    await raw.zadd(f"{base}:repeat", {sid: next_occurrence})
+    await raw.lpush(f"{base}:wait", f"repeat:{sid}:{next_occurrence}")
     assert len(set(await claim_ids(store))) == 2
 
 

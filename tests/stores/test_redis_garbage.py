@@ -17,7 +17,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
 from tests.helpers import until
-from tests.servers.redis import Rooms
+from tests.kit.redis import Rooms
 from tests.stores.redis_planting import Field, ends, working, works
 
 pytestmark = pytest.mark.stores("redis")
@@ -195,9 +195,9 @@ async def test_changes_of_jobs_whose_key_is_no_hash(store: RedisStore, field: Fi
         field.raw.set(field.key(id), "mine")
         field.put(id)
     changed = await store.change(["default:a", "default:b"], Cancel())
-    assert changed.changed == ["default:a", "default:b"]
-    assert (await store.change(["default:a"], Requeue())).changed == ["default:a"]
-    assert (await store.change(["default:c"], Remove())).changed == ["default:c"]
+    assert changed.ids == ["default:a", "default:b"]
+    assert (await store.change(["default:a"], Requeue())).ids == ["default:a"]
+    assert (await store.change(["default:c"], Remove())).ids == ["default:c"]
     assert (await store.change(Filter(queue="default"), Cancel())).refused == {}
     assert field.places().get(b"c") is None
     assert {job.state for job in (await store.find(EVERYTHING)).jobs} == {"cancelled"}

@@ -15,8 +15,8 @@ from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_one, new, put, put_one, succeed, wish
 from tests.helpers import until
-from tests.servers.redis import Rooms
-from tests.servers.redis_groups import RedisCluster
+from tests.kit.redis import Rooms
+from tests.kit.redis_groups import RedisCluster
 from tests.stores.redis_planting import Field, working
 
 pytestmark = pytest.mark.stores("redis")

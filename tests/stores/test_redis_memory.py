@@ -16,7 +16,7 @@ from jobmill.stores.redis import RedisStore
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.redis import RedisServer, installations
+from tests.kit.redis import RedisServer, installations
 
 pytestmark = pytest.mark.stores("redis")
 
@@ -124,16 +124,16 @@ async def test_workers_go_on_and_make_room_by_themselves(server: RedisServer) ->
             crashes.append(context.job.crashes)
             return len(text)
 
-        await work.enqueue(text="", ms=2_500)  # needs its lease extended
+        await work.enqueue(text="", ms=6_500)  # needs its lease extended, twice
         for _ in range(200):
             await work.enqueue(text=LARGE)
         used = server.ask("INFO", "memory")["used_memory"]
         server.ask("CONFIG", "SET", "maxmemory", str(used - 100_000))
         with pytest.raises(StoreUnavailable, match=SAID):
             await work.enqueue(text=LARGE)
-        async with Worker(jobs, slots=10, lease="1s"):
+        async with Worker(jobs, concurrency=10, lease="3s"):
             await refilled(jobs)
-            await until(lambda: len(crashes) >= 202, 20)
+            await until(lambda: len(crashes) >= 202, 30)
         assert set(crashes) == {0}
 
 
@@ -158,7 +158,7 @@ async def test_workers_survive_until_there_is_room(server: RedisServer) -> None:
         async def work(n: int) -> int:
             return n
 
-        async with Worker(jobs, slots=10, lease="1s"):
+        async with Worker(jobs, concurrency=10, lease="1s"):
             assert await (await work.enqueue(n=1)).result(timeout=10) == 1
             use_up(server)
             with pytest.raises(StoreUnavailable, match=SAID):
@@ -176,4 +176,4 @@ async def test_a_job_whose_own_id_is_taken_is_known_all_the_same(server: RedisSe
     with pytest.raises(StoreUnavailable, match=SAID):
         await store.enqueue([new(id)])
     free(server)
-    assert (await store.enqueue([new(id)]))[0].how == "exists"
+    assert (await store.enqueue([new(id)]))[0].status == "exists"

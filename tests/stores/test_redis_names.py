@@ -18,7 +18,7 @@ from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
-from tests.servers.redis import RedisServer
+from tests.kit.redis import RedisServer
 from tests.stores.redis_planting import Field
 
 pytestmark = pytest.mark.stores("redis")
@@ -74,7 +74,7 @@ async def test_jobs_of_unknown_names_hide_nobody_and_stay_as_they_are(
     async def ours(n: int) -> int:
         return n
 
-    async with Worker(jobs, slots=10):
+    async with Worker(jobs, concurrency=10):
         behind = [await jobs.enqueue("ours", {"n": n}, priority=priority) for n in range(20)]
         assert [await one.result(timeout=20) for one in behind] == list(range(20))
         # It looks now and then; a loop without a pause would ask thousands of times.
@@ -101,7 +101,7 @@ async def test_two_workers_do_not_wake_each_other_for_jobs_of_others(
         async def ours(n: int) -> int:
             return n
 
-    async with both[0], both[1], Worker(both[0], slots=10), Worker(both[1], slots=10):
+    async with both[0], both[1], Worker(both[0], concurrency=10), Worker(both[1], concurrency=10):
         assert await (await both[0].enqueue("ours", {"n": 1})).result(timeout=10) == 1
         began = calls(field)
         await asyncio.sleep(3)
@@ -117,7 +117,7 @@ async def test_an_idle_worker_asks_for_little(store: RedisStore, field: Field) -
     async def ours(n: int) -> int:
         return n
 
-    async with Worker(jobs, slots=10):
+    async with Worker(jobs, concurrency=10):
         assert await (await ours.enqueue(n=1)).result(timeout=10) == 1
         await until(lambda: field.raw.exists(f"{field.Q}:marker") == 0)
         began = calls(field)

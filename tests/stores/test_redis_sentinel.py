@@ -13,7 +13,7 @@ from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.scripts import Script
 from jobmill.stores.redis.wake import wait_for_work, worker_name
 from tests.helpers import until
-from tests.servers.redis_groups import SERVICE, RedisSentinel
+from tests.kit.redis_groups import SERVICE, RedisSentinel
 from tests.stores.redis_clients import clients, connected, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]

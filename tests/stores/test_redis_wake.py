@@ -12,9 +12,9 @@ from jobmill.stores.redis import wake
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.wake import wait_for_work, watch_of, worker_name
 from tests.helpers import until
-from tests.servers.places import free_port, port_of
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisServer
+from tests.kit.places import free_port, port_of
+from tests.kit.proxy import Proxy
+from tests.kit.redis import RedisServer
 from tests.stores.redis_clients import clients, opened, own
 
 pytestmark = pytest.mark.stores("redis")

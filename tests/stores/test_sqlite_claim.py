@@ -52,8 +52,7 @@ def fill(store: SqliteStore, *, name: str = NAME, due: Due = NOW, priority: int 
 @contextmanager
 def counting(store: SqliteStore) -> Iterator[list[None]]:
     """Counts hundreds of steps of SQLite's virtual machine, which do not depend on how busy this computer is."""
-    assert store._at_work is not None
-    connection = store._at_work._connections[0]
+    connection = store._opened().write_connection
     ticks: list[None] = []
     connection.set_progress_handler(lambda: ticks.append(None), 100)
     yield ticks
@@ -129,12 +128,12 @@ def plan(store: SqliteStore, statement: str, width: int) -> str:
     ("name", "width", "expected"),
     [
         (
-            "line",
+            "due_jobs",
             5,
             "INDEX jobmill_waiting (queue=? AND name=? AND priority=? AND due_ms<?)",
         ),
-        ("heads", 4, "INDEX jobmill_waiting (queue=? AND name=? AND priority>?)"),
-        ("heads", 4, "INDEX jobmill_running (queue=? AND lease_until_ms<?)"),
+        ("ranges", 4, "INDEX jobmill_waiting (queue=? AND name=? AND priority>?)"),
+        ("ranges", 4, "INDEX jobmill_running (queue=? AND lease_until_ms<?)"),
         ("running", 2, "INDEX jobmill_running (queue=? AND lease_until_ms>?)"),
         ("claim", 5, "USING INTEGER PRIMARY KEY"),
         ("settle_alike", 8, "USING INTEGER PRIMARY KEY"),
@@ -157,7 +156,7 @@ async def test_statements_use_their_indexes(store: SqliteStore, name: str, width
 
 
 @pytest.mark.parametrize(
-    ("name", "width"), [("settle_success", 15), ("settle", 31), ("settle_away", 5), ("extend", 6), ("held", 7)]
+    ("name", "width"), [("settle_success", 15), ("settle", 31), ("settle_and_remove", 5), ("extend", 6), ("held", 7)]
 )
 async def test_settling_finds_its_rows_by_seq(store: SqliteStore, name: str, width: int) -> None:
     told = plan(store, sql_rows(name, 2), width)

@@ -11,8 +11,9 @@ import pytest
 
 from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue, SchemaTooNew, StoreError, StoreUnavailable, UnsafeStore
-from jobmill.stores.sqlite import SqliteStore, places, writer
-from jobmill.stores.sqlite.places import network_file_system
+from jobmill.stores.sqlite import SqliteStore
+from jobmill.stores.sqlite.connection import network, writer
+from jobmill.stores.sqlite.connection.network import network_file_system
 from jobmill.testing.contract.support import look, new, put_one
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -157,7 +158,7 @@ async def test_a_store_that_is_not_open_says_so(path: Path) -> None:
 async def test_a_file_that_is_removed_in_use_is_noticed(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(writer, "_CHECK_SECONDS", 0)
     await put_one(store)
     moved = path.with_name("moved.db")
     os.rename(path, moved)
@@ -202,7 +203,7 @@ def test_network_file_systems_are_told_by_the_mounts(path: str, kind: str | None
 
 
 async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "network_file_system", lambda mountinfo, path: "nfs4")
+    monkeypatch.setattr(network, "network_file_system", lambda mountinfo, path: "nfs4")
     with pytest.raises(UnsafeStore, match="network file system \\(nfs4\\)"):
         await SqliteStore(path).open()
     assert contents(path.parent) == {}
@@ -216,4 +217,4 @@ async def test_an_unreadable_row_can_be_looked_at(store: SqliteStore, path: Path
     connection.close()
     job = await look(store, id)
     assert (job.id, job.state) == (id, "waiting")
-    assert "cannot be read" in (job.doomed or "")
+    assert "cannot be read" in (job.deferred_error or "")

@@ -22,7 +22,7 @@ PATIENCE_S = 10
 
 ENQUEUE_WHEN_TOLD = """
 import asyncio, sys
-from jobmill.core.changes import NewJob
+from jobmill.core.values import NewJob
 from jobmill.stores.sqlite import SqliteStore
 
 async def main():
@@ -87,7 +87,7 @@ async def test_another_process_wakes_this_one(
     store: SqliteStore, other: Other, monkeypatch: pytest.MonkeyPatch, polling: bool
 ) -> None:
     if polling:
-        monkeypatch.setattr(wake, "listen", lambda file: wake.PollingEar())
+        monkeypatch.setattr(wake, "watch", lambda file: wake.PollingWatch())
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(5):
             sleeper = await asleep(store)
@@ -100,14 +100,14 @@ async def test_another_process_wakes_this_one(
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs inotify")
 async def test_nothing_is_polled_on_linux(store: SqliteStore, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    real = wake.Watcher._data_version
+    real = wake.CommitWatcher._data_version
 
-    def counted(watcher: wake.Watcher) -> int:
+    def counted(watcher: wake.CommitWatcher) -> int:
         nonlocal looks
         looks += 1
         return real(watcher)
 
-    monkeypatch.setattr(wake.Watcher, "_data_version", counted)
+    monkeypatch.setattr(wake.CommitWatcher, "_data_version", counted)
     monkeypatch.setattr(wake, "POLL_SECONDS", 0.0001)
     async with asyncio.timeout(PATIENCE_S):
         sleeper = await asleep(store)

@@ -12,7 +12,7 @@ import pytest
 from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.sqlite import SqliteStore
-from jobmill.stores.sqlite.enqueueing import LARGE
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD
 from jobmill.testing.contract.support import look, new, put_one, state_of
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -69,12 +69,12 @@ async def test_factories_of_the_caller_are_respected(store: SqliteStore, connect
     connection.row_factory = sqlite3.Row
     connection.text_factory = bytes
     await put_one(store, new("there"))
-    receipts = await store.enqueue_within(connection, [new("there"), new("large", payload="x" * LARGE)])
+    receipts = await store.enqueue_within(connection, [new("there"), new("large", payload="x" * LARGE_PAYLOAD)])
     connection.commit()
-    assert [(receipt.id, receipt.how) for receipt in receipts] == [("there", "exists"), ("large", "created")]
+    assert [(receipt.id, receipt.status) for receipt in receipts] == [("there", "exists"), ("large", "created")]
     assert connection.row_factory is sqlite3.Row
     assert connection.text_factory is bytes
-    assert (await look(store, "large")).payload == "x" * LARGE
+    assert (await look(store, "large")).payload == "x" * LARGE_PAYLOAD
 
 
 async def test_an_attached_database_will_do(store: SqliteStore, path: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_connection_that_was_closed_is_forgotten(store: SqliteStore, pat
 
 
 async def test_a_call_that_fails_leaves_nothing_behind(store: SqliteStore, connection: sqlite3.Connection) -> None:
-    jobs = [new("good"), new("large", payload="x" * LARGE), new("bad", priority=1 << 70)]
+    jobs = [new("good"), new("large", payload="x" * LARGE_PAYLOAD), new("bad", priority=1 << 70)]
     with pytest.raises(OverflowError):
         await store.enqueue_within(connection, [*[new() for _ in range(100)], *jobs])
     connection.commit()

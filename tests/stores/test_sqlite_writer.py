@@ -17,9 +17,9 @@ import pytest
 
 from jobmill.core.values import EVERYTHING, Broken, Filter, Settlement
 from jobmill.errors import StoreBusy
-from jobmill.stores.sqlite import SqliteStore, writer
-from jobmill.stores.sqlite.connection import begin
-from jobmill.stores.sqlite.enqueueing import LARGE
+from jobmill.stores.sqlite import SqliteStore
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD
+from jobmill.stores.sqlite.connection import begin, writer
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import claim, claim_one, look, new, put, put_one, settle, started, succeed, wish
 
@@ -65,8 +65,7 @@ class Held:
 def commits(store: SqliteStore) -> list[str]:
     """Records the statements of the writer's connection; the commits among them."""
     told: list[str] = []
-    assert store._at_work is not None
-    connection = store._at_work._connections[0]
+    connection = store._opened().write_connection
     connection.set_trace_callback(lambda sql: told.append(sql) if sql == "COMMIT" else None)
     return told
 
@@ -94,7 +93,7 @@ async def test_a_call_that_fails_fails_alone(store: SqliteStore) -> None:
         store, store.enqueue([good]), store.enqueue([bad]), store.enqueue([new("last")])
     )
     assert isinstance(failure, OverflowError)
-    assert [receipt.how for receipt in (*first, *last)] == ["created", "created"]
+    assert [receipt.status for receipt in (*first, *last)] == ["created", "created"]
     assert (await store.get([bad.id])) == [None]
 
 
@@ -191,7 +190,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 async def test_a_large_payload_lies_beside_its_job(store: SqliteStore, path: Path) -> None:
-    large = "x" * LARGE
+    large = "x" * LARGE_PAYLOAD
     id = await put_one(store, new(payload=large))
     await put_one(store, new(payload="small", queue="other"))
     assert rows(path, "SELECT payload IS NULL FROM jobmill_jobs ORDER BY seq") == [(1,), (0,)]

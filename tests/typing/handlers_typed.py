@@ -6,7 +6,7 @@ which is an error as well.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Iterator
 from typing import Any, assert_type
 
 import jobmill
@@ -31,28 +31,28 @@ async def with_context(context: Context, key: str, *, retries: int = 1) -> None:
 
 
 async def enqueueing() -> None:
-    assert_type(await send.enqueue("ada"), Enqueued)
-    assert_type(await send.enqueue(to="ada", subject="hi", urgent=True), Enqueued)
-    assert_type(await send.options(delay="10m", priority=2).enqueue("ada"), Enqueued)
-    assert_type(send.job("ada"), Draft)
-    assert_type(await jobs.enqueue_many([send.job("ada"), count.options(id="x").job(3)]), list[Enqueued])
-    assert_type(await jobs.enqueue("send", {"to": "ada"}, cron="0 9 * * mon", key="k"), Enqueued)
+    assert_type(await send.enqueue("ada"), Enqueued[str])
+    assert_type(await send.enqueue(to="ada", subject="hi", urgent=True), Enqueued[str])
+    assert_type(await send.options(delay="10m", priority=2).enqueue("ada"), Enqueued[str])
+    assert_type(send.draft("ada"), Draft)
+    assert_type(await jobs.enqueue_many([send.draft("ada"), count.options(id="x").draft(3)]), list[Enqueued[Any]])
+    assert_type(await jobs.enqueue("send", {"to": "ada"}, cron="0 9 * * mon", key="k"), Enqueued[Any])
 
     await send.enqueue()  # type: ignore[call-arg]
     await send.enqueue(5)  # type: ignore[arg-type]
     await send.enqueue("ada", "hi", True)  # type: ignore[call-arg]
     await send.enqueue("ada", nope=1)  # type: ignore[call-arg]
     await send.options(delay="1m").enqueue(to=5)  # type: ignore[arg-type]
-    send.job(subject=5, to="ada")  # type: ignore[arg-type]
-    send.options(colour="red")  # type: ignore[call-arg]
+    send.draft(subject=5, to="ada")  # type: ignore[arg-type]
+    send.options(color="red")  # type: ignore[call-arg]
     send.options(priority="high")  # type: ignore[arg-type]
     await jobs.enqueue("send", {}, delai=5)  # type: ignore[call-arg]
 
 
 async def enqueueing_without_the_context() -> None:
-    assert_type(await count.enqueue(3), Enqueued)
-    assert_type(await count.enqueue(upto=3), Enqueued)
-    assert_type(await with_context.options(every="1h", key="k").enqueue("x", retries=2), Enqueued)
+    assert_type(await count.enqueue(3), Enqueued[list[int]])
+    assert_type(await count.enqueue(upto=3), Enqueued[list[int]])
+    assert_type(await with_context.options(every="1h", key="k").enqueue("x", retries=2), Enqueued[None])
 
     await count.enqueue()  # type: ignore[call-arg]
     await count.enqueue("three")  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ async def calling(context: Context) -> None:
 
 
 def handlers_themselves() -> None:
-    plain: Handler[..., Coroutine[Any, Any, str]] = send
+    plain: Handler[..., str] = send
     taking_context: ContextHandler[[int], list[int]] = count
     assert_type(plain.__name__, str)
     assert_type(taking_context.is_async, bool)
@@ -90,9 +90,24 @@ async def hook(event: Event) -> int:
 
 async def results() -> None:
     assert_type(await hook(Event(type="x", job_id="1", name="n", queue="q", at_ms=1)), int)
-    assert_type(jobs.sync(send.enqueue("ada")), Enqueued)
+    assert_type(jobs.sync(send.enqueue("ada")), Enqueued[str])
+    assert_type(await (await send.enqueue("ada")).result(timeout=5), str)
+    assert_type(await (await count.enqueue(3)).result(), list[int])
     assert_type((await jobs.find(states="waiting", queue="mail")).next, str | None)
     assert_type(await jobs.cancel(states=["waiting", "failed"]), jobmill.Changed)
 
     await jobs.find(states="done")  # type: ignore[arg-type]
-    await jobs.cancel(colour="red")  # type: ignore[call-arg]
+    await jobs.cancel(color="red")  # type: ignore[call-arg]
+
+
+def without_a_loop() -> None:
+    assert_type(jobs.sync.get("id"), jobmill.Job)
+    assert_type(jobs.sync.enqueue("send", {"to": "ada"}, delay="1m"), Enqueued[Any])
+    assert_type(jobs.sync.find(limit=5, queue="mail"), jobmill.Page)
+    assert_type(jobs.sync.find_all(states="failed"), Iterator[jobmill.Job])
+    assert_type(jobs.sync.queue("mail").pause(), jobmill.QueueSettings)
+
+    jobs.sync.nope()  # type: ignore[attr-defined]
+    jobs.sync.get(5)  # type: ignore[arg-type]
+    jobs.sync.find(color="red")  # type: ignore[call-arg]
+    jobs.sync.queue("mail").nope()  # type: ignore[attr-defined]

@@ -69,7 +69,7 @@ async def test_a_job_that_its_own_worker_claims_again_is_not_stopped_with_its_ol
 
     async with Worker(jobs, lease="150ms") as worker:
         enqueued = await long.enqueue()
-        (run,) = await until(lambda: list(worker._board.runs.values()))
+        (run,) = await until(lambda: list(worker._running.runs.values()))
         store.faults["extend"] = extend
         if claimed_again_by == "the exchanger first":
             run.expires += 10  # as if our own clock had stood still
@@ -128,7 +128,7 @@ async def test_a_store_that_hangs_does_not_let_a_job_outlive_its_lease() -> None
 
     async with Worker(jobs, lease="900ms", shutdown_timeout=0) as worker:
         await long.enqueue()
-        (run,) = await until(lambda: list(worker._board.runs.values()))
+        (run,) = await until(lambda: list(worker._running.runs.values()))
         await until(lambda: worker.running and store.extended)
         # Away, then silent: a call that is waited for when the lease ends.
         store.faults["extend"] = StoreUnavailable("gone")
@@ -215,8 +215,8 @@ async def test_a_run_that_ignores_its_timeout_and_is_lost_then_is_told_once() ->
         await asyncio.wait_for(timed_out.wait(), 5)
         await jobs.cancel(enqueued.id)
         await until(lambda: "cancelled" in told)
-        turned = worker.beats._last["heartbeat"]
-        await until(lambda: worker.beats._last["heartbeat"] > turned + 0.1)
+        turned = worker.watchdog._last["heartbeat"]
+        await until(lambda: worker.watchdog._last["heartbeat"] > turned + 0.1)
         go.set()
     assert sorted(told) == ["cancelled", "claimed", "enqueued"]
 

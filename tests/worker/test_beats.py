@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from jobmill import StoreUnavailable
-from jobmill.runtime.watchdog import Beats, loop_for_ever
+from jobmill.runtime.watchdog import Watchdog, run_forever
 from tests.helpers import until
 
 
@@ -19,7 +19,7 @@ async def test_a_loop_whose_store_is_away_says_it_in_one_line(caplog: pytest.Log
     async def turn() -> float:
         raise StoreUnavailable("gone for lunch")
 
-    looping = asyncio.create_task(loop_for_ever("janitor", turn, Beats(), told.append, Random(1)))
+    looping = asyncio.create_task(run_forever("janitor", turn, Watchdog(), told.append, Random(1)))
     await until(lambda: len(told) >= 2)
     looping.cancel()
     assert "the janitor loop cannot reach the store (gone for lunch); trying again in 0.1 s" in caplog.messages
@@ -32,7 +32,7 @@ async def test_what_else_a_loop_raises_is_shown_whole(caplog: pytest.LogCaptureF
     async def turn() -> float:
         raise KeyError("a bug")
 
-    looping = asyncio.create_task(loop_for_ever("janitor", turn, Beats(), told.append, Random(1)))
+    looping = asyncio.create_task(run_forever("janitor", turn, Watchdog(), told.append, Random(1)))
     await until(lambda: told)
     looping.cancel()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]

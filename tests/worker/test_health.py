@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobmill.errors import InvalidValue
-from jobmill.runtime.watchdog import Beats
+from jobmill.runtime.watchdog import Watchdog
 from jobmill.worker import health
 from jobmill.worker.health import Health
 
@@ -22,8 +22,8 @@ class Worker:
     def __init__(self) -> None:
         self.now = 0.0
         self.ready = True
-        self.beats = Beats(lambda: self.now)
-        self.health = Health(0, self.beats, lambda: self.ready)
+        self.watchdog = Watchdog(lambda: self.now)
+        self.health = Health(0, self.watchdog, lambda: self.ready)
 
     async def raw(self, request: bytes) -> bytes:
         async with self.connection() as (reader, writer):
@@ -54,27 +54,27 @@ async def worker() -> AsyncIterator[Worker]:
 
 
 async def test_green_while_all_loops_turn(worker: Worker) -> None:
-    worker.beats.beat("exchange")
+    worker.watchdog.beat("exchange")
     for path in ("/livez", "/readyz", "/livez?verbose"):
         assert await worker.ask(path) == (200, {"ok": True})
 
 
 async def test_red_while_a_loop_is_stuck(worker: Worker) -> None:
-    worker.beats.beat("heartbeat")
+    worker.watchdog.beat("heartbeat")
     worker.now = 31.25
-    worker.beats.beat("exchange")
+    worker.watchdog.beat("exchange")
     for path in ("/livez", "/readyz"):
         assert await worker.ask(path) == (503, {"ok": False, "stuck": {"heartbeat": 31.2}})
-    worker.beats.beat("heartbeat")
+    worker.watchdog.beat("heartbeat")
     assert await worker.ask("/livez") == (200, {"ok": True})
 
 
 async def test_not_ready_while_the_store_is_away_or_the_worker_says_so(worker: Worker) -> None:
-    worker.beats.store_away = "cannot reach postgresql://ada:secret@db"
+    worker.watchdog.store_error = "cannot reach postgresql://ada:secret@db"
     worker.ready = False
     assert await worker.ask("/readyz") == (503, {"ok": False, "store": "away", "ready": False})
     assert await worker.ask("/livez") == (200, {"ok": True})
-    worker.beats.store_away, worker.ready = None, True
+    worker.watchdog.store_error, worker.ready = None, True
     assert await worker.ask("/readyz") == (200, {"ok": True})
 
 
@@ -113,9 +113,9 @@ async def test_stopping_cuts_off_who_still_asks() -> None:
 async def test_a_port_that_is_taken(worker: Worker) -> None:
     port = worker.health.port
     with pytest.raises(InvalidValue, match=f"health: expected a port that can be served on 127.0.0.1, got {port}; "):
-        await Health(port, worker.beats, lambda: True).start()
+        await Health(port, worker.watchdog, lambda: True).start()
 
 
 async def test_a_host_that_is_not_there(worker: Worker) -> None:
     with pytest.raises(InvalidValue, match="served on 203.0.113.1, got 0"):
-        await Health(0, worker.beats, lambda: True, host="203.0.113.1").start()
+        await Health(0, worker.watchdog, lambda: True, host="203.0.113.1").start()

@@ -20,7 +20,7 @@ from jobmill.core.job import Job, JobOptions, Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.errors import InvalidValue
-from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.handler import Handler
 from jobmill.worker.isolate import parent
 from jobmill.worker.isolate.parent import Isolated, check_isolatable
 from tests.worker import isolated_handlers as handlers
@@ -28,7 +28,7 @@ from tests.worker import isolated_handlers as handlers
 ROOT = Path(__file__).parents[2]
 
 
-def job_of(handler: HandlerBase[Any], payload: object = None, **fields: Any) -> Job:
+def job_of(handler: Handler[..., Any], payload: object = None, **fields: Any) -> Job:
     return Job(
         id="j1",
         name=handler.name,
@@ -43,7 +43,7 @@ def job_of(handler: HandlerBase[Any], payload: object = None, **fields: Any) -> 
     )
 
 
-async def run(handler: HandlerBase[Any], payload: object = None, **fields: Any) -> Outcome:
+async def run(handler: Handler[..., Any], payload: object = None, **fields: Any) -> Outcome:
     return await Isolated(handler, job_of(handler, payload, **fields), lambda said: None).run()
 
 
@@ -92,7 +92,7 @@ async def test_the_context_knows_the_whole_job() -> None:
         "progress": Progress(12.5, "earlier"),
         "tracebacks": ("one", "two"),
         "options": JobOptions(max_attempts=9, keep_failed=Keep(last=3), backoff=jobmill.fixed("2s")),
-        "recurrence": Recurrence(key="k", cron="* * * * *", zone="Europe/Berlin"),
+        "recurrence": Recurrence(key="k", cron="* * * * *", timezone="Europe/Berlin"),
     }
     about = result(await run(handlers.about, **fields))
     as_json = msgspec.json.decode(msgspec.json.encode(job_of(handlers.about, **fields).to_dict()))
@@ -103,7 +103,7 @@ async def test_the_context_knows_the_whole_job() -> None:
 
 
 @pytest.mark.parametrize("handler", [handlers.raises, handlers.raises_async])
-async def test_an_exception_comes_with_its_traceback(handler: HandlerBase[Any]) -> None:
+async def test_an_exception_comes_with_its_traceback(handler: Handler[..., Any]) -> None:
     outcome = errored(await run(handler, {"message": "it broke \N{SNOWMAN}"}))
     assert outcome.error == "ValueError: it broke \N{SNOWMAN}"
     assert outcome.traceback is not None
@@ -147,7 +147,7 @@ async def test_a_segfault_is_an_error_of_the_job_with_the_line_where_it_happened
         (handlers.die_by, {"signum": signal.SIGTERM}, "process ended by SIGTERM"),
     ],
 )
-async def test_other_deaths(handler: HandlerBase[Any], payload: object, error: str) -> None:
+async def test_other_deaths(handler: Handler[..., Any], payload: object, error: str) -> None:
     assert errored(await run(handler, payload)) == Errored(error=error)
 
 
@@ -398,16 +398,16 @@ def lost() -> None: ...
 
 
 @pytest.fixture
-def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandlerBase[Any]:
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handler[..., Any]:
     """A handler of a module that was deleted after it was imported here."""
     module = tmp_path / "soon_gone.py"
     module.write_text(GONE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    handler: HandlerBase[Any] = importlib.import_module("soon_gone").lost
+    handler: Handler[..., Any] = importlib.import_module("soon_gone").lost
     module.unlink()
     return handler
 
 
-async def test_a_module_that_is_gone(lost: HandlerBase[Any]) -> None:
+async def test_a_module_that_is_gone(lost: Handler[..., Any]) -> None:
     outcome = errored(await run(lost))
     assert outcome.error.startswith("the handler was not found in its own process: ModuleNotFoundError")

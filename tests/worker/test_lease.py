@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import jobmill
 from jobmill import Client, StoreUnavailable
@@ -39,7 +40,7 @@ async def test_a_job_longer_than_its_lease_runs_once() -> None:
     assert (await enqueued.job()).claims == 1
 
 
-async def _running(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+async def _running(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
     job = await enqueued.job()
     return job if job.state == "running" else None
 
@@ -60,7 +61,7 @@ async def test_cancelling_a_running_job_stops_its_handler() -> None:
     async with Worker(jobs, lease="150ms"):
         enqueued = await long.enqueue()
         await until(lambda: _running(enqueued))
-        assert (await jobs.cancel(enqueued.id)).changed == [enqueued.id]
+        assert (await jobs.cancel(enqueued.id)).ids == [enqueued.id]
         await asyncio.wait_for(stopped.wait(), 5)
     assert (await enqueued.job()).state == "cancelled"
     assert sorted(told) == ["cancelled", "claimed", "enqueued"]
@@ -113,11 +114,11 @@ async def test_what_finishes_while_the_store_is_away_is_settled_when_it_is_back(
         go.set()
         before = len(store.calls)
         await until(lambda: store.calls[before:].count("exchange") >= 2)
-        assert worker.beats.store_away == "StoreUnavailable: gone"
+        assert worker.watchdog.store_error == "StoreUnavailable: gone"
         store.faults.clear()
         assert await enqueued.result(timeout=10) == "done"
         assert runs == 1
-        await until(lambda: worker.beats.store_away is None)
+        await until(lambda: worker.watchdog.store_error is None)
 
 
 async def test_a_settlement_that_the_store_chokes_on_holds_nobody_up() -> None:
@@ -134,13 +135,13 @@ async def test_a_settlement_that_the_store_chokes_on_holds_nobody_up() -> None:
         return say
 
     async with Worker(jobs):
-        bad, good = await jobs.enqueue_many([work.job("poison"), work.job("fine")])
+        bad, good = await jobs.enqueue_many([work.draft("poison"), work.draft("fine")])
         assert await good.result(timeout=5) == "fine"
         await until(lambda: _state(bad, "failed"))
     assert "refused" in str((await bad.job()).error)
 
 
-async def _state(enqueued: jobmill.Enqueued, state: str) -> bool:
+async def _state(enqueued: jobmill.Enqueued[Any], state: str) -> bool:
     return (await enqueued.job()).state == state
 
 
@@ -196,6 +197,6 @@ async def test_a_name_that_nobody_knows_is_given_back_a_little_later_and_never_f
     assert job.due_ms - job.updated_ms == 2000
 
 
-async def _given_back(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+async def _given_back(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
     job = await enqueued.job()
     return job if job.claims == 1 and job.state == "waiting" else None

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,7 @@ async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(j
     async def other() -> str:
         return "ran"
 
-    async with Worker(jobs, slots=1):
+    async with Worker(jobs, concurrency=1):
         with pytest.raises(jobmill.JobFailed, match="timed out"):
             await (await stuck.enqueue()).result(timeout=5)
         waiting = await other.enqueue()
@@ -248,7 +249,7 @@ async def test_a_backoff_function_that_raises_is_told_and_leaves_the_usual_backo
     assert "the backoff function of handler 'bad' raised" in caplog.text
 
 
-async def _retrying(enqueued: jobmill.Enqueued) -> jobmill.Job | None:
+async def _retrying(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
     job = await enqueued.job()
     return job if job.errors == 1 else None
 
@@ -284,7 +285,7 @@ async def test_progress_is_seen_while_the_job_runs(jobs: Client) -> None:
         await enqueued.result(timeout=5)
 
 
-async def _progress(enqueued: jobmill.Enqueued) -> object:
+async def _progress(enqueued: jobmill.Enqueued[Any]) -> object:
     return (await enqueued.job()).progress
 
 
@@ -304,8 +305,8 @@ async def test_a_handlers_concurrency_bounds_it_and_not_the_others(jobs: Client)
     async def many() -> str:
         return "ran"
 
-    async with Worker(jobs, slots=10):
-        enqueued = await jobs.enqueue_many(few.job() for _ in range(6))
+    async with Worker(jobs, concurrency=10):
+        enqueued = await jobs.enqueue_many(few.draft() for _ in range(6))
         assert await (await many.enqueue()).result(timeout=5) == "ran"
         assert most == 2
         go.set()
@@ -341,9 +342,9 @@ async def test_two_exchanges_in_flight_share_slots_and_room() -> None:
         now[name] -= 1
         now["all"] -= 1
 
-    async with Worker(jobs, slots=5) as worker:
+    async with Worker(jobs, concurrency=5) as worker:
         assert len(worker._exchangers) == 2
-        drafts = [handler.job() for _ in range(50) for handler in (alone, together)]
+        drafts = [handler.draft() for _ in range(50) for handler in (alone, together)]
         # Room that one exchanger frees is of use to the other at once, not at its next look in 5 s.
         async with asyncio.timeout(5):
             for one in await jobs.enqueue_many(drafts):
@@ -374,7 +375,7 @@ async def test_room_that_one_exchanger_frees_wakes_the_other() -> None:
         await asyncio.Event().wait()
 
     await alone.enqueue(wait=True)
-    async with Worker(jobs, slots=2, shutdown_timeout=0) as worker:
+    async with Worker(jobs, concurrency=2, shutdown_timeout=0) as worker:
         await until(lambda: worker.running == 1)
         # Whoever frees the room takes this one, which goes first; the room is then of use to the other alone.
         await endless.enqueue()
@@ -391,8 +392,8 @@ async def test_several_queues_are_served_in_turn(jobs: Client) -> None:
         served.append(context.job.queue)
 
     for queue in ("a", "b"):
-        await jobs.enqueue_many(note.options(queue=queue).job() for _ in range(10))
-    async with Worker(jobs, slots=1, queues=["a", "b"]):
+        await jobs.enqueue_many(note.options(queue=queue).draft() for _ in range(10))
+    async with Worker(jobs, concurrency=1, queues=["a", "b"]):
         await until(lambda: len(served) == 20)
     # With one slot and two full queues, neither waits for the other to be empty.
     assert set(served[:4]) == {"a", "b"}
@@ -429,7 +430,7 @@ async def test_a_recurring_job_runs_again_and_again(jobs: Client) -> None:
         await jobs.cancel(enqueued.id)
 
 
-async def _runs(enqueued: jobmill.Enqueued, least: int) -> bool:
+async def _runs(enqueued: jobmill.Enqueued[Any], least: int) -> bool:
     return (await enqueued.job()).runs >= least
 
 

@@ -29,9 +29,9 @@ async def test_stopping_waits_for_what_runs_and_claims_nothing_more(jobs: Client
         await go.wait()
         return "done"
 
-    worker = Worker(jobs, slots=1)
+    worker = Worker(jobs, concurrency=1)
     await worker.start()
-    first, second = await jobs.enqueue_many([work.job(), work.job()])
+    first, second = await jobs.enqueue_many([work.draft(), work.draft()])
     await until(lambda: runs == 1)
     stopping = asyncio.create_task(worker.stop())
     await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_stopping_a_worker_ends_the_task_that_runs_it(jobs: Client) -> Non
     worker = Worker(jobs)
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(started.wait(), 5)
-    await until(lambda: worker.beats._last.get("exchanger 1"))
+    await until(lambda: worker.watchdog._last.get("exchanger 1"))
     await worker.stop()
     await asyncio.wait_for(running, 5)
 
@@ -195,7 +195,7 @@ async def test_a_hook_may_stop_its_worker(jobs: Client, what: str) -> None:
     worker = Worker(jobs)
     running = asyncio.create_task(worker.run())
     if what == "stop":
-        await until(lambda: worker.beats._last.get("exchanger 1"))
+        await until(lambda: worker.watchdog._last.get("exchanger 1"))
         await asyncio.wait_for(worker.stop(), 3)
     # Not only when nobody waits for the hook any more.
     await asyncio.wait_for(running, 3)

@@ -11,7 +11,7 @@ from jobmill.bullmq.jobs import Add
 from jobmill.core.changes import Requeue, Reschedule
 from jobmill.core.job import State
 from jobmill.core.limits import check_int, check_queue
-from jobmill.core.recurrence import first_slot, recurrence
+from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
@@ -68,8 +68,8 @@ class Queue:
             return None
         first_ms = None
         if pattern is not None:
-            rule = recurrence(key=id, cron=pattern, zone=tz or "UTC", until_ms=end_ms)
-            first_ms = now_ms if immediately else first_slot(rule, max(now_ms, (start_ms or 0) - 1))
+            rule = recurrence(key=id, cron=pattern, timezone=tz or "UTC", until_ms=end_ms)
+            first_ms = now_ms if immediately else first_occurrence(rule, max(now_ms, (start_ms or 0) - 1))
             if first_ms is None:
                 return None
         repeat = {"pattern": pattern, "tz": tz, "limit": limit, "startDate": start_ms, "endDate": end_ms}
@@ -128,8 +128,8 @@ class Queue:
         total = 0
         while True:
             answer = await self._store.change(which, change)
-            total += len(answer.changed)
-            if not answer.more or not answer.changed:
+            total += len(answer.ids)
+            if not answer.more or not answer.ids:
                 return total
 
 

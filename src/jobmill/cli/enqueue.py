@@ -20,7 +20,7 @@ FOR_EVER = "for ever"
 
 OPTIONS = (
     *("id", "delay", "due_at", "priority", "unique_key", "queue", "tenant", "max_attempts", "timeout"),
-    *("cron", "every", "zone", "until", "key"),
+    *("cron", "every", "timezone", "until", "key"),
 )
 
 
@@ -51,7 +51,7 @@ class WithWait(click.Command):
 @click.option("--timeout", type=duration, metavar="DURATION", help="How long one attempt may take.")
 @click.option("--cron", metavar="CRON", help='Again at "0 9 * * mon"; needs --key.')
 @click.option("--every", type=duration, metavar="DURATION", help="Again and again; needs --key.")
-@click.option("--zone", metavar="ZONE", help="The zone that --cron is meant in; default UTC.")
+@click.option("--timezone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin (default UTC).")
 @click.option("--until", type=instant, metavar="INSTANT", help="The end of --cron or --every.")
 @click.option("--key", metavar="KEY", help="How the recurring job is known.")
 @click.option("--wait", metavar="[TIMEOUT]", help="Wait until the job is final; print its result.")
@@ -69,8 +69,8 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
     async def work(client: Client) -> int:
         enqueued = await patiently(client.enqueue(name, arguments, **options), "enqueueing")
         if not as_json:
-            click.echo(f"{enqueued.id} {enqueued.how}")
-        answer = {"id": enqueued.id, "how": enqueued.how}
+            click.echo(f"{enqueued.id} {enqueued.status}")
+        answer = {"id": enqueued.id, "how": enqueued.status}
         final = {} if wait is None else await _final(client, enqueued.id, wait)
         if as_json:
             print_json({**answer, **final})

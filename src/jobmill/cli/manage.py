@@ -130,11 +130,11 @@ def _confirm(url: str | None, verb: str, filters: dict[str, Any]) -> None:
 def _answer(verb: str, changed: Changed, ids: list[str] | None, as_json: bool) -> None:
     done = WORDS[verb][1]
     if as_json:
-        print_json({"changed": changed.changed, "refused": changed.refused})
-    elif ids is not None and len(changed.changed) == 1:
-        click.echo(f"{changed.changed[0]} {done}")
-    elif changed.changed or not changed.refused:
-        click.echo(f"{plural(len(changed.changed))} {done}")
+        print_json({"changed": changed.ids, "refused": changed.refused})
+    elif ids is not None and len(changed.ids) == 1:
+        click.echo(f"{changed.ids[0]} {done}")
+    elif changed.ids or not changed.refused:
+        click.echo(f"{plural(len(changed.ids))} {done}")
     for id, why in changed.refused.items():
         click.echo(f"jobmill: {id} not {done}: {why}", err=True)
     if changed.refused:

@@ -12,8 +12,8 @@ from jobmill.cli.runner import Unusable, json_option, patiently, run, url_option
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
+    from jobmill.harmonyk import JobsTable
     from jobmill.stores.postgres import PostgresStore
-    from jobmill.stores.postgres.jobs_table import JobsTable
 
 
 @click.command(short_help="Bring the store's schema up to date.")
@@ -59,15 +59,21 @@ def _check_printing(is_both: bool, as_json: bool, is_roles_with_table: bool) -> 
 
 async def _script(client: Client, prints_sql: bool, jobs_table: str | None) -> str:
     store = _postgres(client, "--sql" if prints_sql else "--roles")
-    return store.migration_script(jobs_table) if prints_sql else store.roles_script()
+    if not prints_sql:
+        return store.roles_script()
+    from jobmill import harmonyk
+
+    return store.migration_script() if jobs_table is None else harmonyk.migration_script(store, jobs_table)
 
 
 async def _migrate(client: Client, jobs_table: str | None) -> tuple[list[str], JobsTable | None]:
+    from jobmill import harmonyk  # also because a migration renews the jobs table that the schema has
+
     store = None if jobs_table is None else _postgres(client, "--jobs-table")
     ran = await patiently(client.store.migrate(), "migrating")
     if store is None or jobs_table is None:
         return ran, None
-    return ran, await patiently(store.install_jobs_table(jobs_table), f"making {jobs_table} a jobs table")
+    return ran, await patiently(harmonyk.install_jobs_table(store, jobs_table), f"making {jobs_table} a jobs table")
 
 
 def _postgres(client: Client, option: str) -> PostgresStore:
@@ -98,4 +104,4 @@ def _said(ran: list[str], table: JobsTable | None) -> Iterator[str]:
     if table.enqueued:
         yield f"enqueued {table.enqueued} queued rows"
     if table.left_running:
-        yield f"left {table.left_running} running rows to whoever runs them"
+        yield f"left {table.left_running} running rows to the program that runs them"

@@ -77,7 +77,7 @@ def _recurring(job: Job, now_ms: int) -> list[tuple[str, Any]]:
 def _recurrence(rule: Recurrence) -> str:
     said = f"cron {rule.cron}" if rule.cron is not None else f"every {lasting(rule.every_ms or 0)}"
     until = "" if rule.until_ms is None else f", until {_clock(rule.until_ms)}"
-    return f"{said} ({rule.zone}{until}), key {rule.key}"
+    return f"{said} ({rule.timezone}{until}), key {rule.key}"
 
 
 def _attempt(job: Job) -> str:

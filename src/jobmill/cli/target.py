@@ -31,7 +31,7 @@ class Kind(NamedTuple):
         return found
 
 
-CLIENT = Kind("client", "jobmill.client", "jobs = jobmill.connect()")
+CLIENT = Kind("client", "jobmill.client.client", "jobs = jobmill.connect()")
 CRONTAB = Kind("crontab", "jobmill.crontab", "crontab = Crontab(store, on_document=handler)")
 
 

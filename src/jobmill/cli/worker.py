@@ -19,23 +19,43 @@ if TYPE_CHECKING:
     from jobmill.core.events import Event
 
 #: Options that go to the worker as they are; the same to each process of several.
-PASSED = ("slots", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
+PASSED = ("concurrency", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
 
 
 @click.command(short_help="Run the jobs of a client's handlers.")
 @click.argument("target", metavar="MODULE:CLIENT")
-@click.option("--slots", type=int, metavar="N", help="Room for so many running jobs; default 20.")
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only these; default: all of the handlers.")
-@click.option("--processes", type=click.IntRange(1), default=1, metavar="N", help="So many, each with all its slots.")
-@click.option("--name", metavar="NAME", help="Default: {hostname}-{pid}-{random}.")
-@click.option("--lease", type=duration, metavar="DURATION", help="After a crash, others wait so long; default 15s.")
+@click.option("--concurrency", "-c", type=int, metavar="N", help="Number of jobs that run at once (default 20).")
 @click.option(
-    "--shutdown-timeout", type=duration, metavar="DURATION", help="What running jobs get to end; default 30s."
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Claim only from this queue; repeatable (default: all queues of the handlers).",
 )
-@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz there.")
-@click.option("--health-host", metavar="HOST", help="Default 127.0.0.1.")
-@click.option("--verbose", "-v", is_flag=True, help="A line for whatever happens to a job.")
-@click.option("--quiet", "-q", is_flag=True, help="Only what goes wrong.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Number of worker processes; each runs its own --concurrency jobs at once.",
+)
+@click.option("--name", metavar="NAME", help="Name of the worker (default: hostname, process id and a random part).")
+@click.option(
+    "--lease",
+    type=duration,
+    metavar="DURATION",
+    help="How long a job stays reserved after its worker dies (default 15s).",
+)
+@click.option(
+    "--shutdown-timeout",
+    type=duration,
+    metavar="DURATION",
+    help="How long running jobs may take to finish at shutdown (default 30s).",
+)
+@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz on this port.")
+@click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
+@click.option("--verbose", "-v", is_flag=True, help="Log every event of every job.")
+@click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
 @url_option
 def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | None, **given: Any) -> None:
     """Run the jobs of a client: mymodule:jobs, app.py:jobs, or mymodule with one client in it.
@@ -101,7 +121,7 @@ def check_url(client: Client, target: str) -> None:
     from jobmill.stores import store_for
 
     asked = store_for(url)
-    if (asked.name, asked.place) != (client.store.name, client.store.place):
+    if (asked.name, asked.address) != (client.store.name, client.store.address):
         raise Unusable(f"{target} names a store of its own, so that --url has no effect; use connect() without a URL")
 
 

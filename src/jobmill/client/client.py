@@ -1,29 +1,30 @@
-"""The client: what an application holds to define handlers, enqueue jobs, look at them and act on them."""
+"""The client: one store and the handlers of one application."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
-from jobmill.client.manage import Acts
+from jobmill.client.manage import ManagesJobs
 from jobmill.client.queue import Queue
 from jobmill.core import limits
 from jobmill.core.durations import to_datetime
-from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
-from jobmill.core.recurrence import Recurrence, first_slot
+from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue
 from jobmill.handlers.context import Context
-from jobmill.handlers.handler import Arguments, ContextHandler, Draft, Handler, HandlerBase, to_plain
+from jobmill.handlers.enqueued import Enqueued
+from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Draft, Handler, PlainHandler
 from jobmill.handlers.hooks import Event, EventType, Hooks, Moment
-from jobmill.handlers.options import NOTHING_SAID, Duration, EnqueueOptions, HandlerOptions, Options, enqueue_options
-from jobmill.handlers.usage import M, Meter, check_meter
+from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
+from jobmill.handlers.signature import to_plain
+from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import EnqueuesWithin, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -37,85 +38,51 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: More than the options of one job can come to: a payload further below the limit needs no closer look.
-OPTIONS_ROOM = 64 * 1024
+#: The options of one job are never larger: only a payload within this distance of the limit has its size checked.
+MAX_OPTIONS_BYTES = 64 * 1024
 
 
 def connect(url: str | None = None, *, store: Store | None = None) -> Client:
-    """A client for the store that a URL names: the one given, else JOBMILL_URL, else `jobmill.db` right here."""
+    """A client for the store of this URL; without one, of JOBMILL_URL, else of `jobmill.db` in this directory."""
     if url is not None and store is not None:
         raise InvalidValue("url", "either a url or a store, not both", url)
     return Client(store or store_for(url or os.environ.get("JOBMILL_URL") or DEFAULT_URL))
 
 
-class Enqueued:
-    """What became of one enqueued job, and a way to its result."""
-
-    __slots__ = ("_client", "receipt")
-
-    def __init__(self, client: Client, receipt: Receipt) -> None:
-        self._client = client
-        self.receipt = receipt
-
-    @property
-    def id(self) -> str:
-        """The job that stands for what was enqueued."""
-        return self.receipt.id
-
-    @property
-    def how(self) -> str:
-        """created, exists (same id), duplicate (of a live job, by unique key) or updated (a live recurring job)."""
-        return self.receipt.how
-
-    @property
-    def created(self) -> bool:
-        """Whether this call made the job."""
-        return self.receipt.created
-
-    def __repr__(self) -> str:
-        """Id and how."""
-        return f"Enqueued(id={self.id!r}, how={self.how!r})"
-
-    async def job(self) -> Job:
-        """The job as it is now; JobNotFound when it is not there."""
-        return await self._client.get(self.id)
-
-    async def result(self, timeout: Duration | None = None) -> Any:
-        """Wait until the job is final and return its result."""
-        return await self._client.result(self.id, timeout=timeout)
-
-
-class Client(Acts):
-    """One store, the handlers of this application, and everything that can be asked and done."""
+class Client(ManagesJobs):
+    """One store and the handlers of one application: define handlers, enqueue, query and manage jobs."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.handlers: dict[str, HandlerBase[Any]] = {}
         self.hooks = Hooks()
-        self.meters: list[Meter] = []
+        self.usage_recorders: list[UsageRecorder] = []
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
         self._transactional = store if isinstance(store, EnqueuesWithin) else None
         self._sync: Sync | None = None
 
-    # ------------------------------------------------------------------------------------------------ life
+    def __repr__(self) -> str:
+        """The store and the number of handlers."""
+        return f"Client(store={self.store.name!r}, address={self.store.address!r}, handlers={len(self.handlers)})"
+
+    # ------------------------------------------------------------------------------------------------ open and close
 
     async def close(self) -> None:
-        """Give the store back; the next call opens it again."""
+        """Close the store; the next call opens it again."""
         self._is_open = False
         await self.store.close()
 
     async def __aenter__(self) -> Client:
-        """Open."""
+        """Open the store."""
         await self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
+        """Close the store."""
         await self.close()
 
     @property
     def sync(self) -> Sync:
-        """The same for code without an event loop: `jobs.sync(jobs.get(id))` or `jobs.sync.get(id)`."""
+        """The same methods without an event loop: `jobs.sync.get(id)`, `jobs.sync(send.enqueue(to="ada"))`."""
         if self._sync is None:
             from jobmill.client.sync import Sync
 
@@ -125,9 +92,17 @@ class Client(Acts):
     # ------------------------------------------------------------------------------------------------ handlers
 
     @overload
+    def handler(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextHandler[P, R]: ...
+    @overload
     def handler(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextHandler[P, R]: ...
     @overload
-    def handler(self, fn: Callable[P, R], /) -> Handler[P, R]: ...
+    def handler(  # type: ignore[overload-overlap]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandler[P, R]: ...
+    @overload
+    def handler(self, fn: Callable[P, R], /) -> PlainHandler[P, R]: ...
     @overload
     def handler(self, **given: Unpack[HandlerOptions]) -> _Decorator: ...
     def handler(self, *fn: Callable[..., Any], **given: Any) -> Any:
@@ -138,7 +113,7 @@ class Client(Acts):
         decorator = _Decorator(self, given)
         return decorator(*fn) if fn else decorator
 
-    def handler_named(self, name: str) -> HandlerBase[Any]:
+    def handler_named(self, name: str) -> Handler[..., Any]:
         """The handler of a name."""
         try:
             return self.handlers[name]
@@ -147,20 +122,20 @@ class Client(Acts):
             raise HandlerNotFound(f"there is no handler named {name!r} here; known: {known}") from None
 
     def on(self, what: EventType | Moment | Literal["*"]) -> Callable[[F], F]:
-        """Hook a function to a fact ("succeeded", "*") or a moment of workers ("start", "stop", "idle", "error")."""
+        """Call a function on an event ("succeeded", "*") or a moment of a worker ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
 
-    def meter(self, meter: M) -> M:
-        """Hand the usage of every run to a function, or keep it in the table of a store: `jobs.meter(jobs.store)`."""
-        self.meters.append(check_meter(meter))
-        return meter
+    def record_usage(self, recorder: U) -> U:
+        """Give a usage record of each run to a function, or to a store's table: `jobs.record_usage(jobs.store)`."""
+        self.usage_recorders.append(check_usage_recorder(recorder))
+        return recorder
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
-    def job(self, name: str, payload: object = None, **given: Unpack[EnqueueOptions]) -> Draft:
+    def draft(self, name: str, payload: object = None, **given: Unpack[EnqueueOptions]) -> Draft:
         """A job as a value, by the name of its handler, to be enqueued with others by `enqueue_many`.
 
-        A handler that is known here has its options and annotations applied; otherwise the payload goes as it is.
+        Where this client has a handler of that name, its options and annotations apply.
         """
         handler = self.handlers.get(name)
         if handler is None:
@@ -173,18 +148,13 @@ class Client(Acts):
 
     async def enqueue(
         self, name: str, payload: object = None, *, within: Any = None, **given: Unpack[EnqueueOptions]
-    ) -> Enqueued:
-        """Enqueue a job by the name of its handler, whether or not that is known here."""
-        return (await self.enqueue_drafts([self.job(name, payload, **given)], within=within))[0]
+    ) -> Enqueued[Any]:
+        """Enqueue a job by the name of its handler, which may be defined in another application."""
+        return (await self.enqueue_many((self.draft(name, payload, **given),), within=within))[0]
 
-    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued]:
-        """Enqueue many in one call: `[send.job(to="a"), send.options(delay="1m").job(to="b")]`; an answer for each."""
-        return await self.enqueue_drafts(list(drafts), within=within)
-
-    async def enqueue_drafts(self, drafts: Sequence[Draft], *, within: Any = None) -> list[Enqueued]:
-        """Hand drafts to the store, in one step with what else is on its way."""
-        if not self._is_open:
-            await self.open()
+    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
+        """Enqueue many jobs in one call: `[send.draft(to="a"), send.options(delay="1m").draft(to="b")]`."""
+        await self.open()
         new_jobs = [self._new_job(draft) for draft in drafts]
         if within is None:
             if self._transactional is not None:
@@ -195,21 +165,21 @@ class Client(Acts):
         else:
             raise InvalidValue("within", f"nothing: the {self.store.name} store has no transactions", within)
         if self.hooks.wants_events:
-            await self._tell(new_jobs, receipts)
+            await self._call_hooks(new_jobs, receipts)
         return [Enqueued(self, receipt) for receipt in receipts]
 
-    async def _tell(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
-        """The hooks of this process; a transaction of the caller's own may still be rolled back."""
+    async def _call_hooks(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
+        # Within a transaction of the caller these jobs may still be rolled back.
         now_ms = self.store.now()
         for new, receipt in zip(new_jobs, receipts, strict=True):
             if receipt.created:
                 event = Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
-                await self.hooks.tell(event)
+                await self.hooks.call_event(event)
 
     def _new_job(self, draft: Draft) -> NewJob:
         said = draft.options
-        if len(draft.payload_json) > MAX_BYTES - OPTIONS_ROOM:
-            check_size(draft.payload_json, b"" if said == NOTHING_SAID else msgspec.json.encode(said))
+        if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
+            check_size(draft.payload_json, b"" if said == NO_OPTIONS_GIVEN else msgspec.json.encode(said))
         due = said.due if said.recurrence is None else self._first_due(said.recurrence, said)
         return NewJob(
             id=said.id or self.store.new_id(),
@@ -226,9 +196,9 @@ class Client(Acts):
         )
 
     def _first_due(self, recurrence: Recurrence, said: Options) -> Due:
-        """The first run of a recurring job: at its first slot, unless a time was given."""
+        """The first run of a recurring job: at its first occurrence, unless a time was given."""
         now_ms = self.store.now()
-        first = first_slot(recurrence, now_ms) if said.due == NOW else said.due.resolve(now_ms)
+        first = first_occurrence(recurrence, now_ms) if said.due == NOW else said.due.resolve(now_ms)
         until_ms = recurrence.until_ms
         if first is None or (until_ms is not None and first > until_ms):
             until = None if until_ms is None else str(to_datetime(until_ms))
@@ -236,13 +206,13 @@ class Client(Acts):
         return at(first) if said.due == NOW else said.due
 
     def queue(self, name: str) -> Queue:
-        """A queue: pause, resume, limits, settings, feed."""
+        """One queue: pause, resume, limits, settings, event feed."""
         return Queue(self, limits.check_queue(name))
 
     # ------------------------------------------------------------------------------------------------ work
 
     async def tick(self, limit: int = 10, *, queues: Sequence[str] | None = None) -> Tick:
-        """Claim up to `limit` due jobs, run them in this process, settle them; a summary."""
+        """Claim up to `limit` due jobs, run them in this process and settle them; how many ended how."""
         from jobmill.worker.tick import tick
 
         limits.check_int(limit, "limit", 1, 10_000)
@@ -250,38 +220,59 @@ class Client(Acts):
         return await tick(self, limit, queues)
 
     async def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
-        """Work until SIGTERM or SIGINT (or until this task is cancelled)."""
+        """Run a worker until SIGTERM, SIGINT or the cancellation of this task."""
         from jobmill.worker.worker import Worker
 
         await Worker(self, **options).run()
 
     def run(self, main: Callable[[], Awaitable[Any]] | None = None, **options: Unpack[WorkerOptions]) -> None:
-        """Everything in one file: run `main` (enqueue something), work, and end on Ctrl-C."""
-        from jobmill.worker.worker import run_with_main
+        """For programs of one file: run a worker and, beside it, `main`; end on Ctrl-C, or when `main` raises."""
+        asyncio.run(self._run_with_main(main, **options))
 
-        asyncio.run(run_with_main(self, main, **options))
+    async def _run_with_main(self, main: Callable[[], Awaitable[Any]] | None, **options: Unpack[WorkerOptions]) -> None:
+        worker = asyncio.ensure_future(self.run_worker(**options))
+        try:
+            if main is not None:
+                first = asyncio.ensure_future(main())
+                await asyncio.wait([worker, first], return_when="FIRST_COMPLETED")
+                if first.done():
+                    first.result()
+                else:
+                    first.cancel()
+            await worker
+        finally:
+            worker.cancel()
+            await asyncio.wait([worker])
+            await self.close()
 
 
 def _dedupe(draft: Draft) -> str:
-    """The unique key of a job that should not be there twice: of the payload as it is stored."""
+    """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 
 class _Decorator:
-    """What `@jobs.handler(...)` does: typed so that checkers see through it."""
+    """What `@jobs.handler(...)` returns, typed so that type checkers see the function's signature."""
 
     def __init__(self, client: Client, given: dict[str, Any]) -> None:
         self._client = client
         self._given = given
 
     @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
+    ) -> AsyncContextHandler[P, R]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[Context, P], R]) -> ContextHandler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R]) -> Handler[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[P, Coroutine[Any, Any, R]]
+    ) -> AsyncHandler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R]) -> PlainHandler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Any:
         """Register the function."""
-        kind: Any = ContextHandler if Arguments(fn).takes_context else Handler
-        made = kind(self._client, fn, self._given)
+        made: Handler[..., Any] = Handler(self._client, fn, self._given)
         if made.name in self._client.handlers:
             other = self._client.handlers[made.name].fn
             raise InvalidValue(

@@ -1,4 +1,4 @@
-"""Filters: which jobs are meant, as users say it."""
+"""Filters: which jobs a query or a change selects, as users write it."""
 
 from __future__ import annotations
 

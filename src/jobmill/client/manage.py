@@ -1,4 +1,4 @@
-"""What a client can do to jobs without a lease: to one, to several, to all that match."""
+"""Management of jobs by a client: cancel, requeue, reschedule, reprioritize, remove, purge."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, Unpack
 from msgspec import structs
 
 from jobmill.client.filters import FilterOptions, make_filter
-from jobmill.client.query import Looks
+from jobmill.client.query import QueriesJobs
 from jobmill.core import limits
-from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule
+from jobmill.core.changes import Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, states_for
 from jobmill.core.durations import to_ms
 from jobmill.core.job import FINAL
 from jobmill.core.values import EVERYTHING, Filter, Purged, after
 from jobmill.errors import InvalidValue
 from jobmill.handlers.options import Duration, enqueue_options
 
-CHANGED_AT_ONCE = 1_000
+CHANGES_PER_CALL = 1_000
 
 
-class Acts(Looks):
-    """The part of a client that acts on jobs that are there."""
+class ManagesJobs(QueriesJobs):
+    """The part of a client that changes jobs: one id, several ids, all that match, or all=True."""
 
     async def cancel(
         self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
     ) -> Changed:
-        """Cancel waiting and running jobs: one id, several, those that match, or all=True."""
+        """Cancel waiting and running jobs."""
         return await self._change(_wanted(which, all, filters), Cancel())
 
     async def requeue(
@@ -38,7 +38,7 @@ class Acts(Looks):
         spread: Duration = 0,
         **filters: Unpack[FilterOptions],
     ) -> Changed:
-        """Have final jobs run again with fresh budgets; several of them evenly over the period `spread`."""
+        """Run final jobs again with fresh budgets; several are spread evenly over the period `spread`."""
         spread_ms = to_ms(spread, "spread")
         wanted = _wanted(which, all, filters)
         total = 0
@@ -87,24 +87,24 @@ class Acts(Looks):
         more = True
         while more:
             if isinstance(wanted, list):
-                part, wanted = wanted[:CHANGED_AT_ONCE], wanted[CHANGED_AT_ONCE:]
-                answer = await self.store.change(part, change, CHANGED_AT_ONCE)
+                part, wanted = wanted[:CHANGES_PER_CALL], wanted[CHANGES_PER_CALL:]
+                answer = await self.store.change(part, change, CHANGES_PER_CALL)
                 more = bool(wanted)
             else:
-                answer = await self.store.change(wanted, change, CHANGED_AT_ONCE)
+                answer = await self.store.change(wanted, change, CHANGES_PER_CALL)
                 more = answer.more
-            changed += answer.changed
+            changed += answer.ids
             refused.update(answer.refused)
-            change = _moved_on(change, len(answer.changed))
-            if more and isinstance(wanted, Filter) and len(answer.refused) > CHANGED_AT_ONCE // 2:
-                # What is refused matches still, and would fill the next call as well: go on by id, without it.
+            change = _moved_on(change, len(answer.ids))
+            if more and isinstance(wanted, Filter) and len(answer.refused) > CHANGES_PER_CALL // 2:
+                # Refused jobs still match and would fill the next call as well: continue by id, without them.
                 wanted = [id for id in await self._changeable(wanted, change) if id not in refused]
-        return Changed(changed=changed, refused=refused)
+        return Changed(ids=changed, refused=refused)
 
     async def _changeable(self, wanted: Filter, change: Change) -> list[str]:
-        """Which jobs a change by this filter would take."""
-        states = [state for state in CHANGES_FROM[type(change)] if wanted.states is None or state in wanted.states]
-        return [job.id async for job in self._matches(structs.replace(wanted, states=tuple(states)))]
+        """The ids of the jobs that this filter selects for a change."""
+        states = states_for(change, wanted)
+        return [job.id async for job in self._matches(structs.replace(wanted, states=states))]
 
     async def purge(self) -> int:
         """Remove final jobs past their retention now (workers do so by themselves); how many went."""
@@ -118,7 +118,7 @@ class Acts(Looks):
 
 
 def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions) -> Filter | list[str]:
-    """Which jobs an act is for; never all of them by accident, as where the only filter that was given is None."""
+    """Which jobs to change. All of them only with all=True, never because the only filter given is None."""
     wanted = make_filter(filters)
     if which is None:
         if wanted == EVERYTHING and not all:
@@ -132,7 +132,7 @@ def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions
 
 
 def _moved_on(change: Change, done: int) -> Change:
-    """A spread requeue goes on where the last batch ended."""
+    """A spread requeue continues where the last batch ended."""
     if isinstance(change, Requeue) and change.step_ms:
         return structs.replace(change, due=after(change.due.after_ms + round(done * change.step_ms)))
     return change

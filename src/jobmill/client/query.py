@@ -1,4 +1,4 @@
-"""What a client can look at: jobs, results, counts, statistics, log lines, events."""
+"""Queries of a client: jobs, results, counts, statistics, log lines, events."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from jobmill.core.durations import to_ms
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
-from jobmill.handlers.handler import to_plain
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Event
 from jobmill.handlers.options import Duration
+from jobmill.handlers.signature import to_plain
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import Store
 
 
-class Looks:
-    """The part of a client that changes nothing."""
+class QueriesJobs:
+    """The part of a client that reads."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.handlers: dict[str, Handler[..., Any]] = {}
         self._is_open = False
         self._get: Batcher[str, Job | None] = Batcher(store.get)
 
     async def open(self) -> None:
-        """Open the store; every call does so by itself."""
+        """Open the store. Every other call does this by itself."""
         if not self._is_open:
             await self.store.open()
             self._is_open = True
 
     async def get(self, id: str) -> Job:
-        """One job; JobNotFound when it is not there."""
+        """One job; JobNotFound when it is not in the store."""
         limits.check_known_id(id)
         await self.open()
         job = (await self._get([id]))[0]
@@ -45,21 +47,25 @@ class Looks:
         return job
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
-        """Wait until a job is final: its result, or JobFailed, JobCancelled, ResultTimeout, JobNotFound."""
+        """Wait until a job is final and return its result, as the type that its handler returns.
+
+        Raises JobFailed, JobCancelled, ResultTimeout or JobNotFound.
+        """
         limit = None if timeout is None else to_ms(timeout, "timeout") / 1000
-        # The first look is not timed: with timeout=0 it tells what there is to tell now.
+        # The first query is not timed: with timeout=0 it answers what is known now.
         job = await self.get(id)
         if not job.is_final:
             try:
                 async with asyncio.timeout(limit):
                     job = await self._final(id)
             except TimeoutError:
-                raise ResultTimeout(f"job {id!r} was not final after {timeout}; it goes on") from None
+                raise ResultTimeout(f"job {id!r} was not final after {timeout}; it is still {job.state}") from None
         if job.state == "failed":
-            raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}")
+            raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}", job)
         if job.state == "cancelled":
-            raise JobCancelled(f"job {id!r} ({job.name}) was cancelled")
-        return job.result
+            raise JobCancelled(f"job {id!r} ({job.name}) was cancelled", job)
+        handler = self.handlers.get(job.name)
+        return job.result if handler is None else handler.decode_result(job.result_json)
 
     async def _final(self, id: str) -> Job:
         pause = 0.002
@@ -71,14 +77,14 @@ class Looks:
             pause = min(pause * 1.5, 0.25)
 
     async def find(self, *, cursor: str | None = None, limit: int = 100, **filters: Unpack[FilterOptions]) -> Page:
-        """A page of matches; `page.next` and `page.previous` are cursors to go on from."""
+        """One page of the jobs that match; `page.next` and `page.previous` are cursors to the pages beside it."""
         wanted = make_filter(filters)
         limits.check_int(limit, "limit", 1, 10_000)
         await self.open()
         return await self.store.find(wanted, cursor, limit)
 
     async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
-        """Every match, page by page."""
+        """All jobs that match, read page by page."""
         wanted = make_filter(filters)
         await self.open()
         async for job in self._matches(wanted):
@@ -95,13 +101,13 @@ class Looks:
                 return
 
     async def count(self, **filters: Unpack[FilterOptions]) -> list[Count]:
-        """How many match, by queue, name and state."""
+        """How many jobs match, by queue, name and state."""
         wanted = make_filter(filters)
         await self.open()
         return await self.store.count(wanted)
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """Counts, the oldest waiting job, and how long jobs take, per queue and name."""
+        """For each queue and name: counts, the age of the oldest waiting job, and how long jobs take."""
         await self.open()
         return await self.store.stats(queue, name)
 
@@ -115,7 +121,10 @@ class Looks:
     async def events(
         self, queue: str, *, after: str | None = None, follow: bool = True, every: Duration = 0.1
     ) -> AsyncIterator[Event]:
-        """The feed of a queue (switch it on with `jobs.queue(name).feed()`), and what comes, unless `follow=False`."""
+        """The event feed of a queue, and new events as they come unless `follow=False`.
+
+        Switch the feed on with `jobs.queue(name).feed()`.
+        """
         limits.check_queue(queue)
         pause = to_ms(every, "every", least=1) / 1000
         await self.open()
@@ -129,7 +138,7 @@ class Looks:
                     return
                 await asyncio.sleep(pause)
 
-    async def publish(self, type: str, job: Job, **data: Any) -> None:
+    async def publish(self, type: str, job: Job, /, **data: Any) -> None:
         """Add an event of your own to the feed of the job's queue."""
         limits.check_name(type, "type")
         plain = to_plain(data, "data")

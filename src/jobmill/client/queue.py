@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """One queue; made by `jobs.queue(name)`. Each call tells what is set afterwards."""
+    """One queue; made by `jobs.queue(name)`. Each call returns the settings after it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self.name = name
 
+    def __repr__(self) -> str:
+        """The name of the queue."""
+        return f"<queue {self.name!r}>"
+
     async def pause(self) -> QueueSettings:
-        """Claim nothing more from this queue; what runs goes on."""
+        """Stop claiming from this queue; running jobs continue."""
         return await self._configure(QueueChange(paused=True))
 
     async def resume(self) -> QueueSettings:
@@ -35,11 +39,11 @@ class Queue:
         limit = RateLimit(limits.check_int(count, "count", 1, 2**31 - 1), to_ms(per, "per", least=1))
         return await self._configure(QueueChange(rate_limit=limit))
 
-    async def running_limit(self, most: int | None) -> QueueSettings:
-        """At most `most` running jobs, over all workers; None for no limit."""
-        if most is not None:
-            limits.check_int(most, "running_limit", 1, 2**31 - 1)
-        return await self._configure(QueueChange(running_limit=most))
+    async def running_limit(self, limit: int | None) -> QueueSettings:
+        """At most `limit` running jobs, over all workers; None for no limit."""
+        if limit is not None:
+            limits.check_int(limit, "running_limit", 1, 2**31 - 1)
+        return await self._configure(QueueChange(running_limit=limit))
 
     async def feed(self, on: bool = True, *, events_max_len: int = 10_000) -> QueueSettings:
         """Switch the event feed on or off; the last `events_max_len` events are kept."""
@@ -47,7 +51,7 @@ class Queue:
         return await self._configure(QueueChange(feed=on, events_max_len=events_max_len))
 
     async def settings(self) -> QueueSettings:
-        """What is set."""
+        """The settings of this queue."""
         await self._client.open()
         return (await self._client.store.settings([self.name]))[self.name]
 

@@ -1,34 +1,101 @@
-"""The one door for code without an event loop: a loop in a thread of its own that runs what the client offers."""
+"""The client for code without an event loop: the same methods, run by a loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from jobmill.client.client import Client
 from jobmill.client.queue import Queue
 from jobmill.errors import JobmillError
 
-if TYPE_CHECKING:
-    from jobmill.client.client import Client
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """An async method as one that returns its result. Type checkers see the same parameters."""
+
+    @functools.wraps(method)
+    def run(self: Sync | SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call = method(self._target, *args, **kwargs)
+        return self._sync(call) if kwargs.get("within") is None else self._sync.run_here(call)
+
+    return run
+
+
+def _iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """An async generator as an iterator."""
+
+    @functools.wraps(method)
+    def run(self: Sync, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items: Any = method(self._target, *args, **kwargs)
+        end: Any = object()
+        try:
+            while (item := self(_next(items, end))) is not end:
+                yield item
+        finally:
+            self(items.aclose())
+
+    return run
+
+
 class Sync:
-    """`jobs.sync(send.enqueue(to="ada"))` runs one call to its end; `jobs.sync.get(id)` is short for the same."""
+    """`jobs.sync.get(id)`; `jobs.sync(send.enqueue(to="ada"))` runs anything else that can be awaited."""
+
+    open = _blocking(Client.open)
+    enqueue = _blocking(Client.enqueue)
+    enqueue_many = _blocking(Client.enqueue_many)
+    get = _blocking(Client.get)
+    result = _blocking(Client.result)
+    find = _blocking(Client.find)
+    find_all = _iterating(Client.find_all)
+    count = _blocking(Client.count)
+    stats = _blocking(Client.stats)
+    logs = _blocking(Client.logs)
+    queues = _blocking(Client.queues)
+    events = _iterating(Client.events)
+    publish = _blocking(Client.publish)
+    cancel = _blocking(Client.cancel)
+    requeue = _blocking(Client.requeue)
+    reschedule = _blocking(Client.reschedule)
+    reprioritize = _blocking(Client.reprioritize)
+    remove = _blocking(Client.remove)
+    purge = _blocking(Client.purge)
+    tick = _blocking(Client.tick)
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._target = client
+        self._sync = self
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        """The client that it belongs to."""
+        return f"<sync methods of {self._target!r}>"
+
+    def queue(self, name: str) -> SyncQueue:
+        """One queue: pause, resume, limits, settings, event feed."""
+        return SyncQueue(self, self._target.queue(name))
+
+    def close(self) -> None:
+        """Close the client and end the thread; the next call starts a new one."""
+        self(self._target.close())
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            loop, thread = running
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
     def __call__(self, call: Awaitable[T]) -> T:
-        """Run one call to its end and return what it returns; a loop that runs in this thread waits meanwhile."""
+        """Run one call to its end and return its result; an event loop of this thread is blocked meanwhile."""
         loop, thread = self._started()
         if thread is threading.current_thread():
             if inspect.iscoroutine(call):
@@ -44,43 +111,20 @@ class Sync:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        """Close the client and end the thread; the next call starts a new one."""
-        self(self._client.close())
-        with self._lock:
-            running, self._running = self._running, None
-        if running is not None:
-            loop, thread = running
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def __getattr__(self, name: str) -> Any:
-        """A method of the client, run to its end; what it iterates over, iterated."""
-        return getattr(_Door(self, self._client), name)
-
-    def here(self, call: Coroutine[Any, Any, T]) -> T:
+    def run_here(self, call: Coroutine[Any, Any, T]) -> T:
         """Run one call in this thread: a connection given as `within=` is often bound to the thread that made it."""
-        self(self._client.open())
+        self(self._target.open())
         context = contextvars.copy_context()
         with asyncio.Runner() as runner:
             answer = runner.run(call, context=context)
-        # What the call noted for its caller (that a transaction is open) is the caller's to know.
+        # What the call noted in its context (that a transaction is open) holds for the caller.
         for variable, value in context.items():
             variable.set(value)
         return answer
 
-    def iterated(self, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
-        """What an async generator yields, one by one."""
-        end = object()
-        try:
-            while (item := self(_next(items, end))) is not end:
-                yield item
-        finally:
-            self(items.aclose())
-
     def _started(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
         with self._lock:
-            # A process that was forked has the loop, but not the thread that ran it.
+            # A forked process has the loop, but not the thread that ran it.
             if self._running is None or not self._running[1].is_alive():
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=_run, args=(loop,), name="jobmill-sync", daemon=True)
@@ -89,30 +133,24 @@ class Sync:
             return self._running
 
 
-class _Door:
-    """The methods of a client, or of one of its queues, for code without a loop."""
+class SyncQueue:
+    """The methods of one queue for code without an event loop; made by `jobs.sync.queue(name)`."""
 
-    def __init__(self, sync: Sync, target: Client | Queue) -> None:
+    pause = _blocking(Queue.pause)
+    resume = _blocking(Queue.resume)
+    rate_limit = _blocking(Queue.rate_limit)
+    running_limit = _blocking(Queue.running_limit)
+    feed = _blocking(Queue.feed)
+    settings = _blocking(Queue.settings)
+
+    def __init__(self, sync: Sync, queue: Queue) -> None:
         self._sync = sync
-        self._target = target
+        self._target = queue
+        self.name = queue.name
 
-    def __getattr__(self, name: str) -> Any:
-        """A method, run to its end."""
-        method = getattr(self._target, name)
-        if not callable(method):
-            raise AttributeError(f"jobs.sync has methods only, and {name!r} is none")
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            answer: Any = method(*args, **kwargs)
-            if inspect.isasyncgen(answer):
-                return self._sync.iterated(answer)
-            if isinstance(answer, Queue):
-                return _Door(self._sync, answer)
-            if not inspect.iscoroutine(answer):
-                return answer
-            return self._sync(answer) if kwargs.get("within") is None else self._sync.here(answer)
-
-        return run
+    def __repr__(self) -> str:
+        """The name of the queue."""
+        return f"<sync methods of {self._target!r}>"
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -136,7 +174,7 @@ async def _awaited(call: Awaitable[T]) -> T:
     return await call
 
 
-async def _next(items: AsyncGenerator[Any, Any], end: object) -> Any:
+async def _next(items: Any, end: object) -> Any:
     try:
         return await anext(items)
     except StopAsyncIteration:

@@ -76,7 +76,7 @@ CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
 class Changed(Struct, frozen=True, kw_only=True):
     """The result of a change: ids changed, ids refused with the reason, and whether more match than `limit` allowed."""
 
-    changed: list[str]
+    ids: list[str]
     refused: dict[str, str]
     more: bool = False
 
@@ -190,7 +190,7 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
             "error": None,
             "result_json": NULL,
             "progress": None,
-            "doomed": None,
+            "deferred_error": None,
         },
         becomes_live=True,
         events=(job_event(bare_job(subject.id, subject.name, subject.queue, "waiting", 0), "enqueued", now_ms),),

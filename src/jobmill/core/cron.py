@@ -1,14 +1,14 @@
-"""Cron expressions: which instants one names, found by cronsim under rules of ours for zones, days and time changes.
+"""Cron expressions, computed by cronsim under rules of our own for time zones, days and clock changes.
 
-What may be written: five fields, or six with seconds first; names (`mon`, `jan`); `?` for `*`; `@daily` and the like;
+Allowed are five fields, or six with seconds first; names (`mon`, `jan`); `?` for `*`; `@daily` and the like;
 `@every 1h30m`; and before any of them `TZ=Europe/Berlin ` or `CRON_TZ=Europe/Berlin `. The two day fields are ORed
 unless one of them is a bare star.
 
-When the clock changes in the zone:
-- An expression that names hours follows the wall clock. A slot that the change skips comes once, right after the gap; a
-  slot that the change repeats comes once, the first time.
+When the clock changes in the time zone:
+- An expression that names hours follows the wall clock. An occurrence that the change skips runs once, right after the
+  gap; an occurrence that the change repeats runs once, the first time.
 - An expression for every hour (`*/5 * * * *`) follows elapsed time: no pause while an hour is repeated, and no extra
-  slot for one that is skipped.
+  occurrence for one that is skipped.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ONE_VALUE_RANGE = re.compile(r"(?<![^\s,])(\w+)-\1/0*[1-9][0-9]*(?![^\s,])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """A parsed expression; made by `Cron.parse`, and then asked for its slots."""
+    """A parsed expression; made by `Cron.parse`, and then asked for its occurrences."""
 
     text: str
     every_ms: int | None = None  # set for `@every`, which has no fields
@@ -60,22 +60,22 @@ class Cron:
     _every_hour: bool = field(default=False, repr=False)
 
     @staticmethod
-    def parse(text: str, zone: str = "UTC") -> Cron:
-        """What `text` says, read in `zone` unless it names its own; InvalidValue (cron or zone) when it says nothing."""
+    def parse(text: str, timezone: str = "UTC") -> Cron:
+        """Parse a cron expression, in `timezone` unless the text names one; InvalidValue names cron or timezone."""
         if not isinstance(text, str):
             raise InvalidValue("cron", "a cron expression as text", text)
         if len(text) > _LONGEST:
             raise InvalidValue("cron", f"at most {_LONGEST} characters", text)
-        return _parse(text, zone_named(zone))
+        return _parse(text, timezone_named(timezone))
 
     def next(self, after_ms: int) -> int | None:
-        """The first slot strictly after `after_ms`; None when there is none up to the year 9999.
+        """The first occurrence strictly after `after_ms`; None when there is none up to the year 9999.
 
-        The slots of `@every` are the multiples of its duration since 1970.
+        The occurrences of `@every` are the multiples of its duration since 1970.
         """
         if self.every_ms is not None:
-            slot = (after_ms // self.every_ms + 1) * self.every_ms
-            return slot if slot <= LAST_MS else None
+            occurrence = (after_ms // self.every_ms + 1) * self.every_ms
+            return occurrence if occurrence <= LAST_MS else None
         try:
             after = _EPOCH + timedelta(seconds=max(after_ms // 1000, _FIRST_SECOND))
             found = self._by_elapsed_time(after) if self._every_hour else self._by_wall_clock(after)
@@ -84,40 +84,42 @@ class Cron:
         return (found - _EPOCH) // timedelta(seconds=1) * 1000
 
     # cronsim is only ever given wall times, without a zone. Its own handling of time changes leaves out expressions of
-    # six fields, misses slots where the clock changes by half an hour, and never ends where a midnight is repeated.
+    # six fields, misses some where the clock changes by half an hour, and never ends where a midnight is repeated.
 
     def _by_wall_clock(self, after: datetime) -> datetime:
         for wall in CronSim(self._fields, after.astimezone(self._zone).replace(tzinfo=None)):
-            slot = _first_shown(wall, self._zone)
-            # While an hour is repeated the clock shows again what it has shown: those slots have been.
-            if slot > after:
-                return slot
+            occurrence = _first_shown(wall, self._zone)
+            # While an hour is repeated, the clock shows the same times again: those occurrences have passed.
+            if occurrence > after:
+                return occurrence
         raise OverflowError(_NEVER)
 
     def _by_elapsed_time(self, after: datetime) -> datetime:
         local = after.astimezone(self._zone)
-        slot = self._shown_after(local, local.fold)
+        occurrence = self._shown_after(local, local.fold)
         shown_again = local.replace(fold=1)
         if shown_again.utcoffset() != local.utcoffset():
-            # The clock will be set back, to before this time: a slot from there may come first.
+            # The clock will be set back, to before this time: an occurrence from there may come first.
             change = _change_between(after, shown_again.astimezone(UTC), self._zone)
-            slot = min(slot, self._shown_after(change.astimezone(self._zone) - timedelta(seconds=1), fold=1))
-        return slot
+            occurrence = min(
+                occurrence, self._shown_after(change.astimezone(self._zone) - timedelta(seconds=1), fold=1)
+            )
+        return occurrence
 
     def _shown_after(self, local: datetime, fold: int) -> datetime:
         """The first match after `local` on the wall clock, the first (0) or the second (1) time that it is shown."""
         for wall in CronSim(self._fields, local.replace(tzinfo=None)):
-            slot = wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
-            if _shows(slot, wall, self._zone):  # not in a gap
-                return slot
+            occurrence = wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+            if _shows(occurrence, wall, self._zone):  # not in a gap
+                return occurrence
         raise OverflowError(_NEVER)
 
 
-def zone_named(name: object, blamed: str = "zone") -> tzinfo:
+def timezone_named(name: object, blamed: str = "timezone") -> tzinfo:
     """The time zone of that IANA name; InvalidValue for the field `blamed` when there is none."""
     if name == "UTC":
         return UTC
-    # The first two mean whatever machine this is; the third counts leap seconds, which our instants do not.
+    # The first two depend on the machine; the third counts leap seconds, which our instants do not.
     if isinstance(name, str) and not name.startswith(("localtime", "posixrules", "right/")):
         try:
             return ZoneInfo(name)
@@ -128,19 +130,19 @@ def zone_named(name: object, blamed: str = "zone") -> tzinfo:
 
 @lru_cache(maxsize=1024)
 def _parse(text: str, zone: tzinfo) -> Cron:
-    said = text.strip()
-    if prefix := _ZONE_PREFIX.match(said):
-        zone = zone_named(prefix[1], blamed="cron")
-        said = said[prefix.end() :]
-    if said.startswith("@every"):
-        return Cron(text=text, every_ms=_every_ms(said, text))
-    parts = _parts(_named(said, text) if said.startswith("@") else said, text)
+    rule = text.strip()
+    if prefix := _ZONE_PREFIX.match(rule):
+        zone = timezone_named(prefix[1], blamed="cron")
+        rule = rule[prefix.end() :]
+    if rule.startswith("@every"):
+        return Cron(text=text, every_ms=_every_ms(rule, text))
+    parts = _parts(_named(rule, text) if rule.startswith("@") else rule, text)
     every_hour = len(_checked(parts, text).hours) == 24
     return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
 
 
-def _every_ms(said: str, text: str) -> int:
-    match = _EVERY.fullmatch(said)
+def _every_ms(rule: str, text: str) -> int:
+    match = _EVERY.fullmatch(rule)
     if match is None:
         raise InvalidValue("cron", "@every with a duration in h, m, s and ms, such as @every 1h30m", text)
     every_ms = int(sum(Decimal(amount) * _UNIT_MS[unit] for amount, unit in _DURATION_PART.findall(match[1])))
@@ -149,16 +151,16 @@ def _every_ms(said: str, text: str) -> int:
     return every_ms
 
 
-def _named(said: str, text: str) -> str:
-    if said not in _NAMED:
+def _named(rule: str, text: str) -> str:
+    if rule not in _NAMED:
         raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
-    return _NAMED[said]
+    return _NAMED[rule]
 
 
-def _parts(said: str, text: str) -> list[str]:
+def _parts(rule: str, text: str) -> list[str]:
     """The six fields, spelled so that cronsim reads them our way."""
     # cronsim reads 5-5/2 as 5/2, which is 5, 7, 9 and so on.
-    parts = _ONE_VALUE_RANGE.sub(r"\1", said.replace("?", "*")).split()
+    parts = _ONE_VALUE_RANGE.sub(r"\1", rule.replace("?", "*")).split()
     if len(parts) == 5:
         parts.insert(0, "0")
     if len(parts) != 6:

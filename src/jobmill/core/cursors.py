@@ -1,14 +1,14 @@
-"""Cursors of stores that number their rows: where a page goes on, and where a feed is read from."""
+"""Cursors of stores that number their rows: the position of a page, and of a reader of a feed."""
 
 from __future__ import annotations
 
 from jobmill.errors import InvalidValue
 
-MOST = 2**63 - 1
+MAX_NUMBER = 2**63 - 1
 
 
 def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
-    """Whether a page leads back to newer jobs, and the number that it is beyond; None from the newest on."""
+    """Whether a page continues to newer jobs, and the number after which it begins; None begins at the newest."""
     if cursor is None:
         return False, None
     if cursor[:1] not in ("<", ">"):
@@ -27,8 +27,8 @@ def newer_than(number: int) -> str:
 
 
 def read_position(text: str, field: str, given: str) -> int:
-    """A number that this store gave out as text."""
+    """A number that this store returned as text."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
-    if not 0 <= number <= MOST:
+    if not 0 <= number <= MAX_NUMBER:
         raise InvalidValue(field, f"a {field} that this store gave", given)
     return number

@@ -57,7 +57,7 @@ def instant_ms(value: datetime, field: str) -> int:
         raise InvalidValue(field, "an aware datetime", value)
     if value.utcoffset() is None:
         raise InvalidValue(
-            field, "an aware datetime", value, "add a zone, as in datetime.now(UTC) or tzinfo=ZoneInfo(...)"
+            field, "an aware datetime", value, "add a time zone, as in datetime.now(UTC) or tzinfo=ZoneInfo(...)"
         )
     ms = (value - EPOCH) // _MILLISECOND
     if not 0 <= ms <= _MAX_INSTANT_MS:

@@ -1,7 +1,7 @@
-"""Events: facts told after the store agreed, and which facts each verb makes.
+"""Events: what is published after a store has committed a change, and which events each verb makes.
 
-Stores record them in their feeds where a queue's feed is on; a worker tells them to the hooks in its own process. Both
-take them from here, so that no two tell different stories.
+Stores record them in the feed of a queue where that is on; a worker calls the hooks of its process with them. Both take
+them from here, so that they always agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVENT_TYPES: tuple[str, ...] = get_args(EventType)
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One fact about one job. `type` is one of EVENT_TYPES, or a word of the user's own for published events."""
+    """One event of one job. `type` is one of EVENT_TYPES, or any other word for an event that a user publishes."""
 
     type: str
     job_id: str
@@ -39,7 +39,7 @@ class Event(Struct, frozen=True, kw_only=True):
     at_ms: int
     attempt: int = 1
     data: dict[str, Any] = {}
-    #: Given by the feed; where to go on reading.
+    #: Set by the feed; the position to continue reading from.
     id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,37 +48,37 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 def job_event(job: Job, type: EventType, now_ms: int, **data: Any) -> Event:
-    """An event about a job as it is."""
+    """An event of a job as it is now."""
     return Event(type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=data)
 
 
 def claim_events(job: Job, now_ms: int, *, lease_lost: bool) -> list[Event]:
-    """A claim tells who has the job now, and that another lost it where its lease had ended."""
+    """The events of a claim: who runs the job now, and that another worker lost it where its lease had ended."""
     claimed = job_event(job, "claimed", now_ms, worker=job.worker)
     return [job_event(job, "lease_lost", now_ms), claimed] if lease_lost else [claimed]
 
 
 def progress_event(job: Job, progress: Progress, now_ms: int) -> Event:
-    """A handler said how far it is."""
+    """The event of a progress report."""
     return job_event(job, "progress", now_ms, value=progress.value, message=progress.message)
 
 
 def settlement_events(settlement: Settlement, now_ms: int) -> list[Event]:
-    """What a settlement that was done tells; nothing for snoozed and released jobs, which simply wait again."""
+    """The events of a settlement; none for snoozed and released jobs, which simply wait again."""
     if settlement.outcome == "succeeded":
         return [_settled(settlement, "succeeded", now_ms, result=msgspec.json.decode(settlement.result_json))]
     if settlement.outcome not in ("errored", "crashed"):
         return []
-    told = []
+    events = []
     if settlement.outcome == "errored":
         traceback = settlement.tracebacks[-1] if settlement.tracebacks else None
-        told.append(_settled(settlement, "errored", now_ms, error=settlement.error, traceback=traceback))
+        events.append(_settled(settlement, "errored", now_ms, error=settlement.error, traceback=traceback))
     if settlement.state == "waiting" and settlement.rearm is None and settlement.due is not None:
         delay_ms = max(0, settlement.due.resolve(now_ms) - now_ms)
-        told.append(_settled(settlement, "retrying", now_ms, delay_ms=delay_ms))
+        events.append(_settled(settlement, "retrying", now_ms, delay_ms=delay_ms))
     else:
-        told.append(_settled(settlement, "failed", now_ms, error=settlement.error))
-    return told
+        events.append(_settled(settlement, "failed", now_ms, error=settlement.error))
+    return events
 
 
 def _settled(settlement: Settlement, type: EventType, now_ms: int, **data: Any) -> Event:
@@ -95,7 +95,7 @@ def _settled(settlement: Settlement, type: EventType, now_ms: int, **data: Any) 
 
 
 def bare_job(id: str, name: str, queue: str, state: State, errors: int, worker: str | None = None) -> Job:
-    """A job of which only what every event tells is known."""
+    """A job of which only the fields that every event has are known."""
     return Job(
         id=id,
         name=name,

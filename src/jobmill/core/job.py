@@ -1,7 +1,7 @@
-"""What a job is: the value that every store hands out and that nothing mutates.
+"""The job: the value that every store returns and that nothing mutates.
 
 Instants are whole milliseconds since 1970 in UTC (`due_ms`); `due_at` and its siblings show the same instant as an
-aware datetime. Payload and result cross every layer as JSON text and are decoded where somebody looks.
+aware datetime. Payload and result cross every layer as JSON text and are decoded where they are read.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Keep(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def at_once(self) -> bool:
-        """Whether the job goes in the same step that makes it final."""
+        """Whether the job is removed in the same step that makes it final."""
         return self.last == 0 or self.age_ms == 0
 
 
 DAY_MS = 24 * 60 * 60 * 1000
-#: Where nothing was said: a week for what went well, a month for what somebody may want to look into.
+#: Defaults: a week for succeeded jobs, a month for jobs that a person may want to inspect.
 KEEP_SUCCEEDED = Keep(age_ms=7 * DAY_MS)
 KEEP_FAILED = Keep(age_ms=30 * DAY_MS)
 
 
 class Progress(Struct, frozen=True):
-    """How far a running job says it is: 0 to 100, and a word about it."""
+    """The progress that a running job reported: 0 to 100, and a message."""
 
     value: float
     message: str | None = None
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said about one job when it was enqueued; None means: as its handler says, else the default.
+    """Options of one job, given when it was enqueued; None means the option of its handler, else the default.
 
-    A `timeout_ms` of 0 says: no timeout, whatever the handler says. A `preset` says whose defaults those are.
+    A `timeout_ms` of 0 means no timeout, even where the handler has one. A `preset` names other defaults than ours.
     """
 
     max_attempts: int | None = None
@@ -63,7 +63,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: int | None = None
     keep_succeeded: Keep | None = None
     keep_failed: Keep | None = None
-    preset: Literal["harmonyk"] | None = None
+    preset: str | None = None
 
 
 NO_OPTIONS = JobOptions()
@@ -72,15 +72,22 @@ _decode_options = msgspec.json.Decoder(JobOptions).decode
 
 
 def keep_cancelled(options_json: str | None) -> Keep:
-    """How long a job with these stored options stays when it is cancelled; of garbage the default is kept."""
+    """How long a cancelled job with these stored options stays; the default where they cannot be read."""
     try:
-        said = None if options_json is None else _decode_options(options_json).keep_failed
+        keep = None if options_json is None else _decode_options(options_json).keep_failed
     except msgspec.MsgspecError:
-        said = None
-    return said or KEEP_FAILED
+        keep = None
+    return keep or KEEP_FAILED
 
 
-class Job(Struct, frozen=True, kw_only=True, gc=False):
+# As JSON, two fields keep the names under which stores have them.
+class Job(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"},
+):
     """One job as its store holds it. The lease token is not part of it, so no listing and no log can show it."""
 
     id: str
@@ -105,15 +112,15 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     unique_key: str | None = None
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
-    # A recurring job: what re-arms it, the slot of its present run, and what its earlier runs came to.
+    # A recurring job: its rule, the occurrence of its present run, and the results of its earlier runs.
     recurrence: Recurrence | None = None
-    slot_ms: int | None = None
+    occurrence_ms: int | None = None
     runs: int = 0
     failed_runs: int = 0
     last_error: str | None = None
     last_finished_ms: int | None = None
-    # Why the next claim must fail this job instead of running it (BullMQ's deferred failure).
-    doomed: str | None = None
+    # Why the next claim must fail this job instead of running it: BullMQ's deferred failure, or an unreadable job.
+    deferred_error: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -132,7 +139,7 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def due_at(self) -> datetime:
-        """When the job may be claimed, or might have been."""
+        """When the job may be claimed, or could have been."""
         return to_datetime(self.due_ms)
 
     @property
@@ -165,8 +172,14 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
         """Whether the job has ended."""
         return self.state in FINAL
 
+    def __repr__(self) -> str:
+        """What identifies the job and says how it is; not its payload, which may be large or secret."""
+        shown = ("id", "name", "queue", "state", "attempt", "due_at", "worker", "error")
+        given = ((field, getattr(self, field)) for field in shown)
+        return f"Job({', '.join(f'{field}={_short(value)}' for field, value in given if value is not None)})"
+
     def to_dict(self) -> dict[str, Any]:
-        """All that the job shows, as JSON-ready values: what `--json` prints."""
+        """The job as JSON-ready values, as `--json` prints it."""
         return {name: _plain(_shown(self, name)) for name in _SHOWN}
 
 
@@ -185,8 +198,13 @@ def _shown(job: Job, name: str) -> Any:
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError):
-        # A listing shows also what another program garbled.
+        # A listing also shows what another program wrote as garbage.
         return bytes(raw).decode(errors="replace")
+
+
+def _short(value: Any) -> str:
+    text = value.isoformat() if isinstance(value, datetime) else repr(value)
+    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def _datetime(ms: int | None) -> datetime | None:
@@ -194,4 +212,7 @@ def _datetime(ms: int | None) -> datetime | None:
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value)
+    plain = msgspec.to_builtins(value)
+    if isinstance(value, Recurrence) and "zone" in plain:
+        plain["timezone"] = plain.pop("zone")
+    return plain

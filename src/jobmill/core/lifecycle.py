@@ -1,4 +1,4 @@
-"""THE STATE MACHINE: one file owns every decision about what becomes of a job.
+"""THE STATE MACHINE: one file owns every decision about the next state of a job.
 
                     enqueue                                   requeue
                        │          ┌───────────────────────────────────────────────────┐
@@ -16,13 +16,13 @@
                            └────────────────────────┴─────────────────────────────────┘
                                                   cancel
      remove: from every state but running.
-     seize: waiting or running > running, for whoever settles a job without having claimed it; the old lease is lost.
+     seize: waiting or running > running, by a process that settles a job which it did not claim; the old lease is lost.
 
 Budgets are separate: errors raised by the handler count against `max_attempts`, leases that ended count against
 `max_crashes`; snoozing, release at shutdown and rate limits count nothing. A recurring job never rests in succeeded or
-failed while it has a next slot: the run is counted and the job waits for that slot.
+failed while it has a next occurrence: the run is counted and the job waits for that occurrence.
 
-Everything here is pure: (job, outcome, now) in, a decided Settlement out. The clock and chance are passed in.
+Everything here is pure: (job, outcome, now) in, a decided Settlement out. Time and random numbers are passed in.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
-from jobmill.core.recurrence import next_slot
+from jobmill.core.presets import preset
+from jobmill.core.recurrence import next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_CRASHES,
-    HARMONYK_BACKOFF,
-    HARMONYK_RETRIES,
     Backoff,
     delay_ms,
 )
@@ -48,7 +47,7 @@ from jobmill.errors import InvalidValue
 
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
 
-# The picture as a table: every way that a state may change, and by what.
+# The picture as a table: every transition, and what causes it.
 TRANSITIONS: Final[dict[tuple[State, str], State]] = {
     ("waiting", "claim"): "running",
     ("running", "claim"): "running",
@@ -68,7 +67,7 @@ TRANSITIONS: Final[dict[tuple[State, str], State]] = {
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """The rules that one job is run under, every default filled in."""
+    """The rules for one job, with every default filled in."""
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     max_crashes: int = DEFAULT_MAX_CRASHES
@@ -76,33 +75,32 @@ class Policy(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     keep_succeeded: Keep = KEEP_SUCCEEDED
     keep_failed: Keep = KEEP_FAILED
-    #: What of it somebody said; the rest are defaults, before which a job's preset goes.
-    said: JobOptions = NO_OPTIONS
+    #: The options that were given; the others are defaults, which a job's preset replaces.
+    given: JobOptions = NO_OPTIONS
 
 
 DEFAULT_POLICY = Policy()
 
-# The defaults of jobs that come from another system. Harmonyk's `max_attempts` counts retries, ours counts runs.
-PRESETS: Final[dict[str, dict[str, Any]]] = {
-    "harmonyk": {"max_attempts": HARMONYK_RETRIES + 1, "backoff": HARMONYK_BACKOFF},
-}
+
+def policy(options: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
+    """The options of the job, else those of its handler, else the defaults: of the job's preset, or ours."""
+    return otherwise if options == NO_OPTIONS else _policy(options, otherwise)
 
 
-def policy(said: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
-    """What was said about the job, else what its handler says, else the defaults: of the job's preset, or ours."""
-    return otherwise if said == NO_OPTIONS else _policy(said, otherwise)
-
-
-# Jobs of one handler mostly have the same options: measured, 0.27 us to look them up, 1.5 us to put them together.
+# Jobs of one handler mostly have the same options: measured, 0.27 us from the cache, 1.5 us to compute.
 @lru_cache(maxsize=1_000)
-def _policy(said: JobOptions, otherwise: Policy) -> Policy:
-    given = {field: value for field, value in structs.asdict(said).items() if value is not None}
-    preset = PRESETS[given.pop("preset")] if said.preset else {}
-    usual = {field: value for field, value in preset.items() if getattr(otherwise.said, field) is None}
-    both = structs.replace(otherwise.said, **given)
-    if said.timeout_ms == 0:
+def _policy(options: JobOptions, otherwise: Policy) -> Policy:
+    given = _fields(options)
+    defaults = _fields(preset(given.pop("preset", None)))
+    defaults = {field: value for field, value in defaults.items() if getattr(otherwise.given, field) is None}
+    both = structs.replace(otherwise.given, **given)
+    if options.timeout_ms == 0:
         given["timeout_ms"] = None
-    return structs.replace(otherwise, **usual | given, said=both)
+    return structs.replace(otherwise, **defaults | given, given=both)
+
+
+def _fields(options: JobOptions) -> dict[str, Any]:
+    return {field: value for field, value in structs.asdict(options).items() if value is not None}
 
 
 # ---------------------------------------------------------------------------------------------------- outcomes
@@ -115,13 +113,13 @@ class Succeeded(Struct, frozen=True, gc=False):
 
 
 class Errored(Struct, frozen=True, kw_only=True):
-    """The handler raised, or ran out of its time."""
+    """The handler raised an error, or its timeout passed."""
 
     error: str
     traceback: str | None = None
-    #: No more attempts, whatever is left: the handler raised Fail.
+    #: No more attempts, even if some are left: the handler raised Fail.
     final: bool = False
-    #: What a backoff function of the user's own answered.
+    #: The delay that the user's own backoff function returned.
     delay_ms: int | None = None
 
 
@@ -132,7 +130,7 @@ class Snoozed(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """Given back without a verdict: shutdown, or a name that nobody here knows."""
+    """Returned to the queue without a result: shutdown, or no handler of this name in this process."""
 
     delay_ms: int | None = None
 
@@ -146,7 +144,7 @@ Outcome: TypeAlias = Succeeded | Errored | Snoozed | Released
 def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settlement | None:
     """Before a claimed job runs: None to run it, or the settlement that it gets instead.
 
-    `rules` is None when no handler here knows its name: then it goes back, a little later each time, never failed.
+    `rules` is None when this process has no handler of its name: then it waits again, longer each time.
     """
     if isinstance(claimed, Broken):
         return _unreadable(claimed)
@@ -157,8 +155,8 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
     unreadable = _recurrence_fault(job, now_ms)
     if unreadable is not None:
         return _end_run(claimed, unreadable, rules, now_ms, errors=job.errors, outcome="errored")
-    if job.doomed is not None:
-        return _end_run(claimed, job.doomed, rules, now_ms, errors=job.errors, outcome="errored")
+    if job.deferred_error is not None:
+        return _end_run(claimed, job.deferred_error, rules, now_ms, errors=job.errors, outcome="errored")
     if job.crashes >= rules.max_crashes:
         why = (
             f"crashed {job.crashes} times (max_crashes={rules.max_crashes}): each time its worker died, or stopped "
@@ -169,7 +167,7 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
 
 
 def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, random: float = 0.0) -> Settlement:
-    """After the run: what becomes of the job."""
+    """After the run: the settlement of the job."""
     match outcome:
         case Succeeded():
             return _succeeded(claimed, outcome, rules, now_ms)
@@ -182,24 +180,24 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
 
 
 def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
-    """For a settlement that the store cannot hold: the job fails with that reason instead of being stuck.
+    """For a settlement that the store cannot hold: the job fails with that reason, so that it is not stuck.
 
-    A recurring job whose result was refused has failed in this run only, and still waits for its next slot; it ends
-    when that is refused as well.
+    A recurring job whose result was refused has failed in this run only and waits for its next occurrence. It ends when
+    that is refused as well.
     """
     error = f"the store refused the settlement: {why}"
-    goes_on = refused.rearm is not None and refused.outcome == "succeeded"
+    recurs = refused.rearm is not None and refused.outcome == "succeeded"
     return structs.replace(
         refused,
         outcome="errored",
-        state="waiting" if goes_on else "failed",
-        errors=0 if goes_on else refused.attempt,
+        state="waiting" if recurs else "failed",
+        errors=0 if recurs else refused.attempt,
         error=error,
         result_json=b"null",
-        due=refused.due if goes_on else None,
-        rearm=refused.rearm if goes_on else None,
+        due=refused.due if recurs else None,
+        rearm=refused.rearm if recurs else None,
         tracebacks=None,
-        keep=None if goes_on else rules.keep_failed,
+        keep=None if recurs else rules.keep_failed,
         runs=_failed_run(refused, error),
     )
 
@@ -230,9 +228,9 @@ def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, ran
     if delay is None:
         delay = delay_ms(rules.backoff, errors, random)
     if job.recurrence is not None:
-        slot = _next_slot(job, now_ms)
-        # A retry that would fall after the next slot gives way to it.
-        if slot is not None and now_ms + delay >= slot:
+        occurrence = _next_occurrence(job, now_ms)
+        # A retry that would fall after the next occurrence gives way to it.
+        if occurrence is not None and now_ms + delay >= occurrence:
             return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
     return Settlement(
         lease=claimed.lease,
@@ -256,7 +254,7 @@ def _end_run(
     outcome: Ended,
     tracebacks: tuple[str, ...] | None = None,
 ) -> Settlement:
-    """No attempt is left: a recurring job goes on with its next slot, any other has failed."""
+    """No attempt is left: a recurring job waits for its next occurrence, any other job has failed."""
     job = claimed.job
     if job.recurrence is not None:
         return _end_recurring(claimed, outcome, error, rules.keep_failed, now_ms, errors=errors, tracebacks=tracebacks)
@@ -284,30 +282,30 @@ def _end_recurring(
     result_json: bytes = b"null",
     tracebacks: tuple[str, ...] | None = None,
 ) -> Settlement:
-    """This run is counted; the job waits for its next slot with fresh budgets, or is final when there is none."""
+    """This run is counted; the job waits for its next occurrence with fresh budgets, or is final when there is none."""
     job = claimed.job
     assert job.recurrence is not None
-    slot = _next_slot(job, now_ms)
+    occurrence = _next_occurrence(job, now_ms)
     ended: State = "succeeded" if error is None else "failed"
     return Settlement(
         lease=claimed.lease,
         outcome=outcome,
-        state=ended if slot is None else "waiting",
+        state=ended if occurrence is None else "waiting",
         attempt=job.attempt,
-        errors=errors if slot is None else 0,
-        crashes=job.crashes if slot is None else 0,
-        due=None if slot is None else at(slot),
+        errors=errors if occurrence is None else 0,
+        crashes=job.crashes if occurrence is None else 0,
+        due=None if occurrence is None else at(occurrence),
         error=error,
         tracebacks=tracebacks,
         result_json=result_json,
-        keep=keep if slot is None else None,
+        keep=keep if occurrence is None else None,
         runs=Runs(
             runs=job.runs + 1,
             failed_runs=job.failed_runs + (error is not None),
             last_error=job.last_error if error is None else error,
             revision=job.recurrence.revision,
         ),
-        rearm=None if slot is None else Rearm(slot_ms=slot),
+        rearm=None if occurrence is None else Rearm(occurrence_ms=occurrence),
     )
 
 
@@ -339,31 +337,31 @@ def _unreadable(broken: Broken) -> Settlement:
     )
 
 
-def _slot(job: Job) -> int:
-    """The slot that a recurring job's run stands for: a retry has another due time, but the same slot."""
-    return job.due_ms if job.slot_ms is None else job.slot_ms
+def _occurrence(job: Job) -> int:
+    """The occurrence of a recurring job's run: a retry has another due time, but the same occurrence."""
+    return job.due_ms if job.occurrence_ms is None else job.occurrence_ms
 
 
-def _next_slot(job: Job, now_ms: int) -> int | None:
-    """The next slot of a recurring job; None when there is none, also because what is stored cannot be read."""
+def _next_occurrence(job: Job, now_ms: int) -> int | None:
+    """The next occurrence of a recurring job; None when there is none, or the stored rule cannot be read."""
     try:
-        return None if job.recurrence is None else next_slot(job.recurrence, _slot(job), now_ms)
+        return None if job.recurrence is None else next_occurrence(job.recurrence, _occurrence(job), now_ms)
     except InvalidValue:
         return None
 
 
 def _recurrence_fault(job: Job, now_ms: int) -> str | None:
-    """Why a recurring job could not be re-armed; another program may have stored what nobody validated."""
+    """Why a recurring job could not be re-armed; another program may have stored a rule that was not validated."""
     try:
         if job.recurrence is not None:
-            next_slot(job.recurrence, _slot(job), now_ms)
+            next_occurrence(job.recurrence, _occurrence(job), now_ms)
     except InvalidValue as error:
         return f"the stored recurrence cannot be read: {error}"
     return None
 
 
 def _failed_run(refused: Settlement, error: str) -> Runs | None:
-    """The counts of a settlement whose run has failed after all."""
+    """The counts of a settlement whose run failed after all."""
     runs = refused.runs
     if runs is None:
         return None

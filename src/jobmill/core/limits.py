@@ -1,4 +1,4 @@
-"""What every store can hold: the bounds that names, queues, ids, keys and numbers are held to before any write."""
+"""Limits that every store can hold: names, queues, ids, keys and numbers are checked against them before a write."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MAX_KEY = 1_024
 MAX_PRIORITY = 2_097_151
 KEEP_LAST_WARNED = 10_000
 
-# White space as JavaScript's \s has it, and all control characters: Monque refuses both.
+# White space as in JavaScript's \s, and all control characters: Monque refuses both.
 _BLANK_OR_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(name: object, field: str = "name") -> str:
-    """A handler's name."""
+    """The name of a handler."""
     return _text(name, field, MAX_NAME, _BLANK_OR_CONTROL, "white space or control characters")
 
 
 def check_queue(queue: object) -> str:
-    """A queue's name: a name without ":" (it separates the parts of a Redis key)."""
+    """The name of a queue: without ":", which separates the parts of a Redis key."""
     text = check_name(queue, "queue")
     if ":" in text:
         raise InvalidValue("queue", 'a name without ":"', queue)
@@ -34,19 +34,19 @@ def check_queue(queue: object) -> str:
 
 
 def check_id(id: object) -> str:
-    """An id of the caller's own."""
+    """An id that the caller chose."""
     text = _text(id, "id", MAX_NAME, _CONTROL, "control characters")
     if ":" in text:
         raise InvalidValue("id", 'an id without ":"', id)
     if text.isascii() and text.isdigit():
         raise InvalidValue(
-            "id", "an id that is not all digits", id, "BullMQ counts its own ids in digits: put a word before it"
+            "id", "an id that is not all digits", id, "BullMQ numbers its own jobs: put a word before the digits"
         )
     return text
 
 
 def check_known_id(id: object, field: str = "id", expected: str = "the id of a job") -> str:
-    """An id to look a job up by: any text that a store could have given out."""
+    """An id to find a job by: any text that a store could have returned."""
     if not isinstance(id, str) or storable(id) != id:
         raise InvalidValue(field, expected, id)
     return id
@@ -58,7 +58,7 @@ def check_unique_key(key: object, field: str = "unique_key") -> str:
 
 
 def check_tenant(tenant: object, field: str = "tenant") -> str:
-    """Whose job it is."""
+    """The tenant that a job belongs to."""
     return _text(tenant, field, MAX_NAME, _CONTROL, "control characters")
 
 
@@ -76,14 +76,14 @@ def check_int(value: object, field: str, least: int, most: int | None = None) ->
 
 
 def check_bool(value: object, field: str) -> bool:
-    """Yes or no, and nothing that is only taken for it."""
+    """True or False; other values that count as true are refused."""
     if not isinstance(value, bool):
         raise InvalidValue(field, "True or False", value)
     return value
 
 
 def check_state(state: object, field: str = "states") -> State:
-    """One of the five."""
+    """One of the five states."""
     for known in STATES:
         if state == known:
             return known
@@ -91,14 +91,14 @@ def check_state(state: object, field: str = "states") -> State:
 
 
 def check_progress(value: object) -> float:
-    """How far a job is, in percent."""
+    """Progress in percent."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
         raise InvalidValue("progress", "a number from 0 to 100", value)
     return value
 
 
 def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
-    """True for ever, False or 0 at once, n the last n, a duration ("7d", a timedelta) an age."""
+    """True keeps for ever, False or 0 nothing, n the last n jobs, a duration ("7d", a timedelta) up to that age."""
     if isinstance(value, Keep):
         for part in (value.last, value.age_ms):
             if part is not None:
@@ -111,7 +111,7 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
             raise InvalidValue(field, "True, False, how many to keep (0 or more), or an age", value)
         if value > KEEP_LAST_WARNED:
             warnings.warn(
-                f"{field}={value}: keeping the last {value} jobs makes each purge count that many; an age is cheaper",
+                f"{field}={value}: keeping the last {value} jobs makes each purge count them; an age is cheaper",
                 stacklevel=2,
             )
         return Keep(last=value)
@@ -121,12 +121,12 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
 
 
 def storable(text: str) -> str:
-    """A text that nobody validated (an error, a log line) as every store can hold it: UTF-8 and without NUL."""
+    """A text that was not validated (an error, a log line) as every store can hold it: UTF-8 without NUL."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
-def _text(value: object, field: str, most: int, never: re.Pattern[str], never_said: str) -> str:
-    expected = f"a text of 1 to {most} characters without {never_said}"
+def _text(value: object, field: str, most: int, never: re.Pattern[str], never_text: str) -> str:
+    expected = f"a text of 1 to {most} characters without {never_text}"
     if not isinstance(value, str) or not value.strip():
         raise InvalidValue(field, expected, value)
     try:

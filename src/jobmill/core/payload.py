@@ -1,4 +1,4 @@
-"""Payloads as JSON: what is refused before a write, and the way to bytes and back."""
+"""Payloads as JSON: which values are refused before a write, and how they are encoded and decoded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobmill.errors import InvalidValue, PayloadTooLarge
 MAX_DEPTH = 100
 MAX_BYTES = 10 * 1024 * 1024
 
-# Wider integers are legal JSON, but hardly any reader takes them.
-LEAST_INT = -(2**63)
-MOST_INT = 2**64 - 1
+# Larger integers are legal JSON, but hardly any program reads them.
+MIN_INT = -(2**63)
+MAX_INT = 2**64 - 1
 
 _CONTAINERS = frozenset((dict, list, tuple))
 
@@ -23,7 +23,7 @@ _CONTAINERS = frozenset((dict, list, tuple))
 def check_json(value: object, field: str = "payload") -> None:
     """Raise InvalidValue, naming the bad part, unless the value is JSON; lists and tuples are both arrays.
 
-    Types are compared exactly: an Enum or another subclass is for the caller to convert first.
+    Types are compared exactly: the caller must convert an Enum or another subclass first.
     """
     if type(value) not in _CONTAINERS:
         if not _is_scalar(value):
@@ -42,7 +42,7 @@ def check_json(value: object, field: str = "payload") -> None:
                 open_containers.append(_entries(item, field, path))
                 break
             if not _is_scalar(item):
-                raise _refusal(item, place(field, [*path, key]))
+                raise _refusal(item, part_name(field, [*path, key]))
         else:
             open_containers.pop()
             if path:
@@ -59,7 +59,7 @@ def encode(value: object, field: str = "payload") -> bytes:
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
-    """The value of some JSON; InvalidValue when it is none, for another program may have written it."""
+    """The value of a JSON text; InvalidValue when it is not JSON, because another program may have written it."""
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:
@@ -73,8 +73,8 @@ def check_size(*parts: bytes) -> None:
         raise PayloadTooLarge(size, MAX_BYTES)
 
 
-def place(field: str, path: Sequence[str | int]) -> str:
-    """Where a part of a value is, as in `payload.items[3].x`; the middle of a very long one is left out."""
+def part_name(field: str, path: Sequence[str | int]) -> str:
+    """The name of a part of a value, as in `payload.items[3].x`; the middle of a very long name is left out."""
     text = field + "".join(f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]" for key in path)
     return text if len(text) <= 200 else f"{text[:100]}…{text[-80:]}"
 
@@ -89,16 +89,16 @@ def _entries(container: Any, field: str, path: list[str | int]) -> Iterator[tupl
 def _check_keys(keys: Iterable[object], field: str, path: list[str | int]) -> None:
     for key in keys:
         if type(key) is not str:
-            raise InvalidValue(place(field, path), "only str as keys", key)
+            raise InvalidValue(part_name(field, path), "only str as keys", key)
         if not key.isascii() and not _is_unicode(key):
-            raise InvalidValue(place(field, path), "keys without lone surrogates", key)
+            raise InvalidValue(part_name(field, path), "keys without lone surrogates", key)
 
 
 def _check_room(items: int, field: str, path: list[str | int]) -> None:
     if len(path) >= MAX_DEPTH:
-        raise InvalidValue(place(field, path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
-    # Lists that hold one list many times can stand for more JSON than any memory holds. An item and its comma are at
-    # least two bytes, so that this many are over the limit whatever they are.
+        raise InvalidValue(part_name(field, path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
+    # Lists that contain one list many times can expand to more JSON than fits into memory. An item and its comma take
+    # at least two bytes, so that this number of items is over the limit in any case.
     if 2 * items > MAX_BYTES:
         raise PayloadTooLarge(2 * items, MAX_BYTES)
 
@@ -107,7 +107,7 @@ def _is_scalar(value: object) -> bool:
     if type(value) is str:
         return value.isascii() or _is_unicode(value)
     if type(value) is int:
-        return LEAST_INT <= value <= MOST_INT
+        return MIN_INT <= value <= MAX_INT
     if type(value) is float:
         return isfinite(value)
     return value is None or type(value) is bool
@@ -122,7 +122,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _refusal(value: object, where: str) -> InvalidValue:
-    """Why `_is_scalar` said no."""
+    """Why a value is not a JSON scalar."""
     kind = type(value)
     if kind is str:
         return InvalidValue(where, "text without lone surrogates", value)

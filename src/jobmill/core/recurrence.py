@@ -1,86 +1,92 @@
-"""Recurrence: how a job that comes again is known, and when its next run is due.
+"""Recurrence: the rule by which a job runs again, and when its next occurrence is due.
 
-A run that ends asks for the next slot, so slots that were missed have collapsed into that one run, and no slot is taken
-twice. A cron's slots are fixed by the calendar; those of an interval lie on a grid through the slot that has just run.
+The next occurrence is computed when a run ends: missed occurrences collapse into that one run, and none runs twice. The
+occurrences of a cron are fixed by the calendar; those of an interval lie on a grid through the one that has just run.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from jobmill.core.cron import LAST_MS, Cron, zone_named
+from jobmill.core.cron import LAST_MS, Cron, timezone_named
 from jobmill.errors import InvalidValue
 
 _LONGEST_KEY = 1024
 
 
-class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+# As JSON, `timezone` keeps the name under which stores have it.
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"timezone": "zone"}):
     """Cron or interval, exactly one of them; made by `recurrence`, which validates."""
 
     key: str
     cron: str | None = None
     every_ms: int | None = None
-    zone: str = "UTC"
-    until_ms: int | None = None  # a slot at this very millisecond still runs
+    timezone: str = "UTC"
+    until_ms: int | None = None  # an occurrence at this very millisecond still runs
     revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
 
     def same_rule(self, other: Recurrence) -> bool:
-        """Whether both have the same slots, whatever their revisions."""
+        """Whether both have the same occurrences, whatever their revisions."""
         return msgspec.structs.replace(self, revision=other.revision) == other
 
 
 def recurrence(
-    *, key: str, cron: str | None = None, every_ms: int | None = None, zone: str = "UTC", until_ms: int | None = None
+    *,
+    key: str,
+    cron: str | None = None,
+    every_ms: int | None = None,
+    timezone: str = "UTC",
+    until_ms: int | None = None,
 ) -> Recurrence:
     """A validated recurrence; InvalidValue names the parameter that could not run or be stored."""
     _check_key(key)
-    zone_named(zone)
+    timezone_named(timezone)
     if until_ms is not None and not _is_int_within(until_ms, 0, LAST_MS):
         raise InvalidValue("until_ms", "milliseconds since 1970, up to the year 9999", until_ms)
-    made = Recurrence(key=key, cron=cron, every_ms=every_ms, zone=zone, until_ms=until_ms)
+    made = Recurrence(key=key, cron=cron, every_ms=every_ms, timezone=timezone, until_ms=until_ms)
     _rule(made)
     return made
 
 
-def first_slot(recurrence: Recurrence, now_ms: int) -> int | None:
-    """When the first run is due: an interval's at once, a cron's at its first slot after now; None if after its end."""
+def first_occurrence(recurrence: Recurrence, now_ms: int) -> int | None:
+    """When the first run is due: an interval at once, a cron at its first occurrence after now; None after its end."""
     rule = _rule(recurrence)
     return _within(recurrence, rule.next(now_ms) if isinstance(rule, Cron) else now_ms)
 
 
-def next_slot(recurrence: Recurrence, slot_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
-    """When the next run is due, after the run of `slot_ms` has ended at `now_ms`; None when the recurrence has ended.
+def next_occurrence(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
+    """When the next run is due, after the run of `occurrence_ms` ended at `now_ms`; None when the recurrence has ended.
 
     It is strictly after both, so that neither a late run nor a clock that was set back can make a hot loop; and after
-    `slot_ms` by more than `delay_ms`.
+    `occurrence_ms` by more than `delay_ms`.
     """
-    return _within(recurrence, _slot_after(recurrence, slot_ms, max(slot_ms + delay_ms, now_ms)))
+    return _within(recurrence, _occurrence_after(recurrence, occurrence_ms, max(occurrence_ms + delay_ms, now_ms)))
 
 
-def next_slot_or_now(recurrence: Recurrence, slot_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
-    """Like `next_slot`, but slots that were missed make one more run, due now: the rule of mongodb-cron.
+def next_occurrence_or_now(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
+    """Like `next_occurrence`, but occurrences that were missed make one more run, due now: the rule of mongodb-cron.
 
     The end is looked at after that, so that nothing runs past it.
     """
-    slot = _slot_after(recurrence, slot_ms, slot_ms + delay_ms)
-    return _within(recurrence, None if slot is None else max(slot, now_ms))
+    following = _occurrence_after(recurrence, occurrence_ms, occurrence_ms + delay_ms)
+    return _within(recurrence, None if following is None else max(following, now_ms))
 
 
-def _slot_after(recurrence: Recurrence, slot_ms: int, passed_ms: int) -> int | None:
-    """The first slot after `passed_ms`, whatever the end; an interval's grid goes through `slot_ms`."""
+def _occurrence_after(recurrence: Recurrence, occurrence_ms: int, passed_ms: int) -> int | None:
+    """The first occurrence after `passed_ms`, ignoring the end; an interval's grid goes through `occurrence_ms`."""
     rule = _rule(recurrence)
     if isinstance(rule, Cron):
         return rule.next(passed_ms)
-    return slot_ms + ((passed_ms - slot_ms) // rule + 1) * rule
+    return occurrence_ms + ((passed_ms - occurrence_ms) // rule + 1) * rule
 
 
 def _rule(recurrence: Recurrence) -> Cron | int:
-    """The cron, or the milliseconds between slots; checked each time, for a stored one may be another system's."""
+    """The cron, or the milliseconds between occurrences; checked each time: another system may have stored it."""
     cron, every_ms = recurrence.cron, recurrence.every_ms
     if cron is not None and every_ms is not None:
         raise InvalidValue("cron", "either cron or every_ms, not both", cron)
     if cron is not None:
-        parsed = Cron.parse(cron, recurrence.zone)
+        parsed = Cron.parse(cron, recurrence.timezone)
         return parsed if parsed.every_ms is None else parsed.every_ms
     if every_ms is None:
         raise InvalidValue("cron", "cron or every_ms", None)
@@ -89,9 +95,9 @@ def _rule(recurrence: Recurrence) -> Cron | int:
     return every_ms
 
 
-def _within(recurrence: Recurrence, slot_ms: int | None) -> int | None:
+def _within(recurrence: Recurrence, occurrence_ms: int | None) -> int | None:
     last = LAST_MS if recurrence.until_ms is None else recurrence.until_ms
-    return slot_ms if slot_ms is not None and slot_ms <= last else None
+    return occurrence_ms if occurrence_ms is not None and occurrence_ms <= last else None
 
 
 def _check_key(key: str) -> None:

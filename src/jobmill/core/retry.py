@@ -1,4 +1,4 @@
-"""How long a job waits after an attempt that errored."""
+"""Retries: how long a job waits after a failed attempt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def fixed(
     delay: float | str | timedelta, *, cap: float | str | timedelta | None = None, jitter: float = 0.0
 ) -> Backoff:
-    """The same delay each time; without a cap of its own, any delay is kept whole."""
+    """The same delay each time; without a cap, a delay of any length is kept."""
     wait = to_ms(delay, "backoff.delay", least=1)
     most = max(wait, DEFAULT_CAP_MS) if cap is None else to_ms(cap, "backoff.cap", least=1)
     return _checked(Backoff(type="fixed", delay_ms=wait, cap_ms=most, jitter=jitter))
@@ -41,14 +41,14 @@ def fixed(
 def exponential(
     delay: float | str | timedelta = "1s", *, cap: float | str | timedelta = "1h", jitter: float = 0.0
 ) -> Backoff:
-    """Twice the delay each time, never above the cap; a jitter of 0.2 takes up to a fifth off."""
+    """Twice the delay each time, up to the cap; a jitter of 0.2 subtracts up to a fifth at random."""
     wait = to_ms(delay, "backoff.delay", least=1)
     most = to_ms(cap, "backoff.cap", least=1)
     return _checked(Backoff(type="exponential", delay_ms=wait, cap_ms=most, jitter=jitter))
 
 
 def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Backoff:
-    """A Backoff from itself, from `{"type", "delay", "cap", "jitter"}` in ms, or from a duration, which is fixed."""
+    """A Backoff from a Backoff, from `{"type", "delay", "cap", "jitter"}` in ms, or from a duration (a fixed delay)."""
     if isinstance(value, Backoff):
         return _checked(value)
     if isinstance(value, Mapping):
@@ -59,9 +59,9 @@ def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Bac
 
 
 def delay_ms(backoff: Backoff, attempt: int, random: float = 0.0) -> int:
-    """The delay after attempt 1, 2, 3 …; `random`, from 0 up to 1, says how much of the jitter to take off.
+    """The delay after attempt 1, 2, 3 …; `random`, from 0 up to 1, is the share of the jitter to subtract.
 
-    It is 0 only where the delay is: no backoff of ours, but other systems have jobs that are tried again at once.
+    It is 0 only where the delay is 0. Jobmill has no such backoff, but jobs of other systems may retry at once.
     """
     wait = backoff.delay_ms
     if wait == 0:
@@ -83,7 +83,7 @@ def _from_mapping(value: Mapping[str, Any]) -> Backoff:
     if kind not in TYPES:
         raise _unknown_type(kind)
     delay = _whole_ms("backoff.delay", value.get("delay"))
-    # As in `fixed`: nobody asked for a shorter delay.
+    # As in `fixed`: a cap must not shorten the given delay.
     usual_cap = max(delay, DEFAULT_CAP_MS) if kind == "fixed" else DEFAULT_CAP_MS
     cap = _whole_ms("backoff.cap", value.get("cap", usual_cap))
     return _checked(Backoff(type=kind, delay_ms=delay, cap_ms=cap, jitter=value.get("jitter", 0.0)))
@@ -111,8 +111,3 @@ def _unknown_type(kind: object) -> InvalidValue:
 
 
 DEFAULT_BACKOFF = exponential("1s", cap="1h")
-
-# Harmonyk's rule for a run that failed is check, increment, back off: while `attempts` is below 5, it is counted up and
-# the job waits for the delay of the new number. So a job has five retries, after 1, 2, 4, 8 and 16 s: six runs in all.
-HARMONYK_RETRIES = 5
-HARMONYK_BACKOFF = exponential("1s", cap="60s")

@@ -1,4 +1,4 @@
-"""Pure sums over jobs that more than one store needs."""
+"""Statistics that several stores compute in the same way, and the match of a job with a filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
 def stats(
     queue: str, name: str, counts: dict[str, int], oldest_waiting_ms: int | None, durations: Sequence[float]
 ) -> Stats:
-    """One line of statistics from its parts."""
+    """The statistics of one queue and name."""
     ordered = sorted(durations)
     return Stats(
         queue=queue,
@@ -41,7 +41,7 @@ def by_queue_and_name(counts: Sequence[Count]) -> dict[tuple[str, str], dict[str
 
 
 def matches(job: Job, wanted: Filter) -> bool:
-    """Whether a job is one of those that a filter means."""
+    """Whether a job matches a filter."""
     return (
         (wanted.queue is None or job.queue == wanted.queue)
         and (wanted.name is None or job.name == wanted.name)

@@ -1,4 +1,4 @@
-"""Harmonyk's dedupe key: equal payloads have one text, byte for byte the one that its JavaScript prints."""
+"""Dedupe keys: equal payloads give equal keys, byte for byte what JavaScript prints for them with sorted keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from jobmill.core.limits import check_unique_key
-from jobmill.core.payload import MAX_DEPTH, place
+from jobmill.core.payload import MAX_DEPTH, part_name
 from jobmill.errors import InvalidValue
 
 Path = tuple[str | int, ...]
@@ -18,12 +18,12 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def dedupe_key(name: str, tenant: str | None, payload: object) -> str:
-    """`name::tenant::payload`, where no tenant is "global"; `storable_key` makes a unique key of it."""
+    """`name::tenant::payload`, with "global" for no tenant; `storable_key` turns it into a unique key."""
     return f"{name}::{'global' if tenant is None else tenant}::{stable_json(payload)}"
 
 
 def storable_key(key: str) -> str:
-    """A dedupe key as every store can hold it: itself, or its hash where no unique key may be like it."""
+    """A dedupe key as every store can hold it: itself, or its hash where it breaks the rules for unique keys."""
     try:
         return check_unique_key(key)
     except InvalidValue:
@@ -36,7 +36,7 @@ def key_hash(key: str) -> str:
 
 
 def stable_json(value: object) -> str:
-    """What `JSON.stringify` prints when the keys are sorted at every level; InvalidValue for what is not JSON."""
+    """The output of `JSON.stringify` with sorted keys at every level; InvalidValue for what is not JSON."""
     return _printed(value, ())
 
 
@@ -50,19 +50,21 @@ def _printed(value: object, path: Path) -> str:
     if type(value) is int or type(value) is float:
         return _number(value, path)
     if len(path) >= MAX_DEPTH and type(value) in (dict, list, tuple):
-        raise InvalidValue(place("payload", path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1)
+        raise InvalidValue(
+            part_name("payload", path), f"at most {MAX_DEPTH} levels of nesting and no cycle", len(path) + 1
+        )
     if type(value) is list or type(value) is tuple:
         return f"[{','.join(_printed(item, (*path, n)) for n, item in enumerate(value))}]"
     if type(value) is dict:
         return _object(value, path)
     expected = "None, bool, int, float, str, list, tuple or dict"
-    raise InvalidValue(place("payload", path), expected, value, f"{type(value).__qualname__} is not JSON")
+    raise InvalidValue(part_name("payload", path), expected, value, f"{type(value).__qualname__} is not JSON")
 
 
 def _object(value: dict[Any, object], path: Path) -> str:
     for key in value:
         if type(key) is not str:
-            raise InvalidValue(place("payload", path), "only str as keys", key)
+            raise InvalidValue(part_name("payload", path), "only str as keys", key)
     entries = {_utf16(key): item for key, item in value.items()}
     # Big-endian bytes sort like the code units that JavaScript compares: U+1F600 (d83d de00) before U+FFFD.
     keys = sorted(entries, key=lambda key: key.encode("utf-16-be", "surrogatepass"))
@@ -70,7 +72,7 @@ def _object(value: dict[Any, object], path: Path) -> str:
 
 
 def _utf16(text: str) -> str:
-    """The text as JavaScript holds it: there, two surrogates in a row that fit are one character."""
+    """The text as JavaScript holds it, where a matching pair of surrogates is one character."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -82,13 +84,13 @@ def _text(text: str) -> str:
 
 
 def _number(value: float, path: Path) -> str:
-    """JavaScript's Number::toString: every number is a double, shown with the fewest digits that tell it apart."""
+    """JavaScript's Number::toString: every number is a double, shown with the fewest digits that identify it."""
     try:
         double = float(value)
     except OverflowError:
         double = math.inf
     if not math.isfinite(double):
-        raise InvalidValue(place("payload", path), "a finite number in the range of a double", value)
+        raise InvalidValue(part_name("payload", path), "a finite number in the range of a double", value)
     if double == 0:
         return "0"
     sign = "-" if double < 0 else ""
@@ -97,8 +99,8 @@ def _number(value: float, path: Path) -> str:
 
 
 def _digits(double: float) -> tuple[str, int]:
-    """The significant digits, and where the decimal point is, counted from before the first one."""
-    # Python and JavaScript choose the same digits; only the way that they lay them out differs.
+    """The significant digits, and the position of the decimal point, counted from before the first digit."""
+    # Python and JavaScript choose the same digits and differ only in the layout.
     mantissa, _, exponent = repr(double).partition("e")
     whole, _, fraction = mantissa.partition(".")
     point = len(whole) + int(exponent or 0)

@@ -1,4 +1,4 @@
-"""Usage: what one run of a job took, whose it was, and how it ended."""
+"""Usage: how long one run of a job took, which tenant it belongs to, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-#: How a run ended: the outcome that the store took; or that it was taken away, because the job was cancelled while it
-#: ran (cancelled) or because the lease was not the run's any more (lost).
+#: How a run ended: the outcome that the store accepted, or cancelled (the job was cancelled while it ran), or lost (the
+#: lease had ended).
 RunEnded: TypeAlias = Literal["succeeded", "errored", "snoozed", "released", "cancelled", "lost"]
 
 #: The tenant of jobs that have none.
@@ -15,19 +15,19 @@ GLOBAL = "global"
 
 
 class Usage(Struct, frozen=True, gc=False, kw_only=True):
-    """One run. Stores that keep usage have a column for each of these fields, in this order."""
+    """One run. Stores that record usage have a column for each of these fields, in this order."""
 
     job_id: str
     name: str
     queue: str
-    #: Whose job it was; "global" where it is nobody's.
+    #: The tenant of the job; "global" where it has none.
     tenant: str
-    #: errors + 1: runs that ended otherwise than errored share their number with the next one.
+    #: errors + 1: a run that did not end in an error has the same number as the next one.
     attempt: int
     outcome: RunEnded
-    #: From the call of the handler to its end, by a clock that nobody sets.
+    #: From the call of the handler to its end, by a monotonic clock.
     duration_ms: float
-    #: When it began, by the store's clock, and that plus the duration.
+    #: When the run began, by the store's clock, and that time plus the duration.
     started_ms: int
     finished_ms: int
     worker: str

@@ -1,10 +1,10 @@
-"""The values that cross the port: what goes in, what is claimed, and changes that are already decided.
+"""The values that cross the port: new jobs, claims, settlements, queries and the settings of queues.
 
 A store checks one guard per value and writes; it decides nothing. Data goes one way: NewJob > Job > Outcome >
 Settlement.
 
-The values that come by the thousand are `gc=False`: frozen and made of plain values they can be in no cycle, and the
-garbage collector, which took a sixth of a worker's time per job, need not look at them.
+Values that are made by the thousand are `gc=False`: they are frozen and made of plain values, so they cannot be part of
+a cycle. The garbage collector, which took a sixth of a worker's time per job, skips them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NOW = Due()
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True):
-    """A validated job on its way in."""
+    """A validated job to be enqueued."""
 
     id: str
     name: str
@@ -57,38 +57,38 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
     recurrence: Recurrence | None = None
-    #: Nobody asked for this due time: a live job with the same rule already keeps its own, and its slot.
+    #: The caller gave no due time: a live job with the same rule keeps its own due time and occurrence.
     keeps_due: bool = False
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """What became of one NewJob: `id` is the job that now stands for it.
+    """The result of enqueueing one NewJob; `id` is the job that it became, or that was there already.
 
-    created: it is that job. exists: a job with its id was there already. duplicate: a live job has its unique key.
-    updated: a live recurring job has its key and took its recurrence, payload and (see keeps_due) due time over.
+    created: a new job. exists: a job with this id is in the store. duplicate: a live job has this unique key.
+    updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due time.
     """
 
     id: str
-    how: Literal["created", "exists", "duplicate", "updated"]
+    status: Literal["created", "exists", "duplicate", "updated"]
 
     @property
     def created(self) -> bool:
-        """Whether this call made the job."""
-        return self.how == "created"
+        """Whether this call created the job."""
+        return self.status == "created"
 
 
 # ---------------------------------------------------------------------------------------------------- claim
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """Ownership of one running job. Whoever shows this token before `until_ms` may extend, report and settle."""
+    """Ownership of one running job. With this token a worker may extend, report and settle until `until_ms`."""
 
     id: str
     token: str
     queue: str
     name: str
     until_ms: int
-    # Where the store finds the row again without looking the id up; nobody else reads it.
+    # How the store finds the row again without a query by id; only the store reads it.
     locator: Any = None
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A wish for up to `n` due jobs of these queues, with at most `names[name]` of each name.
+    """A request for up to `n` due jobs of these queues, with at most `names[name]` of each name.
 
     Queues are tried in the order given. `token` is fresh for this call: job id and token together are the guard.
     """
@@ -122,7 +122,7 @@ class Claimed(Struct, frozen=True, gc=False):
 
 
 class Broken(Struct, frozen=True, gc=False):
-    """A job under a lease whose stored form cannot be read: it can only be failed, with the reason."""
+    """A job under a lease whose stored form cannot be read. It can only fail, with this reason."""
 
     lease: Lease
     why: str
@@ -136,10 +136,10 @@ Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "releas
 
 
 class Runs(Struct, frozen=True, gc=False, kw_only=True):
-    """A run of a recurring job is over: what its runs have come to; the store adds when it finished.
+    """The counts of a recurring job after a run; the store adds when the run finished.
 
-    `revision` is the recurrence that the settlement was decided from. Where the job has another by now, the store
-    writes what `Settlement.overtaken` says instead.
+    `revision` is the revision of the recurrence that the settlement was decided from. Where the job has another one by
+    now, the store writes `Settlement.overtaken()` instead.
     """
 
     runs: int
@@ -149,15 +149,15 @@ class Runs(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Rearm(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring job goes on with this slot."""
+    """A recurring job waits for this occurrence."""
 
-    slot_ms: int
+    occurrence_ms: int
 
 
 class Settlement(Struct, frozen=True, gc=False, kw_only=True):
-    """The decided end of one lease. All values are absolute: the guard says that nobody wrote in between.
+    """The decided end of one lease. All values are absolute: the guard ensures that no other write came in between.
 
-    `outcome` is what happened in the attempt, `state` is what follows for the job: waiting, succeeded or failed.
+    `outcome` is how the attempt ended, `state` is the new state of the job: waiting, succeeded or failed.
     """
 
     lease: Lease
@@ -167,10 +167,10 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     attempt: int
     errors: int
     crashes: int
-    #: While waiting: when it is due; None leaves due time and place as they were.
+    #: While waiting: when it is due; None keeps due time and position.
     due: Due | None = None
     error: str | None = None
-    #: None leaves them as they are.
+    #: None keeps the stored ones.
     tracebacks: tuple[str, ...] | None = None
     result_json: bytes = b"null"
     #: When final: how long the job stays.
@@ -180,12 +180,12 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     rearm: Rearm | None = None
 
     def overtaken(self) -> Settlement:
-        """What it comes to when the recurrence was updated while the job ran: the job waits as the update said."""
+        """This settlement for a job whose recurrence was updated while it ran: it waits as the update decided."""
         return structs.replace(self, state="waiting", errors=0, crashes=0, due=None, keep=None, rearm=None)
 
 
 class Refused(Struct, frozen=True):
-    """The store cannot hold what a settlement says (a result too large for it); the lease still stands."""
+    """The store cannot hold the values of a settlement (a result is too large); the lease still holds."""
 
     why: str
 
@@ -194,10 +194,10 @@ Settled: TypeAlias = Literal["done", "lost"] | Refused
 
 
 class Exchanged(Struct, frozen=True, kw_only=True):
-    """The answer of one exchange: an answer per settlement in their order, the claimed jobs, and the store's clock.
+    """The result of one exchange: one answer per settlement, in order, the claimed jobs, and the store's time.
 
-    `next_due_ms`: when claiming again may bring something; now or before if more may be claimable at once, None when
-    nothing waits, or all queues are paused or full.
+    `next_due_ms`: when the next claim may find a job; now or earlier if more may be claimable at once, None when no job
+    waits, or all queues are paused or full.
     """
 
     settled: list[Settled]
@@ -207,7 +207,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True):
-    """One line that a handler logged."""
+    """One log line of a handler."""
 
     at_ms: int
     text: str
@@ -244,7 +244,7 @@ EVERYTHING = Filter()
 
 
 class Page(Struct, frozen=True):
-    """Some matches in the store's own order. A cursor leads on, or back; a short page may still have one."""
+    """Some of the jobs that match, in the store's own order. A short page may still have cursors."""
 
     jobs: list[Job]
     next: str | None = None
@@ -261,7 +261,7 @@ class Count(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """How one queue and name are doing. Durations are of succeeded runs that are still kept."""
+    """Statistics of one queue and name. Durations are those of succeeded jobs that are still in the store."""
 
     queue: str
     name: str
@@ -270,7 +270,7 @@ class Stats(Struct, frozen=True, kw_only=True):
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
-    # Of the jobs that are due and wait: how long the oldest has.
+    # How long the oldest due job has waited.
     oldest_waiting_ms: int | None = None
     average_ms: float | None = None
     p50_ms: float | None = None
@@ -282,14 +282,14 @@ class Stats(Struct, frozen=True, kw_only=True):
 
 
 class RateLimit(Struct, frozen=True):
-    """At most `count` claims in each window of `per_ms`; a window opens with the first claim after the last one."""
+    """At most `count` claims in each window of `per_ms`; a window opens with the first claim after the last window."""
 
     count: int
     per_ms: int
 
 
 class QueueSettings(Struct, frozen=True, kw_only=True):
-    """What is set for one queue."""
+    """The settings of one queue."""
 
     paused: bool = False
     rate_limit: RateLimit | None = None
@@ -299,7 +299,7 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
 
 
 class QueueChange(Struct, frozen=True, kw_only=True):
-    """Settings to change; what is left UNSET stays."""
+    """Settings to change; those that are UNSET stay."""
 
     paused: bool | UnsetType = UNSET
     rate_limit: RateLimit | UnsetType | None = UNSET
@@ -309,7 +309,7 @@ class QueueChange(Struct, frozen=True, kw_only=True):
 
 
 class Purged(Struct, frozen=True):
-    """How many final jobs went because their time was over, and whether there may be more."""
+    """How many final jobs were removed past their retention, and whether there may be more."""
 
     removed: int
     more: bool

@@ -13,7 +13,7 @@ from jobmill.crontab.job import CrontabJob, Ending
 from jobmill.crontab.run import Tools, Work
 from jobmill.crontab.store import BatchCrontabStore
 from jobmill.errors import StoreError
-from jobmill.runtime.backoff import Backing
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 
@@ -31,7 +31,7 @@ class Batches(Work):
 
     async def turn_until_stopped(self) -> None:
         """Lock what there is room for, again and again."""
-        backing = Backing(self.tools.random)
+        backoff = LoopBackoff(self.tools.random)
         while await self.goes_on():
             room = self._room()
             if room == 0:
@@ -44,9 +44,9 @@ class Batches(Work):
                 if being_cancelled(error):
                     raise
                 await self.away("lock", error)
-                await self.pause(backing.next())
+                await self.pause(backoff.next())
                 continue
-            backing.reset()
+            backoff.reset()
             self.answered("lock")
             for job in jobs:
                 self._begin(job, self.fence_of(job, fence))
@@ -87,21 +87,21 @@ class Batches(Work):
             self.stir()
 
     async def _write_all(self) -> None:
-        backing = Backing(self.tools.random)
+        backoff = LoopBackoff(self.tools.random)
         answers = self.answers
         try:
             while self._ended:
                 batch, self._ended = self._ended, []
                 error = await self._try_to_write_all(batch)
                 if error is None:
-                    backing.reset()
+                    backoff.reset()
                     answers = self.answers
                     continue
                 await self.away("write", error)
                 if len(batch) == 1 or self.answers != answers or self.is_refusal(error, answers):
                     self._part(batch)
                 else:
-                    await self._survive(batch, backing.next())
+                    await self._survive(batch, backoff.next())
         finally:
             self._is_writing = False
 

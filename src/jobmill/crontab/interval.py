@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from jobmill.core.cron import Cron
 from jobmill.core.durations import instant_ms, to_datetime
-from jobmill.core.recurrence import Recurrence, next_slot, next_slot_or_now
+from jobmill.core.recurrence import Recurrence, next_occurrence, next_occurrence_or_now
 from jobmill.crontab.job import CrontabJob
 from jobmill.errors import InvalidValue
 
@@ -26,7 +26,7 @@ def check_interval(interval: str | None) -> None:
 
 
 def next_sleep(
-    job: CrontabJob, now_ms: int, *, zone: str, reprocess_delay_ms: int, catch_up: CatchUp
+    job: CrontabJob, now_ms: int, *, timezone: str, reprocess_delay_ms: int, catch_up: CatchUp
 ) -> datetime | None:
     """When the document is due again after its run has ended now; None when it is not.
 
@@ -35,11 +35,11 @@ def next_sleep(
     if job.interval is None or job.interval == "":
         return None
     until_ms = None if job.repeat_until is None else instant_ms(job.repeat_until, "repeat_until")
-    rule = Recurrence(key="", cron=job.interval, zone=zone, until_ms=until_ms)
-    following = next_slot if catch_up == "once" else next_slot_or_now
-    slot_ms = instant_ms(job.sleep_until, "sleep_until")
+    rule = Recurrence(key="", cron=job.interval, timezone=timezone, until_ms=until_ms)
+    following = next_occurrence if catch_up == "once" else next_occurrence_or_now
+    occurrence_ms = instant_ms(job.sleep_until, "sleep_until")
     try:
-        found = following(rule, slot_ms, now_ms, delay_ms=reprocess_delay_ms)
+        found = following(rule, occurrence_ms, now_ms, delay_ms=reprocess_delay_ms)
     except InvalidValue as error:
         raise _blamed(error, "interval") from None
     return None if found is None else to_datetime(found)

@@ -9,7 +9,7 @@ from datetime import datetime
 from jobmill.crontab.job import CrontabJob, LockLost
 from jobmill.crontab.run import Tools, Work
 from jobmill.errors import shown
-from jobmill.runtime.backoff import Backing
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 
@@ -29,7 +29,7 @@ class Loops(Work):
 
     async def _loop(self) -> None:
         """Lock, handle, write. The write of one document and the lock of the next are under way together."""
-        backing = Backing(self.tools.random)
+        backoff = LoopBackoff(self.tools.random)
         writing: asyncio.Task[None] | None = None
         while await self.goes_on():
             fence = self.lock_until()
@@ -38,11 +38,11 @@ class Loops(Work):
             except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled(error):
                     raise
-                await self.away(backing, error)
-                await self.pause(backing.next())
+                await self.away(backoff, error)
+                await self.pause(backoff.next())
                 continue
-            backing.reset()
-            self.answered(backing)
+            backoff.reset()
+            self.answered(backoff)
             if writing is not None:
                 # So that there is never more than one document that is handled and not written.
                 await asyncio.wait({writing})

@@ -19,7 +19,7 @@ from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
 from jobmill.crontab.settings import Settings, Sleep
 from jobmill.crontab.store import CrontabStore
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable, shown
-from jobmill.runtime.backoff import Backing
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.threads import Threads
 
@@ -173,7 +173,7 @@ class Work(abc.ABC):
             next = next_sleep(
                 job,
                 self.tools.clock(),
-                zone=ruled.zone,
+                timezone=ruled.timezone,
                 reprocess_delay_ms=ruled.reprocess_delay_ms,
                 catch_up=ruled.catch_up,
             )
@@ -217,11 +217,11 @@ class Work(abc.ABC):
         return task
 
     async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
-        backing = Backing(self.tools.random)
+        backoff = LoopBackoff(self.tools.random)
         refusals = 0
         while True:
             answers = self.answers
-            await self.tools.sleep(backing.next())
+            await self.tools.sleep(backoff.next())
             error = await self.try_to_write(job, ending)
             if error is None:
                 return

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from jobmill.core.cron import zone_named
+from jobmill.core.cron import timezone_named
 from jobmill.core.durations import to_ms
 from jobmill.crontab.interval import CATCH_UPS, CatchUp
 from jobmill.crontab.job import CrontabJob
@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reprocess_delay_ms: int
     lock_ms: int
     concurrency: int
-    zone: str
+    timezone: str
     catch_up: CatchUp
 
 
@@ -41,14 +41,14 @@ def settings(
     idle_delay: Duration,
     lock_duration: Duration,
     concurrency: int,
-    zone: str,
+    timezone: str,
     catch_up: CatchUp,
 ) -> Settings:
     """InvalidValue, with the name of the option, for what a crontab could not work by."""
     _check_concurrency(concurrency)
     if catch_up not in CATCH_UPS:
         raise InvalidValue("catch_up", " or ".join(f'"{one}"' for one in CATCH_UPS), catch_up)
-    zone_named(zone)
+    timezone_named(timezone)
     return Settings(
         next_delay=to_ms(next_delay, "next_delay") / 1000,
         # With 0 an idle crontab would never let go of its processor.
@@ -56,7 +56,7 @@ def settings(
         reprocess_delay_ms=to_ms(reprocess_delay, "reprocess_delay"),
         lock_ms=to_ms(lock_duration, "lock_duration", least=1),
         concurrency=concurrency,
-        zone=zone,
+        timezone=timezone,
         catch_up=catch_up,
     )
 

@@ -1,4 +1,4 @@
-"""What a handler may ask and tell while it runs."""
+"""The context of a run: what a handler may ask and report while it runs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from jobmill.core.limits import check_progress, storable
 from jobmill.errors import Snooze
 from jobmill.handlers.options import Duration
 
-#: Takes progress, or a log line, of one job; returns at once, from any thread.
-Tell = Callable[[Progress | str], None]
+#: Takes progress, or a log line, of one job; returns at once and may be called from any thread.
+ReportFunction = Callable[[Progress | str], None]
 
 
 class Context:
-    """A handler whose first parameter is annotated with this gets one."""
+    """A handler gets one when its first parameter is annotated with this class."""
 
-    __slots__ = ("_cancelled", "job", "tell")
+    __slots__ = ("_cancelled", "_report", "job")
 
-    def __init__(self, job: Job, tell: Tell) -> None:
+    def __init__(self, job: Job, report: ReportFunction) -> None:
         self.job = job
-        #: For the worker: where progress and log lines go.
-        self.tell = tell
+        self._report = report
         self._cancelled = False
 
     @property
@@ -37,24 +36,24 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run is over for the store (cancelled, timed out, lease lost, shutdown): stop soon.
+        """Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
 
-        Async handlers and isolated processes are stopped; a handler in a thread has to look here.
+        Async handlers and isolated processes are stopped; a handler in a thread has to check this itself.
         """
         return self._cancelled
 
     def progress(self, value: float, message: str | None = None) -> None:
-        """Tell how far the job is, 0 to 100; kept and told soon, not awaited."""
-        self.tell(Progress(check_progress(value), None if message is None else storable(str(message))))
+        """Report how far the job is, 0 to 100. It is stored soon after; this call does not wait for it."""
+        self._report(Progress(check_progress(value), None if message is None else storable(str(message))))
 
     def log(self, text: object) -> None:
         """Add a line to the job's log (the last 1,000 are kept)."""
-        self.tell(storable(str(text)))
+        self._report(storable(str(text)))
 
     def snooze(self, delay: Duration) -> NoReturn:
-        """End this run and have the job run again after `delay`; no attempt is counted."""
+        """End this run and run the job again after `delay`; no attempt is counted."""
         raise Snooze(delay)
 
     def cancel(self) -> None:
-        """For the worker: this run is over."""
+        """Called by the worker when the run should end."""
         self._cancelled = True

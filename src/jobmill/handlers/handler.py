@@ -1,4 +1,4 @@
-"""Handlers: name to function, with its options, and how payloads become its arguments.
+"""Handlers: functions that run the jobs of one name, with their options.
 
 A decorated function stays what it was: calling it runs it, here and now, without a queue.
 """
@@ -6,78 +6,78 @@ A decorated function stays what it was: calling it runs it, here and now, withou
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import sys
-import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from jobmill.core.lifecycle import Policy, policy
 from jobmill.core.limits import check_bool, check_int, check_name
-from jobmill.core.payload import check_json
-from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
+from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.options import (
     BackoffFunction,
     EnqueueOptions,
-    HandlerOptions,
     Options,
     enqueue_options,
     handler_options,
 )
-
-if TYPE_CHECKING:
-    from jobmill.client.client import Enqueued
+from jobmill.handlers.signature import Arguments, result_decoder
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Draft(Struct, frozen=True):
-    """A validated job that no store has yet: what `handler.job(...)` makes for `enqueue_many`."""
+    """A validated job that is not in a store yet: `handler.draft(...)` makes it for `jobs.enqueue_many`."""
 
     name: str
     payload_json: bytes
     options: Options
 
+    def __repr__(self) -> str:
+        """Name and payload."""
+        return f"Draft({self.name!r}, {self.payload_json[:200].decode(errors='replace')})"
 
-class TakesDrafts(Protocol):
+
+class EnqueuesDrafts(Protocol):
     """What a handler needs of its client."""
 
-    async def enqueue_drafts(self, drafts: Sequence[Draft], *, within: Any = None) -> list[Enqueued]:
-        """Hand drafts to the store."""
+    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
+        """Enqueue drafts in one call."""
 
 
-class Bound(Generic[P]):
+class BoundHandler(Generic[P, R]):
     """A handler with options for the jobs that are enqueued through it."""
 
-    def __init__(self, handler: HandlerBase[P], options: Options, within: Any = None) -> None:
+    def __init__(self, handler: Handler[P, R], options: Options, within: Any = None) -> None:
         self._handler = handler
         self._options = options
         self._within = within
 
-    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, to be enqueued with others by `enqueue_many`."""
+    def __repr__(self) -> str:
+        """The handler that it is bound to."""
+        return f"<{self._handler!r} with options>"
+
+    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The job as a value, to be enqueued with others by `jobs.enqueue_many`."""
         return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
 
-    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
         """Enqueue one job with these arguments."""
-        draft = self.job(*args, **kwargs)
-        return (await self._handler.client.enqueue_drafts([draft], within=self._within))[0]
+        draft = self.draft(*args, **kwargs)
+        return (await self._handler.client.enqueue_many((draft,), within=self._within))[0]
 
 
-class HandlerBase(Generic[P]):
-    """What both kinds of handlers share."""
+class Handler(Generic[P, R]):
+    """A function that runs the jobs of its name. `P` are its parameters, `R` is the result of its jobs."""
 
     __name__: str
     __qualname__: str
 
-    def __init__(self, client: TakesDrafts, fn: Callable[..., Any], given: dict[str, Any]) -> None:
+    def __init__(self, client: EnqueuesDrafts, fn: Callable[..., Any], given: dict[str, Any]) -> None:
         self.client = client
         self.fn = fn
         self.options_given = handler_options(given)
@@ -90,7 +90,8 @@ class HandlerBase(Generic[P]):
         self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments = Arguments(fn)
-        self._plain: Bound[P] = Bound(self, self.options_given)
+        self.decode_result = result_decoder(fn)
+        self._bound: BoundHandler[P, R] = BoundHandler(self, self.options_given)
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(fn, attribute):
                 setattr(self, attribute, getattr(fn, attribute))
@@ -104,240 +105,61 @@ class HandlerBase(Generic[P]):
 
     def __repr__(self) -> str:
         """Name and function."""
-        return f"<handler {self.name!r} of {self.__wrapped__!r}>"
+        fn = self.__wrapped__
+        where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+        return f"<handler {self.name!r}: {where}>"
 
-    def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> Bound[P]:
-        """The same handler with options for one job; `within` is the caller's own connection, with its transaction."""
-        return Bound(self, enqueue_options(dict(given), self.options_given), within)
+    def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> BoundHandler[P, R]:
+        """The same handler with options for one job; `within` is a connection of the caller's own transaction."""
+        return BoundHandler(self, enqueue_options(dict(given), self.options_given), within)
 
-    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, to be enqueued with others by `enqueue_many`."""
-        return self._plain.job(*args, **kwargs)
+    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The job as a value, to be enqueued with others by `jobs.enqueue_many`."""
+        return self._bound.draft(*args, **kwargs)
 
-    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
         """Enqueue one job with these arguments."""
-        return await self._plain.enqueue(*args, **kwargs)
+        return await self._bound.enqueue(*args, **kwargs)
 
 
-class Handler(HandlerBase[P], Generic[P, R]):
-    """A function that runs the jobs of its name; calling it runs it here and now."""
+# Four ways to call a handler, for type checkers: its function may be async, and may take a Context first.
+
+
+class PlainHandler(Handler[P, R]):
+    """A handler whose function is not async."""
 
     if TYPE_CHECKING:
 
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-class ContextHandler(HandlerBase[P], Generic[P, R]):
-    """A handler whose function takes a Context first; its payload is what follows."""
+class AsyncHandler(Handler[P, R]):
+    """A handler whose function is async."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
+class ContextHandler(Handler[P, R]):
+    """A handler whose function takes a Context before its payload."""
 
     if TYPE_CHECKING:
 
         def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-class Arguments:
-    """How the arguments of one function become JSON, and come back typed and validated."""
+class AsyncContextHandler(Handler[P, R]):
+    """A handler whose function is async and takes a Context before its payload."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._signature, hints = _signature(fn)
-        parameters = list(self._signature.parameters.values())
-        self.takes_context = bool(parameters) and _is_context_first(parameters[0], hints)
-        if self.takes_context:
-            parameters = parameters[1:]
-            self._signature = self._signature.replace(parameters=parameters)
-        for parameter in parameters:
-            _check_parameter(parameter, hints)
-        extra = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
-        #: The name of `**extra`, and what its values must be.
-        self._extra = extra[0] if extra else None
-        self._extra_kind: Any = dict[str, hints.get(extra[0], Any)] if extra else None  # type: ignore[misc]
-        named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-        self._names = tuple(parameter.name for parameter in named)
-        #: What all of them given by name comes to; None where some cannot be.
-        by_position = any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters)
-        self._all_by_name = None if by_position else frozenset(self._names)
-        # A foreign payload that is not an object arrives whole in this parameter.
-        self._whole = "payload" in self._names
-        self._decoder = _decoder_of(fn, named, hints, strict=not extra)
+    if TYPE_CHECKING:
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Bind to the signature, validate against its annotations, and print as JSON."""
-        if not args and kwargs.keys() == self._all_by_name:
-            # What binding would come to. Measured: 1.6 of the 10 us that a job of a bulk enqueue costs the client.
-            return self._checked({name: kwargs[name] for name in self._names})
-        try:
-            bound = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            given: dict[Any, Any] = dict(enumerate(args))
-            given.update(kwargs)
-            raise InvalidValue("payload", f"arguments as in {self._signature}", given, str(error)) from None
-        if self._extra is not None:
-            bound.update(bound.pop(self._extra, {}))
-        return self._checked(bound)
-
-    def encode_payload(self, payload: object) -> bytes:
-        """The same for arguments that come as one value: none, an object of them, or a value for `payload`."""
-        if payload is None or isinstance(payload, dict):
-            return self.encode((), payload or {})
-        return self._checked(payload)
-
-    def _checked(self, payload: object) -> bytes:
-        encoded = msgspec.json.encode(to_plain(payload, "payload"))
-        self.decode(Raw(encoded))
-        return encoded
-
-    def decode(self, payload: Raw) -> dict[str, Any]:
-        """The arguments for the function; InvalidValue when the payload does not fit its annotations."""
-        try:
-            return self._decoded(payload)
-        except (ValueError, RecursionError) as error:
-            raise InvalidValue(
-                "payload", "arguments that fit the handler's annotations", _cut(payload), str(error)
-            ) from None
-
-    def _decoded(self, payload: Raw) -> dict[str, Any]:
-        try:
-            typed = self._decoder.decode(payload)
-        except msgspec.ValidationError:
-            given = bytes(payload).strip()
-            if self._whole and not given.startswith(b"{"):
-                payload = Raw(b'{"payload":%b}' % given)
-            elif given == b"null":
-                payload = Raw(b"{}")  # what other systems write for a job without arguments
-            else:
-                raise
-            typed = self._decoder.decode(payload)
-        arguments = {name: getattr(typed, name) for name in self._names}
-        if self._extra is not None:
-            rest = {name: value for name, value in msgspec.json.decode(payload).items() if name not in arguments}
-            arguments.update(msgspec.convert(rest, self._extra_kind, dec_hook=_from_json))
-        return arguments
+        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
-def to_plain(value: object, field: str) -> Any:
-    """Values of known types (dataclasses, Structs, datetimes, UUIDs, pydantic models …) as plain JSON values."""
-    try:
-        check_json(value, field)
-    except InvalidValue as refused:
-        # Plain Python values that are not JSON (NaN, bytes, sets, cycles …) stay refused; types that msgspec knows how
-        # to print are printed, and looked at again.
-        if type(refused.given).__module__ == "builtins":
-            raise
-        try:
-            value = _printed(value, {})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidValue(refused.field, "a JSON value", refused.given, str(error)) from None
-        check_json(value, field)
-    return value
-
-
-def _printed(value: Any, seen: dict[int, Any]) -> Any:
-    """The value with all that is not Python's own printed by msgspec, which alone would also print sets."""
-    kind = type(value)
-    if kind not in (dict, list, tuple):
-        return value if kind.__module__ == "builtins" else _to_builtins(value)
-    # What is there twice is looked at once: lists of lists of one list can stand for more than any memory holds.
-    if id(value) not in seen:
-        seen[id(value)] = (
-            {_printed(key, seen): _printed(item, seen) for key, item in value.items()}
-            if kind is dict
-            else [_printed(item, seen) for item in value]
-        )
-    return seen[id(value)]
-
-
-def _to_builtins(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
-
-
-def _to_json(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _from_json(kind: type, value: Any) -> Any:
-    if hasattr(kind, "model_validate"):
-        try:
-            return kind.model_validate(value)
-        except ValueError as error:
-            raise msgspec.ValidationError(str(error)) from None
-    raise TypeError(f"there is no way to make a {kind.__qualname__} of JSON")
-
-
-def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    if isinstance(fn, type) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise InvalidValue("handler", "a function that returns, not a class and nothing that yields", fn)
-    try:
-        return inspect.signature(fn), typing.get_type_hints(fn, include_extras=True)
-    except NameError as error:
-        raise InvalidValue(
-            "handler",
-            "annotations that can be resolved when the handler is defined",
-            fn,
-            f"{error}; import the type at module level, not under TYPE_CHECKING",
-        ) from None
-    except (TypeError, ValueError) as error:
-        raise InvalidValue("handler", "a function with a signature", fn, str(error)) from None
-
-
-def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
-    by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    return by_place and hints.get(parameter.name) is Context
-
-
-def _check_parameter(parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
-    if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-        raise InvalidValue("handler", "parameters that can be given by name", str(parameter))
-    if hints.get(parameter.name) is Context:
-        raise InvalidValue("handler", "a Context only as its first parameter", str(parameter))
-
-
-def _decoder_of(
-    fn: Callable[..., Any], named: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool
-) -> msgspec.json.Decoder[Any]:
-    """Reads payloads: a type of its own, with a field for each parameter."""
-    fields: list[Any] = []
-    for parameter in sorted(named, key=lambda one: one.default is not one.empty):
-        kind = hints.get(parameter.name, Any)
-        if parameter.default is parameter.empty:
-            fields.append((parameter.name, kind))
-        else:
-            fields.append((parameter.name, kind, _default(parameter.default)))
-    try:
-        payload = msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
-        return msgspec.json.Decoder(payload, dec_hook=_from_json)
-    except (TypeError, RuntimeError) as error:
-        raise InvalidValue("handler", "parameters that a payload can be validated for", fn, str(error)) from None
-
-
-def _default(value: Any) -> Any:
-    if isinstance(value, list | dict | set | bytearray):
-        return msgspec.field(default_factory=lambda: copy.deepcopy(value))
-    return msgspec.field(default_factory=lambda: value)
-
-
-def _mark_as_async(handler: HandlerBase[Any]) -> None:
+def _mark_as_async(handler: Handler[..., Any]) -> None:
     """Have `inspect.iscoroutinefunction` (before Python 3.12 only asyncio's) see what the function is."""
     if sys.version_info >= (3, 12):
         inspect.markcoroutinefunction(handler)
     else:
         vars(handler)["_is_coroutine"] = vars(asyncio.coroutines)["_is_coroutine"]
-
-
-def _cut(payload: Raw, most: int = 200) -> str:
-    text = bytes(payload)[: most + 1].decode(errors="replace")
-    return text if len(text) <= most else text[:most] + "…"
-
-
-__all__ = [
-    "Arguments",
-    "Bound",
-    "ContextHandler",
-    "Draft",
-    "Handler",
-    "HandlerBase",
-    "HandlerOptions",
-    "TakesDrafts",
-    "to_plain",
-]

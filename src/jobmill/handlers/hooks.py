@@ -1,6 +1,6 @@
-"""Events and hooks: functions of the user's own that are told what happens in this process.
+"""Hooks: functions of the user that are called on events and moments in this process.
 
-A hook never harms a job: what it raises is logged and goes no further.
+A hook never harms a job: what it raises is logged.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ __all__ = ["EVENT_TYPES", "MOMENTS", "Event", "EventType", "Hooks", "Moment"]
 log = logging.getLogger("jobmill")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Moments of a worker: they get the worker; on_error gets the error and the job (None outside of jobs).
+#: Moments of a worker. Hooks get the worker; those of "error" get the error and the job (None outside of jobs).
 Moment: TypeAlias = Literal["start", "stop", "idle", "error"]
 MOMENTS: tuple[str, ...] = get_args(Moment)
 
 
 class Hooks:
-    """Who wants to be told what."""
+    """The hooks of one application, by event type and moment."""
 
     def __init__(self) -> None:
-        self._wanting: dict[str, list[Callable[..., Any]]] = {}
-        #: Whether anybody listens to facts: if not, nobody needs to make them.
+        self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        #: Whether any hook is called on events; if not, no events are made.
         self.wants_events = False
 
     def add(self, what: str, hook: F) -> F:
-        """Tell `hook` about a moment ("start"), a fact ("succeeded") or every fact ("*")."""
+        """Call `hook` at a moment ("start"), on an event ("succeeded") or on every event ("*")."""
         if what not in (*MOMENTS, *EVENT_TYPES, "*"):
             raise InvalidValue("hook", "one of " + ", ".join((*MOMENTS, *EVENT_TYPES, "*")), what)
-        self._wanting.setdefault(what, []).append(hook)
+        self._hooks.setdefault(what, []).append(hook)
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
 
-    async def tell(self, event: Event) -> None:
-        """Tell a fact."""
-        for hook in (*self._wanting.get(event.type, ()), *self._wanting.get("*", ())):
+    async def call_event(self, event: Event) -> None:
+        """Call the hooks of an event, in order."""
+        for hook in (*self._hooks.get(event.type, ()), *self._hooks.get("*", ())):
             await _call(hook, event)
 
-    async def moment(self, what: str, *args: Any) -> None:
-        """Tell a moment."""
-        for hook in self._wanting.get(what, ()):
+    async def call_moment(self, what: str, *args: Any) -> None:
+        """Call the hooks of a moment, in order."""
+        for hook in self._hooks.get(what, ()):
             await _call(hook, *args)
 
 

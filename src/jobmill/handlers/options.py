@@ -59,7 +59,7 @@ class EnqueueOptions(CommonOptions, total=False):
     backoff: Backoff | dict[str, Any] | Duration
     cron: str
     every: Duration
-    zone: str
+    timezone: str
     until: datetime
     key: str
 
@@ -79,10 +79,10 @@ class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recurrence: Recurrence | None = None
 
 
-NOTHING_SAID = Options()
+NO_OPTIONS_GIVEN = Options()
 
 
-def enqueue_options(given: dict[str, Any], base: Options = NOTHING_SAID) -> Options:
+def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> Options:
     """Options of one job, on top of what its handler says."""
     if not given:
         return base
@@ -164,7 +164,7 @@ def _alone(given: dict[str, Any]) -> None:
 
 def _recurrence(given: dict[str, Any]) -> Recurrence | None:
     if given.get("cron") is None and given.get("every") is None:
-        for field in ("zone", "until", "key"):
+        for field in ("timezone", "until", "key"):
             if given.get(field) is not None:
                 raise InvalidValue(field, "it only together with cron or every", given[field])
         return None
@@ -177,7 +177,7 @@ def _recurrence(given: dict[str, Any]) -> Recurrence | None:
         key=limits.check_unique_key(key, "key"),
         cron=given.get("cron"),
         every_ms=None if given.get("every") is None else to_ms(given["every"], "every", least=1),
-        zone="UTC" if given.get("zone") is None else given["zone"],
+        timezone="UTC" if given.get("timezone") is None else given["timezone"],
         until_ms=None if given.get("until") is None else instant_ms(given["until"], "until"),
     )
 

@@ -1,7 +1,7 @@
-"""Metering: who is handed the usage of every run, one record at a time or in batches.
+"""Usage recorders: who gets a usage record of every run, one at a time or in batches.
 
-A meter is a function of one `Usage`, or anything that keeps many (`RecordsUsage`): the SQLite and PostgreSQL stores do.
-It never harms a job: workers hand usage on beside their loops, and what a meter raises is logged and goes no further.
+A recorder is a function of one `Usage`, or an object that takes many (`RecordsUsage`): the SQLite and PostgreSQL stores
+do. It never harms a job: workers call it beside their loops, and what it raises is logged.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from jobmill.core.usage import GLOBAL, RunEnded, Usage
 from jobmill.errors import InvalidValue
 from jobmill.store import RecordsUsage, Store
 
-__all__ = ["GLOBAL", "Meter", "RecordsUsage", "RunEnded", "Usage", "check_meter"]
+__all__ = ["GLOBAL", "RecordsUsage", "RunEnded", "Usage", "UsageRecorder", "check_usage_recorder"]
 
-#: Which stores keep usage is only known when one is given.
-Meter: TypeAlias = Callable[[Usage], Any] | RecordsUsage | Store
-M = TypeVar("M", bound=Meter)
+#: Not every store records usage; `check_usage_recorder` refuses one that does not.
+UsageRecorder: TypeAlias = Callable[[Usage], Any] | RecordsUsage | Store
+U = TypeVar("U", bound=UsageRecorder)
 
 
-def check_meter(meter: M) -> M:
-    """The meter, if it is one."""
-    if isinstance(meter, RecordsUsage) or callable(meter):
-        return meter
-    name = getattr(meter, "name", None)
+def check_usage_recorder(recorder: U) -> U:
+    """The recorder; InvalidValue for an object that records nothing."""
+    if isinstance(recorder, RecordsUsage) or callable(recorder):
+        return recorder
+    name = getattr(recorder, "name", None)
     advice = f"the {name} store has no table for usage" if isinstance(name, str) else ""
     raise InvalidValue(
-        "meter", "a function of one Usage, or a store that keeps usage (SQLite, PostgreSQL)", meter, advice
+        "recorder", "a function of one Usage, or a store that records usage (SQLite, PostgreSQL)", recorder, advice
     )

@@ -1,4 +1,4 @@
-"""Harmonyk's library of jobs: its retry rule, its dedupe key, and its JobsRepository over any store.
+"""Harmonyk's library of jobs: its retry rule, its dedupe key, its JobsRepository over any store, and its jobs table.
 
     from jobmill import harmonyk
 
@@ -6,231 +6,33 @@
     id = await repository.enqueue("hygiene_scan", org_id="acme", payload={"folder": 7})
     await repository.mark_failure(id, "the folder is locked")
 
-Its words are kept here: `type`, `org_id`, `run_at`, and a status instead of a state.
+Names here are Harmonyk's: `type`, `org_id`, `run_at`, and a status instead of a state.
 """
 
-from __future__ import annotations
-
-import asyncio
-import os
-import random
-import secrets
-import socket
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args
-
-from msgspec import Struct, structs
-
-from jobmill.core import limits, unique_keys
-from jobmill.core.changes import Seize
-from jobmill.core.durations import instant_ms
-from jobmill.core.events import settlement_events
-from jobmill.core.job import Job, State
-from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, policy, settle
-from jobmill.core.retry import HARMONYK_BACKOFF, HARMONYK_RETRIES, delay_ms
-from jobmill.core.values import Claimed, Lease, Refused, Settlement
-from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
-from jobmill.handlers.options import EnqueueOptions
-from jobmill.worker.outcomes import ERROR_KEPT, own_delay
-
-if TYPE_CHECKING:
-    from jobmill.client.client import Client
+from jobmill.harmonyk.jobs_table import JobsTable, install_jobs_table, migration_script
+from jobmill.harmonyk.repository import JobsRepository, Marked, Repository
+from jobmill.harmonyk.rules import (
+    DEFAULT_MAX_ATTEMPTS,
+    Status,
+    backoff_delay_ms,
+    can_retry,
+    dedupe_key,
+    last_error,
+    status,
+)
 
 __all__ = [
     "DEFAULT_MAX_ATTEMPTS",
     "JobsRepository",
+    "JobsTable",
     "Marked",
     "Repository",
     "Status",
     "backoff_delay_ms",
     "can_retry",
     "dedupe_key",
+    "install_jobs_table",
     "last_error",
+    "migration_script",
     "status",
 ]
-
-Status: TypeAlias = Literal["queued", "running", "success", "failed"]
-
-DEFAULT_MAX_ATTEMPTS: Final = HARMONYK_RETRIES
-
-#: Long enough for two calls to a slow store; if this process dies between them, workers have the job back after it.
-SEIZED_MS = 15_000
-#: How often others may take a job away in the middle of marking it before we give up.
-TURNS = 10
-
-_STATUS: dict[State, Status] = {
-    "waiting": "queued",
-    "running": "running",
-    "succeeded": "success",
-    "failed": "failed",
-    "cancelled": "failed",
-}
-
-
-# ---------------------------------------------------------------------------------------------------- rules
-
-
-def backoff_delay_ms(attempts: int) -> int:
-    """The delay before the next run, without jitter: 1 s after the first, then twice as long each time, up to 60 s."""
-    return delay_ms(HARMONYK_BACKOFF, attempts)
-
-
-def can_retry(status: Status, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
-    """Whether a job may run again: never when success or running, else while `attempts` is below the most.
-
-    `attempts` is what was counted before the run that failed: check, increment, back off. So there are `max_attempts`
-    retries, and one run more than that.
-    """
-    if status not in get_args(Status):
-        raise InvalidValue("status", "one of " + ", ".join(get_args(Status)), status)
-    return status not in ("success", "running") and attempts < max_attempts
-
-
-def dedupe_key(type: str, org_id: str | None, payload: object) -> str:
-    """`type::org_id::payload`, byte for byte as Harmonyk's JavaScript has it; without an `org_id`, "global".
-
-    The payload is printed as JSON with the keys sorted at every level. InvalidValue for what is not JSON.
-    """
-    return unique_keys.dedupe_key(type, org_id, payload)
-
-
-def status(job: Job) -> Status:
-    """A job's state in Harmonyk's word; it has none for cancelled, which is failed (see `last_error`)."""
-    return _STATUS[job.state]
-
-
-def last_error(job: Job) -> str | None:
-    """What went wrong last; "cancelled" where a job was cancelled."""
-    return "cancelled" if job.state == "cancelled" else job.error
-
-
-# ---------------------------------------------------------------------------------------------------- repository
-
-
-class Marked(Struct, frozen=True, kw_only=True):
-    """What marking a job came to: whether it changed the job, and the job's status since.
-
-    Nothing is changed where the job was final already; `status` then says which way it had ended.
-    """
-
-    changed: bool
-    status: Status
-
-
-class JobsRepository(Protocol):
-    """Where Harmonyk's application keeps its jobs. `Repository` is one; a test may have another."""
-
-    async def enqueue(
-        self,
-        type: str,
-        org_id: str | None = None,
-        payload: dict[str, Any] | None = None,
-        run_at: datetime | None = None,
-    ) -> str:
-        """Keep a job to be run at `run_at`, or now; its id."""
-
-    async def mark_success(self, id: str) -> Marked | None:
-        """The job has succeeded."""
-
-    async def mark_failure(self, id: str, error: str) -> Marked | None:
-        """A run of the job has failed: it is queued again as the retry rule says, or failed for good."""
-
-
-class Repository:
-    """A JobsRepository over a client's store, whichever that is.
-
-    Its jobs are ordinary ones, which workers run. Where neither the job nor its handler says otherwise they retry by
-    Harmonyk's rule: after 1, 2, 4, 8 and 16 s, six runs in all.
-    """
-
-    def __init__(self, jobs: Client) -> None:
-        self._jobs = jobs
-        self._worker = f"{socket.gethostname()}-{os.getpid()}-repository"
-
-    async def enqueue(
-        self,
-        type: str,
-        org_id: str | None = None,
-        payload: dict[str, Any] | None = None,
-        run_at: datetime | None = None,
-        *,
-        dedupe: bool = False,
-        within: Any = None,
-    ) -> str:
-        """Enqueue a job for the handler named `type`; its id.
-
-        With `dedupe` that is the id of the live job of the same type, `org_id` and payload, where there is one.
-        `within` is the caller's own connection, with its transaction.
-        """
-        options: EnqueueOptions = {"dedupe": dedupe}
-        if org_id is not None:
-            options["tenant"] = limits.check_tenant(org_id, "org_id")
-        if run_at is not None:
-            instant_ms(run_at, "run_at")
-            options["due_at"] = run_at
-        draft = self._jobs.job(limits.check_name(type, "type"), payload, **options)
-        stored = structs.replace(draft.options.stored, preset="harmonyk")
-        draft = structs.replace(draft, options=structs.replace(draft.options, stored=stored))
-        return (await self._jobs.enqueue_drafts([draft], within=within))[0].id
-
-    async def mark_success(self, id: str) -> Marked:
-        """End a live job as succeeded; a worker that runs it loses its lease. JobNotFound when there is no such job."""
-        return await self._mark(id, None)
-
-    async def mark_failure(self, id: str, error: str) -> Marked:
-        """Count an error of a live job; a worker that runs it loses its lease. JobNotFound when there is no such job.
-
-        The job is queued again after the delay of its retry rule, or failed when no run is left; the error is kept.
-        """
-        if not isinstance(error, str):
-            raise InvalidValue("error", "a text", error)
-        return await self._mark(id, limits.storable(error[:ERROR_KEPT]))
-
-    async def _mark(self, id: str, error: str | None) -> Marked:
-        limits.check_known_id(id)
-        await self._jobs.open()
-        # A caller that is cancelled (a request that was given up) must not leave the job seized.
-        return await asyncio.shield(asyncio.ensure_future(self._seize_and_settle(id, error)))
-
-    async def _seize_and_settle(self, id: str, error: str | None) -> Marked:
-        for _ in range(TURNS):
-            seized = await self._seize(id)
-            if seized is not None:
-                decided = self._decided(seized, error)
-                if await self._settle(decided):
-                    return Marked(changed=True, status=_STATUS[decided.state])
-            elif (job := await self._jobs.get(id)).is_final:
-                return Marked(changed=False, status=status(job))
-        raise StoreUnavailable(f"job {id!r} was taken away {TURNS} times while it was being marked; try again later")
-
-    async def _seize(self, id: str) -> Claimed | None:
-        """The job under a lease of ours; None where it is not live."""
-        store = self._jobs.store
-        change = Seize(token=secrets.token_hex(16), worker=self._worker, lease_ms=SEIZED_MS)
-        until_ms = store.now() + SEIZED_MS
-        if not (await store.change([id], change)).changed:
-            return None
-        (job,) = await store.get([id])
-        return None if job is None else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms))
-
-    def _decided(self, seized: Claimed, error: str | None) -> Settlement:
-        """What becomes of the job: decided by the same rules as after a run in a worker."""
-        job = seized.job
-        handler = self._jobs.handlers.get(job.name)
-        rules = policy(job.options, DEFAULT_POLICY if handler is None else handler.policy)
-        outcome: Succeeded | Errored = Succeeded()
-        if error is not None:
-            delay = None if handler is None else own_delay(RuntimeError(error), handler, job.attempt)
-            outcome = Errored(error=error, delay_ms=delay)
-        return settle(seized, outcome, rules, self._jobs.store.now(), random.random())
-
-    async def _settle(self, decided: Settlement) -> bool:
-        """Whether it was done; if not, somebody took the job away in the meantime."""
-        answer = await self._jobs.store.exchange([decided], None)
-        (settled,) = answer.settled
-        if isinstance(settled, Refused):
-            raise StoreError(f"job {decided.lease.id!r} cannot be marked: {settled.why}")
-        if settled == "done" and self._jobs.hooks.wants_events:
-            for event in settlement_events(decided, answer.now_ms):
-                await self._jobs.hooks.tell(event)
-        return settled == "done"

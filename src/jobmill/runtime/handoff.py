@@ -1,4 +1,4 @@
-"""A line: what waits to be handed on, and the task that does so beside the loops that put it there."""
+"""The handoff queue: items from a loop to a consumer that must not block it, passed on by a task of its own."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: What is handed on in one go.
-AT_ONCE = 500
-#: How long a task that was cancelled may take to end before it is left to itself.
+#: How many items the consumer gets at most in one call.
+MAX_BATCH = 500
+#: How long a cancelled task may take to end before it is left alone.
 GRACE_S = 1.0
 
 
-class Line(Generic[T]):
-    """Whoever is slow at its end makes the line longer, never a loop slower; a full line takes nothing more.
+class HandoffQueue(Generic[T]):
+    """Slow consumers grow the queue; they never block the producer. A full queue takes nothing more.
 
-    `hand_on` gets some of what waits, in order, and takes out of it what it has handed on. With `collect_s` the line
-    waits so long for company, or until there is enough for one go.
+    `consume` gets some items, in order, and removes from them what it has consumed. With `collect_s` the queue waits
+    that long for more items, or until there is a full batch.
     """
 
     def __init__(
         self,
         name: str,
-        hand_on: Callable[[deque[T]], Awaitable[None]],
+        consume: Callable[[deque[T]], Awaitable[None]],
         *,
-        most: int = sys.maxsize,
+        max_items: int = sys.maxsize,
         collect_s: float = 0.0,
     ) -> None:
         self._name = name
-        self._hand_on = hand_on
-        self._most = most
+        self._consume = consume
+        self._max_items = max_items
         self._collect_s = collect_s
         self._waiting: deque[T] = deque()
-        self._in_hand: deque[T] = deque()
+        self._batch: deque[T] = deque()
         self._something = asyncio.Event()
         self._enough = asyncio.Event()
         self._ending = False
-        #: In which things are handed on.
+        #: The task that calls the consumer.
         self.task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """How many are not yet handed on."""
-        return len(self._waiting) + len(self._in_hand)
+        """How many items are not consumed yet."""
+        return len(self._waiting) + len(self._batch)
 
     def start(self) -> None:
-        """Begin to hand on."""
+        """Start the task."""
         self.task = asyncio.create_task(self._run(), name=f"jobmill {self._name}")
 
-    def put(self, thing: T) -> bool:
-        """Put something in line, without waiting; whether there was room."""
-        if len(self._waiting) >= self._most:
+    def put(self, item: T) -> bool:
+        """Add an item without waiting; whether there was room."""
+        if len(self._waiting) >= self._max_items:
             return False
-        self._waiting.append(thing)
+        self._waiting.append(item)
         self._something.set()
-        if len(self._waiting) >= AT_ONCE:
+        if len(self._waiting) >= MAX_BATCH:
             self._enough.set()
         return True
 
     async def stop(self, timeout: float = 5.0) -> int:
-        """Hand on what is in line, within reason, and forget the rest; how many those are."""
+        """Have the rest consumed within this time, and drop what is left; how many items those are."""
         if self.task is None:
             return 0
         self._ending = True
@@ -74,9 +74,9 @@ class Line(Generic[T]):
             self.start()
         await asyncio.wait([self.task], timeout=timeout)
         left = len(self)
-        # Before it is cancelled: whoever swallows that must not be handed the next thing.
+        # Before it is cancelled: a consumer that swallows the cancellation must not get the next item.
         self._waiting.clear()
-        self._in_hand.clear()
+        self._batch.clear()
         self.task.cancel()
         await asyncio.wait([self.task], timeout=GRACE_S)
         self.task = None
@@ -88,14 +88,14 @@ class Line(Generic[T]):
                 self._something.clear()
                 await self._something.wait()
                 continue
-            if not self._in_hand:
+            if not self._batch:
                 await self._collect()
-            await self._hand_on(self._in_hand)
+            await self._consume(self._batch)
 
     async def _collect(self) -> None:
-        if self._collect_s and len(self._waiting) < AT_ONCE and not self._ending:
+        if self._collect_s and len(self._waiting) < MAX_BATCH and not self._ending:
             self._enough.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._enough.wait(), self._collect_s)
-        for _ in range(min(AT_ONCE, len(self._waiting))):
-            self._in_hand.append(self._waiting.popleft())
+        for _ in range(min(MAX_BATCH, len(self._waiting))):
+            self._batch.append(self._waiting.popleft())

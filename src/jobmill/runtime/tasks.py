@@ -1,4 +1,4 @@
-"""Ending tasks, also those whose driver loses a cancellation."""
+"""Tasks: ending them, also where a driver loses the cancellation, and telling whose cancellation an error is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-#: A task that has not ended by then is cancelled once more.
+#: A task that has not ended after this time is cancelled again.
 AGAIN_S = 1.0
 
 
@@ -14,7 +14,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait until they have ended, whatever they raise.
 
     Python 3.11's `wait_for`, through which pymongo sends each command, forgets a cancellation that comes together with
-    what it waits for. A loop that was cancelled just then would go on for ever.
+    the answer that it waits for. A loop that was cancelled just then would never end.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -23,10 +23,10 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         done, left = await asyncio.wait(left, timeout=AGAIN_S)
         for task in done:
             if not task.cancelled():
-                task.exception()  # or asyncio would complain that nobody has looked
+                task.exception()  # retrieved, so that asyncio does not log it
 
 
 def being_cancelled(error: BaseException) -> bool:
-    """Whether this task itself is to end; else what was cancelled is something that it awaited: an error like any."""
+    """Whether this task itself is being cancelled; otherwise something that it awaited was, which is an error."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Beats: every loop says when it last turned, so that a watchdog sees one that has stopped; and how loops survive."""
+"""The watchdog: knows when each loop last ran, and finds loops that are stuck; and how a loop survives errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from jobmill.errors import StoreUnavailable
-from jobmill.runtime.backoff import Backing
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 log = logging.getLogger("jobmill")
@@ -17,52 +17,53 @@ log = logging.getLogger("jobmill")
 STUCK_AFTER_S = 30.0
 
 
-class Beats:
-    """When each loop last turned, and whether the store answered last time."""
+class Watchdog:
+    """When each loop last ran an iteration, and whether the store answered last time."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._last: dict[str, float] = {}
-        self.store_away: str | None = None
+        #: Why the store could not be reached last time; None after an answer.
+        self.store_error: str | None = None
 
     def beat(self, loop: str) -> None:
-        """The loop has turned."""
+        """The loop begins an iteration."""
         self._last[loop] = self._monotonic()
 
     def ended(self, loop: str) -> None:
-        """The loop has ended as it should."""
+        """The loop has ended as intended."""
         self._last.pop(loop, None)
 
     def stuck(self) -> dict[str, float]:
-        """Loops that have not turned for 30 s, and for how long."""
+        """Loops without an iteration for 30 s, and for how many seconds."""
         now = self._monotonic()
         return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
 
 
-async def loop_for_ever(
+async def run_forever(
     name: str,
     turn: Callable[[], Awaitable[float]],
-    beats: Beats,
-    tell: Callable[[BaseException], None],
+    watchdog: Watchdog,
+    on_error: Callable[[BaseException], None],
     random: Random,
 ) -> None:
-    """Turn, then sleep for the seconds that the turn answered; an exception is logged, told, and backed off from.
+    """Call `turn`, then sleep for the seconds that it returned; after an exception, log it and wait longer each time.
 
-    `tell` must not wait: a slow hook would hold the heartbeat up until all leases have ended.
+    `on_error` must not block: a slow hook would delay the heartbeat until all leases have ended.
     """
-    pause = Backing(random)
+    backoff = LoopBackoff(random)
     while True:
-        beats.beat(name)
+        watchdog.beat(name)
         try:
             wait = await turn()
-            pause.reset()
+            backoff.reset()
         except (Exception, asyncio.CancelledError) as error:
             if being_cancelled(error):
                 raise
-            wait = pause.next()
+            wait = backoff.next()
             if isinstance(error, StoreUnavailable):
                 log.warning("the %s loop cannot reach the store (%s); trying again in %.1f s", name, error, wait)
             else:
-                log.exception("the %s loop raised; it goes on in %.1f s", name, wait)
-            tell(error)
+                log.exception("the %s loop raised an error; it continues in %.1f s", name, wait)
+            on_error(error)
         await asyncio.sleep(wait)

@@ -16,20 +16,22 @@ from random import Random
 from typing import Any
 
 from jobmill.core.events import claim_events, job_event, settlement_events
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, settle
+from jobmill.core.presets import UnknownPreset
 from jobmill.core.values import Broken, Claim, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
-from jobmill.handlers.handler import HandlerBase
-from jobmill.runtime.backoff import Backing
+from jobmill.handlers.handler import Handler
+from jobmill.runtime.backoff import LoopBackoff
+from jobmill.runtime.presets import policy_with_presets
 from jobmill.runtime.tasks import being_cancelled
-from jobmill.runtime.watchdog import Beats
+from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
-from jobmill.worker.hooks import Teller
+from jobmill.worker.hooks import HookQueue
 from jobmill.worker.options import WorkerSettings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import Run, RunningJobs
-from jobmill.worker.usage import Bookkeeper
+from jobmill.worker.usage import UsageLog
 
 log = logging.getLogger("jobmill")
 
@@ -45,16 +47,16 @@ class Exchanger:
         self,
         name: str,
         store: Store,
-        handlers: dict[str, HandlerBase[Any]],
+        handlers: dict[str, Handler[..., Any]],
         settings: WorkerSettings,
         slots: int,
         *,
-        board: RunningJobs,
+        running: RunningJobs,
         runner: Runner,
         reporter: Reporter,
-        teller: Teller,
-        bookkeeper: Bookkeeper | None,
-        beats: Beats,
+        hooks: HookQueue,
+        usage: UsageLog | None,
+        watchdog: Watchdog,
         random: Random,
         on_idle: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
@@ -64,12 +66,12 @@ class Exchanger:
         self._handlers = handlers
         self._settings = settings
         self._slots = slots
-        self._board = board
+        self._running = running
         self._runner = runner
         self._reporter = reporter
-        self._teller = teller
-        self._bookkeeper = bookkeeper
-        self._beats = beats
+        self._hooks = hooks
+        self._usage = usage
+        self._watchdog = watchdog
         self._random = random
         self._on_idle = on_idle
         self._monotonic = monotonic
@@ -81,7 +83,7 @@ class Exchanger:
         self._left = 0
         self._finished: list[tuple[Run | None, Settlement]] = []
         self._woken = asyncio.Event()
-        board.wakes.append(self.wake)
+        running.wakes.append(self.wake)
         self._watching: asyncio.Future[None] | None = None
         self._fruitless = 0
         self._was_idle = False
@@ -95,18 +97,18 @@ class Exchanger:
 
     async def run(self) -> None:
         """Until stopping, nothing runs and everything is settled."""
-        backing = Backing(self._random)
+        backoff = LoopBackoff(self._random)
         while not (self.stopping and not self._finished and not self._awaited()):
-            self._beats.beat(self.name)
+            self._watchdog.beat(self.name)
             try:
                 await self._turn()
-                backing.reset()
+                backoff.reset()
             except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled(error) or (self.once and not self.stopping):
                     raise
-                await self._survive(error, backing.next())
+                await self._survive(error, backoff.next())
         self._watch_no_more()
-        self._beats.ended(self.name)
+        self._watchdog.ended(self.name)
 
     @property
     def has_unsettled(self) -> bool:
@@ -136,7 +138,7 @@ class Exchanger:
             answer, sent = await self._exchange(batch, claim)
         finally:
             self._in_flight = False
-        self._beats.store_away = None
+        self._watchdog.store_error = None
         self._settled(batch, answer)
         if self.once:
             self.stopping = True
@@ -167,12 +169,12 @@ class Exchanger:
             self._reserve(claim, -1)
 
     async def _survive(self, error: BaseException, wait: float) -> None:
-        self._beats.store_away = f"{type(error).__name__}: {error}"
+        self._watchdog.store_error = f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailable):
             log.warning("the %s store is away (%s); trying again in %.1f s", self._store.name, error, wait)
         else:
             log.exception("the %s loop raised; it goes on in %.1f s", self.name, wait)
-        self._teller.error(error, None)
+        self._hooks.error(error, None)
         # Running jobs go on, and what finishes meanwhile is kept for the next try.
         await asyncio.sleep(wait)
 
@@ -216,7 +218,7 @@ class Exchanger:
             return self._all_names
         names = dict(self._all_names)
         for name, most in self._limited.items():
-            room = min(free, most - self._board.of_name.get(name, 0))
+            room = min(free, most - self._running.of_name.get(name, 0))
             if room > 0:
                 names[name] = room
         return names
@@ -224,11 +226,11 @@ class Exchanger:
     def _reserve(self, claim: Claim | None, sign: int) -> None:
         """Room that is asked for is taken until the answer is here: another exchanger may ask at the same time."""
         for name in self._limited if claim is not None else ():
-            self._board.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
+            self._running.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
 
     def _begin(self, answer: Exchanged, expires: float) -> None:
         now_ms = answer.now_ms
-        told = self._teller.wants_events
+        told = self._hooks.wants_events
         # The answer took longer than the lease (this process was stopped, say): other workers may run these by now.
         late = self._monotonic() >= expires
         for claimed in answer.claimed:
@@ -236,16 +238,20 @@ class Exchanger:
                 self._decided(begin(claimed, None, now_ms))
                 continue
             if told:
-                self._teller.facts(claim_events(claimed.job, now_ms, lease_lost=False))
+                self._hooks.events(claim_events(claimed.job, now_ms, lease_lost=False))
             handler = self._handlers.get(claimed.job.name)
-            rules = None if handler is None else policy(claimed.job.options, handler.policy)
+            try:
+                rules = None if handler is None else policy_with_presets(claimed.job.options, handler.policy)
+            except UnknownPreset as unknown:
+                self._decided(begin(Broken(claimed.lease, str(unknown)), None, now_ms))
+                continue
             decided = begin(claimed, rules, now_ms)
             if decided is None and late:
                 decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)
             if decided is not None or handler is None or rules is None:
                 self._decided(decided)
             else:
-                self._run(Run(claimed, handler, rules, expires, self._reporter.teller_of), now_ms)
+                self._run(Run(claimed, handler, rules, expires, self._reporter.report_for), now_ms)
 
     def _decided(self, settlement: Settlement | None) -> None:
         """What is settled without a run."""
@@ -253,28 +259,28 @@ class Exchanger:
             self._finished.append((None, settlement))
 
     def _run(self, run: Run, now_ms: int) -> None:
-        older = self._board.add(run)
+        older = self._running.add(run)
         if older is not None:
             self._overtaken(older, now_ms)
         self._occupied += 1
         if self._limited:
-            self._board.take_room(run.handler.name)
+            self._running.take_room(run.handler.name)
         self._runner.start(run, self._over, self._freed)
 
     def _overtaken(self, older: Run, now_ms: int) -> None:
         """We have claimed what we still run: that lease had ended, and we did not know it yet."""
         if not older.over and older.why != "lost":
             older.stop("lost")
-            if self._bookkeeper is not None:
-                self._bookkeeper.lost(older, "lease_lost")
-            if self._teller.wants_events:
-                self._teller.facts([job_event(older.claimed.job, "lease_lost", now_ms)])
+            if self._usage is not None:
+                self._usage.lost(older, "lease_lost")
+            if self._hooks.wants_events:
+                self._hooks.events([job_event(older.claimed.job, "lease_lost", now_ms)])
 
     # ------------------------------------------------------------------------------------------------ settling
 
     def _over(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is None:
-            self._board.drop(run)
+            self._running.drop(run)
         else:
             decided = settle(run.claimed, outcome, run.rules, self._store.now(), self._random.random())
             self._finished.append((run, decided))
@@ -285,20 +291,20 @@ class Exchanger:
         self._occupied -= 1
         self._left -= run.in_thread
         if self._limited:
-            self._board.free_room(run.handler.name)
+            self._running.free_room(run.handler.name)
         self._woken.set()
 
     def _settled(self, batch: list[tuple[Run | None, Settlement]], answer: Exchanged) -> None:
-        told = self._teller.wants_events
+        told = self._hooks.wants_events
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
                 instead = fails_instead(settlement, settled.why, run.rules if run else DEFAULT_POLICY)
                 self._finished.append((run, instead))
                 continue
             if run is not None:
-                self._board.drop(run)
-                if self._bookkeeper is not None:
-                    self._bookkeeper.settled(run, "lost" if settled == "lost" else settlement.outcome)
+                self._running.drop(run)
+                if self._usage is not None:
+                    self._usage.settled(run, "lost" if settled == "lost" else settlement.outcome)
             if settled == "lost" or settlement.outcome != "succeeded":
                 _log(settlement, lost=settled == "lost")
             if self.once:
@@ -308,15 +314,15 @@ class Exchanger:
 
     def _forget(self, run: Run | None) -> None:
         if run is not None:
-            self._board.drop(run)
-            if self._bookkeeper is not None:
-                self._bookkeeper.settled(run, "lost")
+            self._running.drop(run)
+            if self._usage is not None:
+                self._usage.settled(run, "lost")
 
     def _tell(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
         if not lost:
-            self._teller.facts(settlement_events(settlement, now_ms))
+            self._hooks.events(settlement_events(settlement, now_ms))
         elif run is not None:
-            self._teller.facts([job_event(run.claimed.job, "lease_lost", now_ms)])
+            self._hooks.events([job_event(run.claimed.job, "lease_lost", now_ms)])
 
     # ------------------------------------------------------------------------------------------------ sleeping
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from jobmill.errors import InvalidValue
-from jobmill.runtime.watchdog import Beats
+from jobmill.runtime.watchdog import Watchdog
 
 MAX_REQUEST = 8 * 1024
 READ_DEADLINE_S = 5.0
@@ -20,11 +20,11 @@ READ_DEADLINE_S = 5.0
 class Health:
     """A tiny HTTP server: `/livez` is red while a loop is stuck, `/readyz` also while no jobs can be claimed."""
 
-    def __init__(self, port: int, beats: Beats, ready: Callable[[], bool], host: str = "127.0.0.1") -> None:
-        #: Where it is served; 0 picks a free one, and `start` tells it here.
+    def __init__(self, port: int, watchdog: Watchdog, ready: Callable[[], bool], host: str = "127.0.0.1") -> None:
+        #: Where it is served; 0 picks a free one, and `start` writes it here.
         self.port = port
         self._host = host
-        self._beats = beats
+        self._watchdog = watchdog
         self._ready = ready
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
@@ -85,12 +85,12 @@ class Health:
 
     def _livez(self) -> dict[str, Any]:
         """What is wrong, if anything."""
-        stuck = {loop: round(seconds, 1) for loop, seconds in self._beats.stuck().items()}
+        stuck = {loop: round(seconds, 1) for loop, seconds in self._watchdog.stuck().items()}
         return {"stuck": stuck} if stuck else {}
 
     def _readyz(self) -> dict[str, Any]:
         wrong = self._livez()
-        if self._beats.store_away is not None:
+        if self._watchdog.store_error is not None:
             # Not what the store said: that may name hosts and users, and is in the log.
             wrong["store"] = "away"
         if not self._ready():

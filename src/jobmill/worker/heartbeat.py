@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from jobmill.core.events import EventType, job_event
 from jobmill.core.job import Job
-from jobmill.runtime.watchdog import Beats
+from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
-from jobmill.worker.hooks import Teller
+from jobmill.worker.hooks import HookQueue
 from jobmill.worker.running import Run, RunningJobs
-from jobmill.worker.usage import Bookkeeper
+from jobmill.worker.usage import UsageLog
 
 log = logging.getLogger("jobmill")
 
@@ -32,19 +32,19 @@ class Heartbeat:
     def __init__(
         self,
         store: Store,
-        board: RunningJobs,
+        running: RunningJobs,
         lease_ms: int,
-        beats: Beats,
-        teller: Teller,
-        bookkeeper: Bookkeeper | None = None,
+        watchdog: Watchdog,
+        hooks: HookQueue,
+        usage: UsageLog | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._board = board
+        self._running = running
         self._lease_ms = lease_ms
-        self._beats = beats
-        self._teller = teller
-        self._bookkeeper = bookkeeper
+        self._watchdog = watchdog
+        self._hooks = hooks
+        self._usage = usage
         self._monotonic = monotonic
         self.latest_delay = 0.0
         self._due = monotonic()
@@ -56,18 +56,18 @@ class Heartbeat:
         self.latest_delay = max(0.0, started - self._due)
         self._stop_expired(started)
         # What is lost is not ours to extend, however long it takes to end.
-        runs = [run for run in self._board.runs.values() if run.why != "lost"]
+        runs = [run for run in self._running.runs.values() if run.why != "lost"]
         wait = third
         if runs:
             try:
                 async with asyncio.timeout(min(third, self._first_end() - started)):
                     lost = await self._store.extend([run.claimed.lease for run in runs], self._lease_ms)
             except Exception as error:
-                away = self._beats.store_away = f"{type(error).__name__}: {error}"
+                away = self._watchdog.store_error = f"{type(error).__name__}: {error}"
                 log.warning("leases of %d jobs could not be extended: %s; trying again", len(runs), away)
                 wait = min(1.0, third / 5)
             else:
-                self._beats.store_away = None
+                self._watchdog.store_error = None
                 await self._apply(runs, set(lost), started)
         self._stop_expired(self._monotonic())
         # Not a moment longer than the first lease that could not be extended: another worker may run its job then.
@@ -94,7 +94,7 @@ class Heartbeat:
             async with asyncio.timeout(min(self._lease_ms / 3000, MOST_S)):
                 jobs = await self._store.get([run.claimed.lease.id for run in gone])
         except Exception as error:
-            self._teller.error(error, None)
+            self._hooks.error(error, None)
             return [("lease_lost", "the store says that it is not ours any more")] * len(gone)
         return [_why(job) for job in jobs]
 
@@ -109,14 +109,14 @@ class Heartbeat:
         return min((run.expires for run in self._ours()), default=math.inf)
 
     def _ours(self) -> list[Run]:
-        return [run for run in self._board.runs.values() if not run.over and run.why != "lost"]
+        return [run for run in self._running.runs.values() if not run.over and run.why != "lost"]
 
     def _tell(self, run: Run, fact: EventType, why: str) -> None:
         log.warning("job %s (%s) is stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
-        if self._bookkeeper is not None:
-            self._bookkeeper.lost(run, fact)
-        if self._teller.wants_events:
-            self._teller.facts([job_event(run.claimed.job, fact, self._store.now(), reason=why)])
+        if self._usage is not None:
+            self._usage.lost(run, fact)
+        if self._hooks.wants_events:
+            self._hooks.events([job_event(run.claimed.job, fact, self._store.now(), reason=why)])
 
 
 def _why(job: Job | None) -> tuple[EventType, str]:

@@ -1,4 +1,4 @@
-"""The teller: gives facts and errors to the hooks in this process, in their order, beside the loops that make them."""
+"""The hooks: gives facts and errors to the hooks in this process, in their order, beside the loops that make them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from jobmill.core.events import Event
 from jobmill.core.job import Job
 from jobmill.handlers.hooks import Hooks
-from jobmill.runtime.handoff import Line
+from jobmill.runtime.handoff import HandoffQueue
 
 
-class Teller:
+class HookQueue:
     """A slow hook makes the line longer, never a loop slower."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._line: Line[tuple[Any, ...]] = Line("teller", self._tell)
+        self._line: HandoffQueue[tuple[Any, ...]] = HandoffQueue("hooks", self._tell)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -34,7 +34,7 @@ class Teller:
         """Begin to tell."""
         self._line.start()
 
-    def facts(self, events: Iterable[Event]) -> None:
+    def events(self, events: Iterable[Event]) -> None:
         """Put facts in line."""
         for event in events:
             self._line.put((event,))
@@ -48,13 +48,13 @@ class Teller:
         self.moment("error", error, job)
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Tell what is in line, within reason."""
+        """ReportFunction what is in line, within reason."""
         await self._line.stop(timeout)
 
     async def _tell(self, line: deque[tuple[Any, ...]]) -> None:
         while line:
             told = line.popleft()
             if isinstance(told[0], Event):
-                await self._hooks.tell(told[0])
+                await self._hooks.call_event(told[0])
             else:
-                await self._hooks.moment(*told)
+                await self._hooks.call_moment(*told)

@@ -1,4 +1,4 @@
-"""What may be said about a worker."""
+"""Options of a worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from msgspec import Struct
 from jobmill.core import limits
 from jobmill.core.durations import to_ms
 from jobmill.errors import InvalidValue
-from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import DEFAULT_QUEUE, Duration
 
 
 class WorkerOptions(TypedDict, total=False):
-    """As users write it."""
+    """As users write them."""
 
-    slots: int
+    concurrency: int
     queues: Sequence[str]
     name: str
     lease: Duration
@@ -30,9 +30,9 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
-    """As it was checked."""
+    """Validated, with every default filled in."""
 
-    slots: int
+    concurrency: int
     queues: tuple[str, ...]
     name: str
     lease_ms: int
@@ -41,8 +41,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     health_host: str
 
 
-def worker_settings(given: WorkerOptions, handlers: Iterable[HandlerBase[Any]]) -> WorkerSettings:
-    """Check and fill in. Without `queues`: the default one and all that the handlers name."""
+def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]]) -> WorkerSettings:
+    """Validate options and fill in defaults. Without `queues`: the default queue and all that handlers name."""
     for option in given:
         if option not in WorkerOptions.__annotations__:
             raise InvalidValue(option, "one of the options " + ", ".join(WorkerOptions.__annotations__), option)
@@ -52,7 +52,7 @@ def worker_settings(given: WorkerOptions, handlers: Iterable[HandlerBase[Any]]) 
     name = given.get("name") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     health = given.get("health")
     return WorkerSettings(
-        slots=limits.check_int(given.get("slots", 20), "slots", 1, 10_000),
+        concurrency=limits.check_int(given.get("concurrency", 20), "concurrency", 1, 10_000),
         queues=tuple(dict.fromkeys(limits.check_queue(queue) for queue in queues)),
         name=limits.check_name(name, "worker name"),
         lease_ms=to_ms(given.get("lease", 15), "lease", least=100),

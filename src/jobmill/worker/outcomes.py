@@ -13,7 +13,8 @@ from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.errors import Fail, JobmillError, Snooze
-from jobmill.handlers.handler import HandlerBase, to_plain
+from jobmill.handlers.handler import Handler
+from jobmill.handlers.signature import to_plain
 
 log = logging.getLogger("jobmill")
 
@@ -36,7 +37,7 @@ def returned(value: Any) -> Outcome:
 _NOTHING = Succeeded()
 
 
-def raised(error: BaseException, handler: HandlerBase[Any], attempt: int) -> Outcome:
+def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Outcome:
     """The handler raised: Snooze and Fail steer the job, anything else is an error."""
     if isinstance(error, Snooze):
         try:
@@ -79,7 +80,7 @@ def printed(error: BaseException) -> str:
     return storable(text[-TRACEBACK_KEPT:])
 
 
-def own_delay(error: BaseException, handler: HandlerBase[Any], attempt: int) -> int | None:
+def own_delay(error: BaseException, handler: Handler[..., Any], attempt: int) -> int | None:
     """What a backoff function of the user's own answers; where it raises, the usual backoff is used."""
     if handler.own_backoff is None:
         return None

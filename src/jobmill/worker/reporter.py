@@ -10,9 +10,9 @@ from jobmill.core.events import progress_event
 from jobmill.core.job import LOG_LINES_KEPT, Progress
 from jobmill.core.values import Claimed, Report
 from jobmill.errors import StoreUnavailable
-from jobmill.handlers.context import Tell
+from jobmill.handlers.context import ReportFunction
 from jobmill.store import Store
-from jobmill.worker.hooks import Teller
+from jobmill.worker.hooks import HookQueue
 
 log = logging.getLogger("jobmill")
 
@@ -22,17 +22,17 @@ COLLECT_S = 0.05
 class Reporter:
     """Handlers tell from any thread; the loop writes."""
 
-    def __init__(self, store: Store, teller: Teller) -> None:
+    def __init__(self, store: Store, hooks: HookQueue) -> None:
         self._store = store
-        self._teller = teller
+        self._hooks = hooks
         self._told: deque[tuple[Claimed, Progress | str]] = deque()
         self._something = asyncio.Event()
         # Who settles waits for what is being written: a settlement must not overtake it.
         self._writing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
-    def teller_of(self, claimed: Claimed) -> Tell:
-        """What a run's context tells through."""
+    def report_for(self, claimed: Claimed) -> ReportFunction:
+        """The function through which a run reports."""
 
         def tell(what: Progress | str) -> None:
             self._told.append((claimed, what))
@@ -72,11 +72,11 @@ class Reporter:
             self._told.extendleft(reversed(told[-10 * LOG_LINES_KEPT :]))
             self._something.set()
             raise
-        if self._teller.wants_events:
+        if self._hooks.wants_events:
             now_ms = self._store.now()
             for claimed, what in told:
                 if isinstance(what, Progress) and claimed.job.id not in lost:
-                    self._teller.facts([progress_event(claimed.job, what, now_ms)])
+                    self._hooks.events([progress_event(claimed.job, what, now_ms)])
 
     async def _written(self, reports: list[Report]) -> set[str]:
         """The ids of those not written. One that the store chokes on holds nobody up, and does not come back."""
@@ -88,7 +88,7 @@ class Reporter:
             if len(reports) > 1:
                 return {id for report in reports for id in await self._written([report])}
             log.exception("what job %s told cannot be kept", reports[0].lease.id)
-            self._teller.error(error, None)
+            self._hooks.error(error, None)
             return {reports[0].lease.id}
 
 

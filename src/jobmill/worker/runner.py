@@ -14,9 +14,9 @@ from jobmill.errors import InvalidValue
 from jobmill.runtime.threads import Threads
 from jobmill.worker import outcomes
 from jobmill.worker.deadlines import Deadlines
-from jobmill.worker.hooks import Teller
+from jobmill.worker.hooks import HookQueue
 from jobmill.worker.running import Run
-from jobmill.worker.usage import Bookkeeper
+from jobmill.worker.usage import UsageLog
 
 #: Told when a run is over: its outcome, or None when it is not ours to settle; and when its slot is free.
 OnOver = Callable[[Run, Outcome | None], None]
@@ -30,15 +30,15 @@ class Runner:
         self,
         threads: Threads,
         deadlines: Deadlines,
-        teller: Teller,
-        bookkeeper: Bookkeeper | None = None,
+        hooks: HookQueue,
+        usage: UsageLog | None = None,
         cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._deadlines = deadlines
-        self._teller = teller
-        self._bookkeeper = bookkeeper
+        self._hooks = hooks
+        self._usage = usage
         self._cut_off = cut_off
 
     def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
@@ -50,8 +50,8 @@ class Runner:
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
         run.started = True
-        if self._bookkeeper is not None:
-            self._bookkeeper.began(run)
+        if self._usage is not None:
+            self._usage.began(run)
         error: BaseException | None = None
         outcome: Outcome | None
         try:
@@ -69,8 +69,8 @@ class Runner:
         if isinstance(outcome, Errored):
             outcome = self._told(run, outcome, error)
         run.over = True
-        if self._bookkeeper is not None:
-            self._bookkeeper.ended(run)
+        if self._usage is not None:
+            self._usage.ended(run)
         on_over(run, outcome)
         if not run.in_thread:
             on_free(run)
@@ -112,7 +112,7 @@ class Runner:
     async def _in_process(self, run: Run) -> Outcome:
         from jobmill.worker.isolate.parent import Isolated
 
-        return await Isolated(run.handler, run.claimed.job, run.context.tell).run()
+        return await Isolated(run.handler, run.claimed.job, run.report).run()
 
     def _stopped(self, run: Run) -> Outcome | None:
         if run.why == "shutdown" or (run.why is None and self._cut_off()):
@@ -133,5 +133,5 @@ class Runner:
             if run.handler.own_backoff is not None and outcome.delay_ms is None:
                 delay_ms = outcomes.own_delay(error, run.handler, run.claimed.job.attempt)
                 outcome = structs.replace(outcome, delay_ms=delay_ms)
-        self._teller.error(error, run.claimed.job)
+        self._hooks.error(error, run.claimed.job)
         return outcome

@@ -1,4 +1,4 @@
-"""One run of one job in this worker, and the board on which all of them stand."""
+"""One run of one job in this worker, and the running on which all of them stand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from jobmill.core.lifecycle import Policy
 from jobmill.core.values import Claimed
-from jobmill.handlers.context import Context, Tell
-from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.context import Context, ReportFunction
+from jobmill.handlers.handler import Handler
 
 #: Why a run is stopped from outside. lost: the store says it is not ours any more (or our own lease time ran out).
 Why: TypeAlias = Literal["timeout", "lost", "shutdown"]
@@ -20,7 +20,7 @@ class Run:
 
     __slots__ = (
         "_context",
-        "_tells",
+        "_reporting",
         "claimed",
         "expires",
         "handler",
@@ -35,15 +35,15 @@ class Run:
     def __init__(
         self,
         claimed: Claimed,
-        handler: HandlerBase[Any],
+        handler: Handler[..., Any],
         rules: Policy,
         expires: float,
-        tells: Callable[[Claimed], Tell],
+        reporting: Callable[[Claimed], ReportFunction],
     ) -> None:
         self.claimed = claimed
         self.handler = handler
         self.rules = rules
-        self._tells = tells
+        self._reporting = reporting
         self._context: Context | None = None
         self.expires = expires
         self.task: asyncio.Task[None] | None = None
@@ -54,10 +54,15 @@ class Run:
         self.in_thread = False
 
     @property
+    def report(self) -> ReportFunction:
+        """Takes progress and log lines of this run."""
+        return self._reporting(self.claimed)
+
+    @property
     def context(self) -> Context:
-        """What its handler may ask and tell; made only for handlers that want one."""
+        """The context for the handler; made only for handlers that take one."""
         if self._context is None:
-            self._context = Context(self.claimed.job, self._tells(self.claimed))
+            self._context = Context(self.claimed.job, self.report)
         return self._context
 
     def stop(self, why: Why) -> None:

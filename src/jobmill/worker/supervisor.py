@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from jobmill.core.limits import check_int
-from jobmill.runtime.backoff import Backing
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.worker.isolate.parent import how_ended
 
 log = logging.getLogger("jobmill")
@@ -53,9 +53,9 @@ def supervise(
 class _Child:
     """The place of one worker process: who fills it, or when it is filled again."""
 
-    def __init__(self, label: str, backing: Backing) -> None:
+    def __init__(self, label: str, backoff: LoopBackoff) -> None:
         self.label = label
-        self.backing = backing
+        self.backoff = backoff
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         #: When to start; None: it runs, or is not to run again.
@@ -70,7 +70,7 @@ class _Supervisor:
     def __init__(self, command: list[str], count: int, patience: float, random: Random) -> None:
         self._command = command
         self._patience = patience
-        self._children = [_Child(f"process {n} of {count}", Backing(random)) for n in range(1, count + 1)]
+        self._children = [_Child(f"process {n} of {count}", LoopBackoff(random)) for n in range(1, count + 1)]
         self._die_with_us = _death_signal()
         self._kill_at: float | None = None
         self._code = 0
@@ -122,8 +122,8 @@ class _Supervisor:
 
     def _start_later(self, child: _Child, why: str) -> None:
         if child.lived >= STEADY_S:
-            child.backing.reset()
-        pause = child.backing.next()
+            child.backoff.reset()
+        pause = child.backoff.next()
         child.due = time.monotonic() + pause
         log.error("%s: %s; it starts again in %.1f s", child.label, why, pause)
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from jobmill.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from jobmill.client.client import Client
+    from jobmill.handlers.registry import Registry
 
 
 class Tick(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Tick(Struct, frozen=True, kw_only=True):
     lost: int = 0
 
 
-async def tick(client: Client, limit: int, queues: Sequence[str] | None) -> Tick:
+async def tick(registry: Registry, limit: int, queues: Sequence[str] | None) -> Tick:
     """One claim, its runs, their settlements."""
-    worker = Worker(client, slots=limit, queues=queues) if queues else Worker(client, slots=limit)
+    worker = Worker(registry, concurrency=limit, queues=queues) if queues else Worker(registry, concurrency=limit)
     return Tick(**await worker.tick())

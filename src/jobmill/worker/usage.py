@@ -1,28 +1,51 @@
-"""The bookkeeper: makes one usage record of every run that started, and hands it to the meters.
+"""Usage: one record of every run that started, given to the usage recorders of the application.
 
-A record is made when the run is over and the store has answered its settlement: its times are those of the handler, its
-outcome is what the store took. So no two runs of a job can both have succeeded, also when one of them came too late.
+A record is made when the run is over and the store has answered its settlement. Its times are those of the handler, its
+outcome is what the store accepted: two runs of a job cannot both have succeeded, even when one of them came too late.
+
+Nothing here can harm a job. Plain functions run in a thread, as handlers do, so that one that blocks delays nothing
+else. A full queue drops new records; what a recorder raises is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
 
 from jobmill.core.events import EventType
 from jobmill.core.usage import GLOBAL, RunEnded, Usage
 from jobmill.core.values import Ended
+from jobmill.errors import StoreUnavailable
+from jobmill.handlers.usage import RecordsUsage, UsageRecorder
+from jobmill.runtime.backoff import LoopBackoff
+from jobmill.runtime.handoff import HandoffQueue
+from jobmill.runtime.tasks import being_cancelled
+from jobmill.runtime.threads import Threads
 from jobmill.store import Store
 from jobmill.worker.running import Run
-from jobmill.worker.usage_queue import MeterLine
 
-#: How long meters may take for what is in line when the worker ends.
-HAND_ON_S = 5.0
+log = logging.getLogger("jobmill")
+
+#: How long recorders may take for the last records when the worker stops.
+LAST_RECORDS_S = 5.0
+#: How many records may wait for one recorder; further ones are dropped.
+MAX_WAITING = 10_000
+#: How long a record waits for others before a batch goes to a table.
+COLLECT_S = 1.0
+#: The same message is logged at most this often: it may be true of every job.
+LOG_EVERY_S = 60.0
+#: How long an async recorder that awaits nothing may keep the event loop.
+MAX_BUSY_S = 0.002
 
 
-class Stint:
-    """When a handler was called, and for how long it ran."""
+class RunTime:
+    """When a handler was called, and how long it ran."""
 
     __slots__ = ("began", "duration_ms", "started_ms")
 
@@ -32,59 +55,59 @@ class Stint:
         self.duration_ms = 0.0
 
     def end(self, now: float) -> None:
-        """It ran until now."""
+        """The handler ran until now."""
         self.duration_ms = (now - self.began) * 1000
 
     @property
     def finished_ms(self) -> int:
-        """Not asked of the store: its clock as we know it is corrected now and then, and the end might come first."""
+        """Computed, because the store's clock as we know it is corrected now and then: the end must not come first."""
         return self.started_ms + round(self.duration_ms)
 
 
-class Bookkeeper:
-    """Runs that began are open until their record is written, which happens once."""
+class UsageLog:
+    """Keeps the times of each run until its record is written, which happens once."""
 
     def __init__(
-        self, store: Store, worker: str, meters: Sequence[MeterLine], monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, worker: str, queues: Sequence[UsageQueue], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._worker = worker
-        self._meters = meters
+        self._queues = queues
         self._monotonic = monotonic
-        self._open: dict[Run, Stint] = {}
-        #: Runs that are not ours any more, and whose handlers have yet to end.
+        self._open: dict[Run, RunTime] = {}
+        #: Runs that this worker has lost, and whose handlers have yet to end.
         self._losses: dict[Run, RunEnded] = {}
 
     def start(self) -> None:
-        """Begin to hand on."""
-        for meter in self._meters:
-            meter.start()
+        """Start the queues."""
+        for queue in self._queues:
+            queue.start()
 
     def began(self, run: Run) -> None:
-        """Its handler is about to be called."""
-        self._open[run] = Stint(self._monotonic(), self._store.now())
+        """The handler is about to be called."""
+        self._open[run] = RunTime(self._monotonic(), self._store.now())
 
     def ended(self, run: Run) -> None:
-        """Its handler has ended, or was left (a thread); how that counts is not known yet, unless the run was lost."""
-        stint = self._open.get(run)
-        if stint is not None:
-            stint.end(self._monotonic())
+        """The handler has ended, or was left behind (a thread). Its outcome is not known yet, unless it was lost."""
+        times = self._open.get(run)
+        if times is not None:
+            times.end(self._monotonic())
         if run in self._losses:
             self.settled(run, self._losses.pop(run))
 
-    def lost(self, run: Run, fact: EventType) -> None:
-        """The run is not ours any more, by this fact; its handler may have ended before that was known."""
-        outcome: RunEnded = "cancelled" if fact in ("cancelled", "removed") else "lost"
+    def lost(self, run: Run, event: EventType) -> None:
+        """This worker has lost the run, by this event; the handler may have ended before that was known."""
+        outcome: RunEnded = "cancelled" if event in ("cancelled", "removed") else "lost"
         if run.over:
             self.settled(run, outcome)
         else:
             self._losses[run] = outcome
 
     def settled(self, run: Run, outcome: Ended | RunEnded) -> None:
-        """How the run ended is known: write its record."""
+        """The outcome of the run is known: write its record."""
         assert outcome != "crashed", "that is settled without a run"
-        stint = self._open.pop(run, None)
-        if stint is None:
+        times = self._open.pop(run, None)
+        if times is None:
             return
         job = run.claimed.job
         usage = Usage(
@@ -94,19 +117,151 @@ class Bookkeeper:
             tenant=GLOBAL if job.tenant is None else job.tenant,
             attempt=job.attempt,
             outcome=outcome,
-            duration_ms=stint.duration_ms,
-            started_ms=stint.started_ms,
-            finished_ms=stint.finished_ms,
+            duration_ms=times.duration_ms,
+            started_ms=times.started_ms,
+            finished_ms=times.finished_ms,
             worker=self._worker,
         )
-        for meter in self._meters:
-            meter.put(usage)
+        for queue in self._queues:
+            queue.put(usage)
 
     async def stop(self) -> None:
-        """Write what the store has not answered by now as lost, and hand on what is in line, within reason."""
+        """Record runs without an answer of the store as lost, and pass on the last records."""
         for run in list(self._open):
             if not run.over:
                 self.ended(run)
             self.settled(run, "lost")
         self._losses.clear()
-        await asyncio.gather(*(meter.stop(HAND_ON_S) for meter in self._meters))
+        await asyncio.gather(*(queue.stop(LAST_RECORDS_S) for queue in self._queues))
+
+
+class UsageQueue:
+    """One recorder, and the records that wait for it."""
+
+    def __init__(self, recorder: UsageRecorder, threads: Threads, random: Random) -> None:
+        self._recorder: Any = recorder
+        self._threads = threads
+        self._random = random
+        takes_batches = isinstance(recorder, RecordsUsage)
+        call = self._call if inspect.iscoroutinefunction(recorder) else self._call_in_thread
+        self._queue: HandoffQueue[Usage] = HandoffQueue(
+            "usage",
+            self._record if takes_batches else call,
+            max_items=MAX_WAITING,
+            collect_s=COLLECT_S if takes_batches else 0.0,
+        )
+        self._dropped = RepeatedError("the usage recorder %r is too slow: %d usage records were dropped", recorder)
+        self._raised = RepeatedError(
+            "the usage recorder %r raised, over %d usage records; no job is affected", recorder
+        )
+
+    def start(self) -> None:
+        """Start to pass on records."""
+        self._queue.start()
+
+    def put(self, usage: Usage) -> None:
+        """Add a record; never waits, never raises."""
+        if not self._queue.put(usage):
+            self._dropped.add(1)
+
+    async def stop(self, timeout: float) -> None:
+        """Pass on the last records within this time, and log how many are lost."""
+        left = await self._queue.stop(timeout)
+        if left:
+            log.error(
+                "%d usage records did not reach the recorder %r in %g s, and are lost", left, self._recorder, timeout
+            )
+        self._dropped.log_now()
+        self._raised.log_now()
+
+    # ------------------------------------------------------------------------------------------------ functions
+
+    async def _call(self, records: deque[Usage]) -> None:
+        pause_at = time.monotonic() + MAX_BUSY_S
+        while records:
+            try:
+                await self._recorder(records.popleft())
+            except BaseException as error:
+                self._survive(error, 1)
+            if time.monotonic() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = time.monotonic() + MAX_BUSY_S
+
+    async def _call_in_thread(self, records: deque[Usage]) -> None:
+        # A thread cannot be stopped. One that is left behind finds no more records after its present call.
+        for answer in await self._threads.run(lambda: self._call_each(records)):
+            try:
+                await answer
+            except BaseException as error:
+                self._survive(error, 1)
+
+    def _call_each(self, records: deque[Usage]) -> list[Awaitable[Any]]:
+        """Call the recorder for each record; returns what must be awaited, as from a lambda around a coroutine."""
+        answers: list[Awaitable[Any]] = []
+        while True:
+            try:
+                usage = records.popleft()
+            except IndexError:
+                return answers
+            try:
+                answer = self._recorder(usage)
+                if inspect.isawaitable(answer):
+                    answers.append(answer)
+            except BaseException as error:
+                self._raised.add(1, error)
+
+    # ------------------------------------------------------------------------------------------------ tables
+
+    async def _record(self, waiting: deque[Usage]) -> None:
+        records = list(waiting)
+        backoff = LoopBackoff(self._random)
+        while not await self._is_done(records, backoff):
+            pass
+        waiting.clear()
+
+    async def _is_done(self, records: list[Usage], backoff: LoopBackoff) -> bool:
+        """Whether they are recorded, or given up."""
+        try:
+            await self._recorder.record_usage(records)
+        except StoreUnavailable as error:
+            wait = backoff.next()
+            log.warning(
+                "the usage recorder %r is unavailable (%s); trying again in %.1f s", self._recorder, error, wait
+            )
+            await asyncio.sleep(wait)
+            return False
+        except BaseException as error:
+            self._survive(error, len(records))
+        return True
+
+    def _survive(self, error: BaseException, records: int) -> None:
+        """Nothing that a recorder raises, not even SystemExit, may stop the worker; only its own cancellation does."""
+        if being_cancelled(error):
+            raise error
+        self._raised.add(records, error)
+
+
+class RepeatedError:
+    """An error that is logged at once and then at most once a minute, with the number of records that it concerns."""
+
+    def __init__(self, text: str, recorder: UsageRecorder) -> None:
+        self._text = text
+        self._recorder = recorder
+        self._unlogged = 0
+        self._error: BaseException | None = None
+        self._not_before = 0.0
+
+    def add(self, records: int, error: BaseException | None = None) -> None:
+        """It concerns this many more records."""
+        self._unlogged += records
+        self._error = error
+        if time.monotonic() >= self._not_before:
+            self.log_now()
+
+    def log_now(self) -> None:
+        """Log what is not logged yet, if anything."""
+        if self._unlogged:
+            log.error(self._text, self._recorder, self._unlogged, exc_info=self._error)
+            self._unlogged = 0
+            self._error = None
+            self._not_before = time.monotonic() + LOG_EVERY_S

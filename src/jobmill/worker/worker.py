@@ -16,21 +16,20 @@ from jobmill.errors import JobmillError
 from jobmill.handlers.options import Duration
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
-from jobmill.runtime.watchdog import Beats, loop_for_ever
+from jobmill.runtime.watchdog import Watchdog, run_forever
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.heartbeat import Heartbeat
-from jobmill.worker.hooks import Teller
+from jobmill.worker.hooks import HookQueue
 from jobmill.worker.janitor import Janitor
 from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import RunningJobs
-from jobmill.worker.usage import Bookkeeper
-from jobmill.worker.usage_queue import MeterLine
+from jobmill.worker.usage import UsageLog, UsageQueue
 
 if TYPE_CHECKING:
-    from jobmill.client.client import Client
+    from jobmill.handlers.registry import Registry
     from jobmill.worker.health import Health
 
 log = logging.getLogger("jobmill")
@@ -42,15 +41,20 @@ LAST_WORDS_S = 10.0
 class Worker:
     """Claims, runs and settles jobs of a client's handlers; one per process is enough."""
 
-    def __init__(self, client: Client, **options: Unpack[WorkerOptions]) -> None:
-        self.client = client
-        self.settings = worker_settings(options, client.handlers.values())
-        self.beats = Beats()
+    def __init__(self, registry: Registry, **options: Unpack[WorkerOptions]) -> None:
+        self._registry = registry
+        self.settings = worker_settings(options, registry.handlers.values())
+        self.watchdog = Watchdog()
         self.random = chance.Random()
         self._begun = False
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        """Name and state."""
+        state = "stopping" if self._stopping else f"{self.running} jobs running" if self._started else "not started"
+        return f"<worker {self.name}: {state}>"
 
     @property
     def name(self) -> str:
@@ -60,7 +64,7 @@ class Worker:
     @property
     def running(self) -> int:
         """How many jobs run now."""
-        return len(self._board.runs) if self._started else 0
+        return len(self._running.runs) if self._started else 0
 
     # ------------------------------------------------------------------------------------------------ start
 
@@ -68,8 +72,8 @@ class Worker:
         """Open the store and start every loop; with `once`, each exchanger claims a single time."""
         if self._begun:
             raise JobmillError(f"worker {self.name} runs already; stop it first, or make another")
-        _check_handlers(self.client)
-        await self.client.open()
+        _check_handlers(self._registry)
+        await self._registry.open()
         self._begun = True
         self._stopping = None
         try:
@@ -80,7 +84,7 @@ class Worker:
             raise
 
     async def _start(self, once: bool) -> None:
-        store = self.client.store
+        store = self._registry.store
         # A tick comes and goes every few seconds.
         self._loud = logging.DEBUG if once else logging.INFO
         self._hurry = asyncio.Event()
@@ -88,76 +92,75 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._exchanging: list[asyncio.Task[None]] = []
         self._health: Health | None = None
-        self._board = RunningJobs()
+        self._running = RunningJobs()
         self._threads = Threads()
         self._deadlines = Deadlines()
-        self.teller = Teller(self.client.hooks)
-        self.reporter = Reporter(store, self.teller)
-        books = self._bookkeeper = self._keep_books()
-        self.heartbeat = Heartbeat(store, self._board, self.settings.lease_ms, self.beats, self.teller, books)
-        runner = Runner(self._threads, self._deadlines, self.teller, books, self._cut_off)
+        self.hook_queue = HookQueue(self._registry.hooks)
+        self.reporter = Reporter(store, self.hook_queue)
+        usage = self._usage = self._usage_log()
+        self.heartbeat = Heartbeat(store, self._running, self.settings.lease_ms, self.watchdog, self.hook_queue, usage)
+        runner = Runner(self._threads, self._deadlines, self.hook_queue, usage, self._cut_off)
         self._exchangers = [
             self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(once), 1)
         ]
         for exchanger in self._exchangers:
             exchanger.once = once
-        self.teller.start()
-        if books is not None:
-            books.start()
+        self.hook_queue.start()
+        if usage is not None:
+            usage.start()
         self._health = await self._start_health()
         self._loops += [
             self._loop("heartbeat", self.heartbeat.turn),
             self._loop("reporter", self.reporter.turn),
             self._loop("janitor", Janitor(store, self.random).turn, alive=False),
         ]
-        await self.client.hooks.moment("start", self)
+        await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
         log.log(
             self._loud,
-            "worker %s: %d slots, queues %s, handlers %s, %s store",
+            "worker %s: concurrency %d, queues %s, handlers %s, %s store",
             self.name,
-            self.settings.slots,
+            self.settings.concurrency,
             ", ".join(self.settings.queues),
-            ", ".join(sorted(self.client.handlers)) or "none",
+            ", ".join(sorted(self._registry.handlers)) or "none",
             store.name,
         )
 
     def _shares(self, once: bool) -> list[int]:
         """The slots, shared by as many exchangers as the store has use for; a tick claims once."""
-        several = 1 if once else min(self.client.store.exchanges_in_flight, self.settings.slots)
-        share, rest = divmod(self.settings.slots, several)
+        several = 1 if once else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
+        share, rest = divmod(self.settings.concurrency, several)
         return [share + (number < rest) for number in range(several)]
 
-    def _keep_books(self) -> Bookkeeper | None:
-        """Where nobody meters, nobody needs to."""
-        lines = [MeterLine(meter, self._threads, self.random) for meter in self.client.meters]
-        return Bookkeeper(self.client.store, self.name, lines) if lines else None
+    def _usage_log(self) -> UsageLog | None:
+        queues = [UsageQueue(recorder, self._threads, self.random) for recorder in self._registry.usage_recorders]
+        return UsageLog(self._registry.store, self.name, queues) if queues else None
 
     def _exchanger(self, number: int, slots: int, runner: Runner) -> Exchanger:
         return Exchanger(
             f"exchanger {number}",
-            self.client.store,
-            self.client.handlers,
+            self._registry.store,
+            self._registry.handlers,
             self.settings,
             slots,
-            board=self._board,
+            running=self._running,
             runner=runner,
             reporter=self.reporter,
-            teller=self.teller,
-            bookkeeper=self._bookkeeper,
-            beats=self.beats,
+            hooks=self.hook_queue,
+            usage=self._usage,
+            watchdog=self.watchdog,
             random=self.random,
-            on_idle=lambda: self.teller.moment("idle", self),
+            on_idle=lambda: self.hook_queue.moment("idle", self),
         )
 
     def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, alive: bool = True) -> asyncio.Task[None]:
         # The janitor sleeps longer than the watchdog's patience, and nobody dies of it: it is not watched.
-        beats = self.beats if alive else Beats()
-        return _task(name, loop_for_ever(name, turn, beats, self._on_error, self.random))
+        watchdog = self.watchdog if alive else Watchdog()
+        return _task(name, run_forever(name, turn, watchdog, self._on_error, self.random))
 
     def _on_error(self, error: BaseException) -> None:
-        self.teller.error(error, None)
+        self.hook_queue.error(error, None)
 
     async def _start_health(self) -> Health | None:
         if self.settings.health is None:
@@ -166,7 +169,7 @@ class Worker:
 
         health = Health(
             self.settings.health,
-            self.beats,
+            self.watchdog,
             lambda: self._started and self._stopping is None,
             host=self.settings.health_host,
         )
@@ -189,7 +192,7 @@ class Worker:
             self._stopping = _task("stop", self._stop(patience))
         elif timeout is not None and patience == 0 and self._hurry is not None:
             self._hurry.set()
-        if asyncio.current_task() not in (self._stopping, self.teller.task):
+        if asyncio.current_task() not in (self._stopping, self.hook_queue.task):
             await asyncio.shield(self._stopping)
 
     async def _stop(self, patience: float) -> None:
@@ -211,7 +214,7 @@ class Worker:
             await self._release()
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                await self.client.hooks.moment("stop", self)
+                await self._registry.hooks.call_moment("stop", self)
         except TimeoutError:
             log.error("worker %s: a stop hook did not end in %g s, and is left", self.name, LAST_WORDS_S)
         await self._end_loops()
@@ -224,21 +227,21 @@ class Worker:
     async def _revive(self) -> None:
         """Have what was cut off handed in after all: otherwise its leases would end, and count crashes."""
         await end(self._exchanging)
-        for run in self._board.runs.values():
+        for run in self._running.runs.values():
             run.why = run.why or "shutdown"
         self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
 
     async def _release(self) -> None:
         """Time is over: what still runs is cancelled and given back; threads are left to themselves."""
-        still = [run for run in self._board.runs.values() if not run.over]
+        still = [run for run in self._running.runs.values() if not run.over]
         log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
         deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
-        while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._board.runs:
+        while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._running.runs:
             # Each time: a claim that was in flight may have brought more.
-            for run in list(self._board.runs.values()):
+            for run in list(self._running.runs.values()):
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
-                unreleased = len(self._board.runs)
+                unreleased = len(self._running.runs)
                 log.error("worker %s: %d jobs could not be released; their leases will end", self.name, unreleased)
                 break
             await asyncio.sleep(0.005)
@@ -251,9 +254,9 @@ class Worker:
         except Exception as error:
             log.warning("worker %s: the last progress and log lines were not kept: %r", self.name, error)
         await end([*self._loops, *self._exchanging])
-        await self.teller.stop()
-        if self._bookkeeper is not None:
-            await self._bookkeeper.stop()
+        await self.hook_queue.stop()
+        if self._usage is not None:
+            await self._usage.stop()
         if self._health is not None:
             await self._health.stop()
         self._deadlines.clear()
@@ -313,28 +316,8 @@ class Worker:
         await self.stop()
 
 
-async def run_with_main(
-    client: Client, main: Callable[[], Awaitable[Any]] | None, **options: Unpack[WorkerOptions]
-) -> None:
-    """A worker, and beside it the user's own main function; ends on Ctrl-C, or when main raises."""
-    worker = asyncio.ensure_future(Worker(client, **options).run())
-    try:
-        if main is not None:
-            first = asyncio.ensure_future(main())
-            await asyncio.wait([worker, first], return_when="FIRST_COMPLETED")
-            if first.done():
-                first.result()
-            else:
-                first.cancel()
-        await worker
-    finally:
-        worker.cancel()
-        await asyncio.wait([worker])
-        await client.close()
-
-
-def _check_handlers(client: Client) -> None:
-    isolated = [handler for handler in client.handlers.values() if handler.isolate]
+def _check_handlers(registry: Registry) -> None:
+    isolated = [handler for handler in registry.handlers.values() if handler.isolate]
     if isolated:
         from jobmill.worker.isolate.parent import check_isolatable
 

@@ -13,7 +13,7 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 
 from tests.helpers import until
-from tests.servers.node import NodeProcess, Packages, TalkingProcess
+from tests.kit.node import NodeProcess, Packages, TalkingProcess
 
 ROOT = Path(__file__).parents[3]
 COLLECTION = "crontab"

@@ -82,7 +82,7 @@ def now() -> datetime:
     return at.replace(microsecond=at.microsecond // 1_000 * 1_000)
 
 
-def next_slot(cron: str, zone: str | None) -> datetime:
+def next_occurrence(cron: str, zone: str | None) -> datetime:
     """The next time after now."""
     return next(CronSim(cron, datetime.now(ZoneInfo(zone or "UTC")))).astimezone(UTC)
 
@@ -135,7 +135,7 @@ class Monque:
     ) -> Document:
         """A job that is enqueued now."""
         at = now()
-        first = next_slot(cron, zone) if cron and run_at is None else run_at or at
+        first = next_occurrence(cron, zone) if cron and run_at is None else run_at or at
         made: Document = {
             "name": name,
             "data": {} if data is None else data,
@@ -202,7 +202,7 @@ class Monque:
         fields: Document = {"status": "completed"}
         if cron := job.get("repeatInterval"):
             zone = job.get("timezone") if self.generation == 2 else None
-            fields = {"status": "pending", "nextRunAt": next_slot(cron, zone), "failCount": 0}
+            fields = {"status": "pending", "nextRunAt": next_occurrence(cron, zone), "failCount": 0}
         return await self._settle(job, fields, "failReason")
 
     async def fail(self, job: Document, why: str) -> bool:

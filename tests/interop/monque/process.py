@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.interop.monque.monque import Generation
-from tests.servers.node import TalkingProcess
+from tests.kit.node import TalkingProcess
 
 ROOT = Path(__file__).parents[3]
 COLLECTION = "monque_jobs"

@@ -19,7 +19,7 @@ from tests.e2e.conftest import Place
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import COLLECTION, MonqueProcess
-from tests.making import migrated_mongo
+from tests.stores_under_test import migrated_mongo
 
 Document = dict[str, Any]
 

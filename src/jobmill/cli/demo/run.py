@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobmill.cli.demo import handlers
-from jobmill.cli.demo.story import Line, Story
+from jobmill.cli.demo.story import Story, StoryLine
 from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import lasting, plural
 from jobmill.client.client import Client, connect
@@ -92,7 +92,7 @@ async def _working(url: str, story: Story) -> AsyncIterator[Client]:
     client.handlers.update(handlers.jobs.handlers)
     client.on("*")(story.on_event)
     # A short lease has a short heartbeat, by which a worker learns that a running job was cancelled.
-    worker = Worker(client, slots=SLOTS, lease="3s")
+    worker = Worker(client, concurrency=SLOTS, lease="3s")
     try:
         await worker.start()
         yield client
@@ -110,29 +110,29 @@ async def _enqueue_all(client: Client, story: Story) -> None:
             story.add(kind, draft.name, enqueued, note)
         if drafts[0].options.unique_key == "stock":
             (again,) = await client.enqueue_many(drafts)
-            story.say(kinds[0], drafts[0].name, f"enqueued again: {again.how}, no second job")
-            story.rows[again.id].note = f"second enqueue: {again.how}"
+            story.say(kinds[0], drafts[0].name, f"enqueued again: {again.status}, no second job")
+            story.rows[again.id].note = f"second enqueue: {again.status}"
         await asyncio.sleep(STEP_S)
 
 
 def _plan() -> list[tuple[list[str], list[Draft], str]]:
     """What is enqueued, in this order: kinds, jobs in one call, and a word about them."""
     until = datetime.now(UTC) + timedelta(seconds=7)
-    pages = [handlers.print_page.options(priority=priority).job(page=page) for priority, page in PAGES]
+    pages = [handlers.print_page.options(priority=priority).draft(page=page) for priority, page in PAGES]
     plan = [
-        (["progress"], [handlers.encode_video.job(frames=60)], "tells how far it is"),
-        (["retried"], [handlers.call_api.job()], "errs twice, backoff doubles"),
-        (["fails"], [handlers.charge_card.job()], "has two attempts"),
-        (["recurring"], [handlers.heartbeat.options(every="1s", key="beat", until=until).job()], "every second"),
-        (["now"], [handlers.greet.job(name="Ada")], ""),
-        (["delayed"], [handlers.send_reminder.options(delay="3s").job(to="Grace")], "due in 3 s"),
+        (["progress"], [handlers.encode_video.draft(frames=60)], "tells how far it is"),
+        (["retried"], [handlers.call_api.draft()], "errs twice, backoff doubles"),
+        (["fails"], [handlers.charge_card.draft()], "has two attempts"),
+        (["recurring"], [handlers.heartbeat.options(every="1s", key="beat", until=until).draft()], "every second"),
+        (["now"], [handlers.greet.draft(name="Ada")], ""),
+        (["delayed"], [handlers.send_reminder.options(delay="3s").draft(to="Grace")], "due in 3 s"),
         ([f"priority {priority}" for priority, _ in PAGES], pages, "one at a time, 0 goes first"),
-        (["unique"], [handlers.sync_stock.options(unique_key="stock").job()], ""),
-        (["sync"], [handlers.resize_photo.job(width=640)], "a plain function, in a thread"),
-        (["cancelled"], [handlers.crawl.job()], "would run for an hour"),
+        (["unique"], [handlers.sync_stock.options(unique_key="stock").draft()], ""),
+        (["sync"], [handlers.resize_photo.draft(width=640)], "a plain function, in a thread"),
+        (["cancelled"], [handlers.crawl.draft()], "would run for an hour"),
     ]
     if "parse_file" in handlers.jobs.handlers:
-        plan.insert(3, (["isolated"], [handlers.parse_file.job()], "in a process of its own"))
+        plan.insert(3, (["isolated"], [handlers.parse_file.draft()], "in a process of its own"))
     return plan
 
 
@@ -154,7 +154,7 @@ async def _measure(client: Client, story: Story) -> Speed:
     # Paused meanwhile, so that enqueueing and running are measured one after the other.
     await client.queue(handlers.BURST).pause()
     began = time.perf_counter()
-    await client.enqueue_many([handlers.nothing.job() for _ in range(BURST)])
+    await client.enqueue_many([handlers.nothing.draft() for _ in range(BURST)])
     enqueued = time.perf_counter()
     await client.queue(handlers.BURST).resume()
     with contextlib.suppress(TimeoutError):
@@ -170,7 +170,7 @@ async def _pickups(client: Client) -> list[float]:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LONGEST_PINGS_S):
             for _ in range(PINGS):
-                (enqueued,) = await client.enqueue_many([handlers.ping.job(sent=time.perf_counter())])
+                (enqueued,) = await client.enqueue_many([handlers.ping.draft(sent=time.perf_counter())])
                 pickups.append(await enqueued.result())
     return pickups
 
@@ -199,11 +199,11 @@ async def _look(client: Client, story: Story) -> None:
     story.on_jobs((await client.find(queue=handlers.QUEUE)).jobs)
 
 
-def _print_line(line: Line) -> None:
+def _print_line(line: StoryLine) -> None:
     click.echo(str(line))
 
 
-def _no_line(line: Line) -> None:
+def _no_line(line: StoryLine) -> None:
     """The picture shows them."""
 
 

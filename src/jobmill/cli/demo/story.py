@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from jobmill.cli.demo.handlers import QUEUE, nothing
 from jobmill.cli.output import lasting, one_line
-from jobmill.client.client import Enqueued
 from jobmill.core.events import Event
 from jobmill.core.job import Job
+from jobmill.handlers.enqueued import Enqueued
 
 #: One sign an attempt.
 SIGNS = {"waiting": "○", "running": "●", "errored": "!", "succeeded": "✔", "failed": "✘", "cancelled": "⊘"}
@@ -36,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Line:
+class StoryLine:
     """Something that happened."""
 
     at_s: float
@@ -52,9 +53,9 @@ class Line:
 class Story:
     """Rows and lines; `on_line` is told each line as it comes."""
 
-    def __init__(self, on_line: Callable[[Line], None] = lambda line: None) -> None:
+    def __init__(self, on_line: Callable[[StoryLine], None] = lambda line: None) -> None:
         self.rows: dict[str, Row] = {}
-        self.lines: list[Line] = []
+        self.lines: list[StoryLine] = []
         #: Set when every job is final, once it is known that there will be no more rows.
         self.over = asyncio.Event()
         self.is_complete = False
@@ -73,14 +74,14 @@ class Story:
 
     def say(self, kind: str, name: str, text: str) -> None:
         """Add a line."""
-        line = Line(self.seconds, kind, name, text)
+        line = StoryLine(self.seconds, kind, name, text)
         self.lines.append(line)
         self._on_line(line)
 
-    def add(self, kind: str, name: str, enqueued: Enqueued, note: str) -> None:
+    def add(self, kind: str, name: str, enqueued: Enqueued[Any], note: str) -> None:
         """A job was enqueued."""
         self.rows[enqueued.id] = Row(kind, name, enqueued.id)
-        self.say(kind, name, f"{enqueued.how}{note and ', '}{note}")
+        self.say(kind, name, f"{enqueued.status}{note and ', '}{note}")
         # A fast worker has claimed it before we have heard that it exists.
         for event in self._early.pop(enqueued.id, ()):
             self.on_event(event)

@@ -29,7 +29,7 @@ from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.field_paths import Path
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
-from jobmill.stores.mongo.link import BY_ID, is_away
+from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 
 Document: TypeAlias = dict[str, Any]
 
@@ -318,7 +318,7 @@ class MongoCrontab:
             yield
         except PyMongoError as error:
             where = f"MongoDB's collection {self._collection.full_name}"
-            if is_away(error):
+            if is_unavailable(error):
                 raise StoreUnavailable(f"{where} cannot be used now: {error}") from error
             raise StoreError(f"{where}: {error}") from error
 

@@ -19,7 +19,7 @@ from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_ta
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.common.per_loop import PerLoop
-from jobmill.stores.postgres.connections import translated
+from jobmill.stores.postgres.connection.errors import translated
 
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 

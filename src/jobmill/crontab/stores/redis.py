@@ -35,7 +35,7 @@ MOST_A_CALL = 200
 Word = str | bytes | int
 
 
-class Line(Protocol):
+class ScriptRunner(Protocol):
     """What runs a script on the node of a key."""
 
     async def run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
@@ -57,7 +57,7 @@ class RedisCrontab:
         if not _is_text(name) or "{" in name or "}" in name:
             raise InvalidValue("name", "a name without braces: they are put around it, for Redis Cluster", name)
         if isinstance(place, str):
-            self._line: Line = RedisClient(RedisUrl.read(place))
+            self._line: ScriptRunner = RedisClient(RedisUrl.read(place))
         elif isinstance(place, Redis | RedisCluster):
             self._line = _Given(place)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 
@@ -16,9 +17,9 @@ class Bell:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of_all = 0
-        self._of_queue: dict[str, int] = {}
-        self._sleepers: list[tuple[frozenset[str], asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        # Rings by queue; those of None are for all queues.
+        self._rings: Counter[str | None] = Counter()
+        self._sleepers: list[tuple[frozenset[str], asyncio.Future[None]]] = []
 
     @property
     def sleepers(self) -> int:
@@ -27,50 +28,37 @@ class Bell:
 
     def count(self, queues: Iterable[str]) -> int:
         """How often one of these queues was rung."""
-        return self._of_all + sum(self._of_queue.get(queue, 0) for queue in queues)
+        return self._rings[None] + sum(self._rings[queue] for queue in queues)
 
     def ring(self, queues: Iterable[str] | None = None) -> None:
         """Say that there may be work in these queues; None: in any. Callable from any thread."""
+        rung = None if queues is None else set(queues)
         with self._lock:
-            if queues is None:
-                self._of_all += 1
-                woken, self._sleepers = self._sleepers, []
-            else:
-                rung = set(queues)
-                for queue in rung:
-                    self._of_queue[queue] = self._of_queue.get(queue, 0) + 1
-                woken = [one for one in self._sleepers if not rung.isdisjoint(one[0])]
-                if woken:
-                    self._sleepers = [one for one in self._sleepers if rung.isdisjoint(one[0])]
-        for _, loop, future in woken:
+            self._rings.update((None,) if rung is None else rung)
+            woken = [one for one in self._sleepers if rung is None or not rung.isdisjoint(one[0])]
+            self._sleepers = [one for one in self._sleepers if one not in woken] if woken else self._sleepers
+        for _, future in woken:
             with contextlib.suppress(RuntimeError):  # its loop has ended
-                loop.call_soon_threadsafe(_wake, future)
+                future.get_loop().call_soon_threadsafe(_wake, future)
 
     async def wait(
-        self,
-        queues: Iterable[str],
-        seconds: float,
-        seen: int | None = None,
-        on_sleep: Callable[[], None] | None = None,
+        self, queues: Iterable[str], seconds: float, seen: int | None = None, on_sleep: Callable[[], None] | None = None
     ) -> bool:
         """Wait until one of these queues is rung, at most this long; whether it was.
 
         `seen`: the count before the last query; where the bell was rung since, this returns at once. `on_sleep` is
         called when the wait has really begun.
         """
-        wanted = frozenset(queues)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        sleeper = (wanted, loop, future)
+        sleeper = (frozenset(queues), asyncio.get_running_loop().create_future())
         with self._lock:
-            if seen is not None and self.count(wanted) != seen:
+            if seen is not None and self.count(sleeper[0]) != seen:
                 return True
             self._sleepers.append(sleeper)
         try:
             if on_sleep is not None:
                 on_sleep()
-            await asyncio.wait((future,), timeout=max(0.0, seconds))
-            return future.done()
+            await asyncio.wait(sleeper[1:], timeout=max(0.0, seconds))
+            return sleeper[1].done()
         finally:
             with self._lock, contextlib.suppress(ValueError):
                 self._sleepers.remove(sleeper)

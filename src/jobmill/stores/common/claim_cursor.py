@@ -9,6 +9,9 @@ wrong costs time, never a job:
   start is long;
 - otherwise they return each time, unless that scan is long. No worker falls asleep after a claim that did not begin at
   the start.
+
+A store may ask only the ranges that have a position, because an empty range is expensive there. Between two returns it
+knows that nothing waits elsewhere before `stop`: `learn` names what it has seen, `added` what this process enqueues.
 """
 
 from __future__ import annotations
@@ -17,53 +20,61 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 #: The due time of the last job that was claimed from a range, and what orders jobs of the same due time.
 Position: TypeAlias = tuple[int, Any]
+#: Where a job stands in claim order: its priority, its due time, and what orders jobs of the same due time.
+Order: TypeAlias = tuple[Any, ...]
 
 RETURN_SECONDS = 1.0
 MAX_RETURN_SECONDS = 5.0
 # The share of the time that returns may take: a fiftieth under load, a fifth where others wait for what they find.
-_SHARE = 50
-_SHARE_WHEN_SHORT = 5
-# A scan of this many index pages, or fewer, is short.
+SHARE = 50
+SHARE_WHEN_SHORT = 5
+# A scan of this many index pages, or fewer, is short; where a store does not count pages, one of this many seconds.
 SHORT_SCAN_PAGES = 100
+SHORT_SCAN_SECONDS = 0.01
 
 
-class Start:
+class Start(Struct, frozen=True):
     """Where one claim begins: the positions that the cursor had when the claim was sent."""
 
-    __slots__ = ("began", "generation", "has_positions", "is_return", "positions", "rewinds")
+    generation: int
+    began: float
+    is_return: bool
+    rewinds: int
+    #: (queue, name) > priority > position.
+    positions: dict[tuple[str, str], dict[float, Position]]
+    #: Whether a claim has seen all of these queues and names since the last return.
+    is_known: bool
 
-    def __init__(
-        self,
-        generation: int,
-        began: float,
-        is_return: bool,
-        rewinds: int,
-        positions: dict[tuple[str, str], dict[int, Position]],
-    ) -> None:
-        self.generation = generation
-        self.began = began
-        self.is_return = is_return
-        self.rewinds = rewinds
-        #: (queue, name) > priority > position.
-        self.positions = positions
-        #: Whether the claim begins anywhere but at the start.
-        self.has_positions = any(positions.values())
+    @property
+    def has_positions(self) -> bool:
+        """Whether the claim begins anywhere but at the start."""
+        return any(self.positions.values())
 
 
 class ClaimCursor:
     """The positions of the index ranges that this process claims from."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        share: int = SHARE,
+        share_when_short: int = SHARE_WHEN_SHORT,
+    ) -> None:
         self._monotonic = monotonic
-        self._positions: dict[tuple[str, str], dict[int, Position]] = {}
+        self._share, self._share_when_short = share, share_when_short
+        self._positions: dict[tuple[str, str], dict[float, Position]] = {}
+        self._stops: dict[str, Order] = {}
         self._rewinds = -1
         self._generation = 0
         self._returned = monotonic()
-        # Of the last return: how long it took, and how many pages it read. Of the last claim: whether it was full.
+        # Of the last return: how long it took, and whether its scan was short. Of the last claim: whether it was full.
         self._return_took = 0.0
-        self._return_pages = 0
+        self._return_was_short = True
         self._was_full = False
 
     def start(self, queues: Sequence[str], names: Iterable[str]) -> Start:
@@ -73,13 +84,34 @@ class ClaimCursor:
         if is_return:
             self.rewind()
             self._returned = now
-        positions = {(queue, name): dict(self._positions.get((queue, name), {})) for queue in queues for name in names}
-        return Start(self._generation, now, is_return, self._rewinds, positions)
+        asked = [(queue, name) for queue in queues for name in names]
+        positions = {one: dict(self._positions.get(one, {})) for one in asked}
+        is_known = all(one in self._positions for one in asked)
+        return Start(self._generation, now, is_return, self._rewinds, positions, is_known)
 
     def rewind(self) -> None:
         """Begin at the start again: a write may have put a job before a position."""
         self._positions.clear()
+        self._stops.clear()
         self._generation += 1
+
+    def stop(self, queue: str) -> Order | None:
+        """Where the first job may wait in a range without a position; None: nowhere, as far as is known."""
+        return self._stops.get(queue)
+
+    def stop_at(self, queue: str, order: Order) -> None:
+        """A job waits there, in a range without a position: a claim that gets there has to return to the start."""
+        self._stops[queue] = min(order, self._stops.get(queue, order))
+
+    def added(self, queue: str, name: str, priority: float, due_ms: int) -> None:
+        """This process has enqueued a job that is due."""
+        known = self._positions.get((queue, name))
+        if known is None:
+            return
+        if priority not in known:
+            self.stop_at(queue, (priority, due_ms))
+        elif due_ms < known[priority][0]:
+            self.rewind()
 
     def look_again_ms(self, start: Start) -> int | None:
         """When to claim again, from now, after a claim that may have missed a job; None where it cannot have."""
@@ -90,22 +122,25 @@ class ClaimCursor:
     def learn(
         self,
         start: Start,
-        claimed: Iterable[tuple[str, str, int, Position]],
+        claimed: Iterable[tuple[str, str, float, Position]],
         *,
         full: bool,
         rewinds: int = -1,
-        pages: int = 0,
+        pages: int | None = None,
         skipped: bool = False,
+        used_up: Iterable[tuple[str, str, float]] = (),
     ) -> None:
         """Advance to the jobs that a claim took: queue, name, priority and position of each.
 
         `full`: the claim found as many as it asked for. `rewinds`: the server's count of writes that put a job before
         a position. `skipped`: the claim had to leave out jobs that the same call settled, so nothing is known.
+        `used_up`: ranges in which nothing is left.
         """
         self._was_full = full
         if start.is_return:
             self._return_took = self._monotonic() - start.began
-            self._return_pages = pages
+            is_quick = self._return_took <= SHORT_SCAN_SECONDS
+            self._return_was_short = is_quick if pages is None else pages <= SHORT_SCAN_PAGES
         if rewinds != self._rewinds:
             self.rewind()
             self._rewinds = rewinds
@@ -117,6 +152,10 @@ class ClaimCursor:
             self.rewind()
         if skipped or not is_fresh:
             return
+        for one in start.positions:
+            self._positions.setdefault(one, {})
+        for queue, name, priority in used_up:
+            self._positions[queue, name].pop(priority, None)
         for queue, name, priority, position in claimed:
             by_priority = self._positions.setdefault((queue, name), {})
             by_priority[priority] = max(by_priority.get(priority, position), position)
@@ -124,7 +163,7 @@ class ClaimCursor:
     def _pause(self) -> float:
         """How long after a return the next one is due, in seconds."""
         if self._was_full:
-            return min(MAX_RETURN_SECONDS, max(RETURN_SECONDS, _SHARE * self._return_took))
-        if self._return_pages <= SHORT_SCAN_PAGES:
+            return min(MAX_RETURN_SECONDS, max(RETURN_SECONDS, self._share * self._return_took))
+        if self._return_was_short:
             return 0.0
-        return min(MAX_RETURN_SECONDS, _SHARE_WHEN_SHORT * self._return_took)
+        return min(MAX_RETURN_SECONDS, self._share_when_short * self._return_took)

@@ -1,4 +1,4 @@
-"""Settings of queues; and the one lock, which claims of a queue with limits take in turn."""
+"""Settings and limits of queues (the collection jobmill_queues), and the lock for claims of a queue with limits."""
 
 from __future__ import annotations
 
@@ -6,110 +6,142 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from jobmill.core.values import QueueChange, QueueSettings
-from jobmill.stores.mongo.feeds import UNKNOWN, Feeds, Known, known_of
-from jobmill.stores.mongo.link import Document, told_apart
+from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.values import QueueChange, QueueSettings, RateLimit
+from jobmill.stores.mongo.codec import Document, update_of
+from jobmill.stores.mongo.context import MongoContext
 
-#: Nobody holds the lock for longer: by the server's clock, which what is written under it asks as well.
+#: The longest time that a lock is held, by the server's clock; writes under the lock check it by the same clock.
 LOCK_MS = 5_000
-#: Who does not get the lock in this time claims nothing of that queue now.
-PATIENCE_S = 2.0
+#: A claim that does not get the lock in this time claims nothing of the queue.
+LOCK_WAIT_SECONDS = 2.0
+
+_DEFAULTS = QueueSettings()
 
 
-class Locked(Struct, frozen=True):
-    """The lock of a queue, and what the queue's document said when it was taken."""
+class QueueDocument(Struct, frozen=True, kw_only=True):
+    """The document of a queue: its limits, and the number of its last event."""
 
+    limits: QueueLimits
+    last_event: int = 0
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The settings of the queue."""
+        return self.limits.settings
+
+
+NO_STATE = QueueDocument(limits=QueueLimits())
+
+
+def queue_state(document: Document) -> QueueDocument:
+    """The state in the document of a queue."""
+    rate = document.get("rateLimit")
+    settings = QueueSettings(
+        paused=bool(document.get("paused", _DEFAULTS.paused)),
+        rate_limit=RateLimit(int(rate["count"]), int(rate["perMs"])) if rate else None,
+        running_limit=document.get("runningLimit"),
+        feed=bool(document.get("feed", _DEFAULTS.feed)),
+        events_max_len=int(document.get("eventsMaxLen", _DEFAULTS.events_max_len)),
+    )
+    ends_ms, used = int(document.get("windowEndsMs", 0)), int(document.get("windowUsed", 0))
+    limits = QueueLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
+    return QueueDocument(limits=limits, last_event=int(document.get("told", 0)))
+
+
+async def queue_states(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueDocument]:
+    """The states of those of these queues (None: of all) that have a document."""
+    query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
+    return {one["_id"]: queue_state(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
+
+
+def has_feed(states: Mapping[str, QueueDocument]) -> bool:
+    """Whether the feed of one of these queues is on."""
+    return any(state.settings.feed for state in states.values())
+
+
+async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
+    """Change the settings of a queue; the settings afterwards."""
+    rate = change.rate_limit
+    given = {
+        "paused": change.paused,
+        "runningLimit": change.running_limit,
+        "feed": change.feed,
+        "eventsMaxLen": change.events_max_len,
+        "rateLimit": {"count": rate.count, "perMs": rate.per_ms} if rate else rate,
+    }
+    # Counted, so that the change stream also reports a change to the same values.
+    update = update_of({name: it for name, it in given.items() if it is not UNSET}) | {"$inc": {"changes": 1}}
+    while True:
+        with contextlib.suppress(DuplicateKeyError):  # another process inserted it at the same moment
+            document = await ctx.here.queues.find_one_and_update(
+                {"_id": queue}, update, upsert=True, return_document=ReturnDocument.AFTER
+            )
+            return queue_state(document or {}).settings
+
+
+async def settings(ctx: MongoContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+    """The settings of these queues; None: of all that have settings."""
+    states = await queue_states(ctx, queues)
+    return {queue: states.get(queue, NO_STATE).settings for queue in (states if queues is None else queues)}
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+
+
+class QueueLock(Struct):
+    """The lock of a queue, and the limits of the queue with the claims that were made under the lock."""
+
+    queue: str
     token: str
     until: Any
-    known: Known
+    limits: QueueLimits
 
     @property
     def holds(self) -> Document:
-        """Part of a filter: that the lock still holds, by the server's clock, when that looks."""
+        """A part of a filter: the lock still holds by the server's clock."""
         return {"$expr": {"$lt": ["$$NOW", self.until]}}
 
-
-class Queues(Feeds):
-    """configure and settings."""
-
-    async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
-        """See the port."""
-        told: Document = {}
-        gone: Document = {}
-        _put(told, gone, "paused", change.paused)
-        _put(told, gone, "runningLimit", change.running_limit)
-        _put(told, gone, "feed", change.feed)
-        _put(told, gone, "eventsMaxLen", change.events_max_len)
-        rate = change.rate_limit
-        _put(told, gone, "rateLimit", {"count": rate.count, "perMs": rate.per_ms} if rate else rate)
-        # Counted, so that a change which says what is so already is still seen by those who watch.
-        update = {"$inc": {"changes": 1}} | ({"$set": told} if told else {}) | ({"$unset": gone} if gone else {})
-        with told_apart(self._place):
-            while True:
-                with contextlib.suppress(DuplicateKeyError):  # another made it in the same moment
-                    document = await self._here.queues.find_one_and_update(
-                        {"_id": queue}, update, upsert=True, return_document=ReturnDocument.AFTER
-                    )
-                    return known_of(document or {}).settings
-
-    async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        """See the port."""
-        with told_apart(self._place):
-            if queues is None:
-                found = self._here.queues.find({}, {"lock": 0})
-                return {document["_id"]: known_of(document).settings async for document in found}
-            known = await self._known(queues)
-        return {queue: known.get(queue, UNKNOWN).settings for queue in queues}
-
-    @contextlib.asynccontextmanager
-    async def _locked(self, queue: str) -> AsyncIterator[Locked | None]:
-        """Claims of a queue with limits, one after the other; None when others hold the lock for too long."""
-        locked = await self._lock(queue)
-        try:
-            yield locked
-        finally:
-            if locked is not None:
-                mine = {"_id": queue, "lock.token": locked.token}
-                await self._here.queues.update_one(mine, {"$unset": {"lock": ""}})
-
-    async def _lock(self, queue: str) -> Locked | None:
-        token = secrets.token_hex(8)
-        free = {"$lte": [{"$ifNull": ["$lock.until", "$$NOW"]}, "$$NOW"]}
-        take = [{"$set": {"lock": {"token": token, "until": {"$add": ["$$NOW", LOCK_MS]}}}}]
-        give_up = asyncio.get_running_loop().time() + PATIENCE_S
-        wait_s = 0.001
-        while True:
-            document = await self._here.queues.find_one_and_update(
-                {"_id": queue, "$expr": free}, take, return_document=ReturnDocument.AFTER
-            )
-            if document is not None:
-                return Locked(token, document["lock"]["until"], known_of(document))
-            if asyncio.get_running_loop().time() > give_up:
-                return None
-            await asyncio.sleep(wait_s * (0.5 + random.random()))
-            wait_s = min(0.02, wait_s * 1.5)
-
-    async def _count_claims(self, queue: str, locked: Locked, claims: int, now_ms: int, *, opens: bool) -> None:
-        """Count against the rate limit; the first count after a window opens the next. Less than none gives back."""
-        rate = locked.known.settings.rate_limit
-        if rate is None or not claims:
-            return
-        if opens and now_ms >= locked.known.window_ends_ms:
-            update: Document = {"$set": {"windowEndsMs": now_ms + rate.per_ms, "windowUsed": claims}}
-        else:
-            update = {"$inc": {"windowUsed": claims}}
-        await self._here.queues.update_one({"_id": queue, "lock.token": locked.token}, update)
+    async def count_claims(self, ctx: MongoContext, claims: int, now_ms: int) -> None:
+        """Count claims against the rate limit; a negative number takes claims back."""
+        counted = self.limits.after_claims(claims, now_ms)
+        if counted is not self.limits:
+            self.limits = counted
+            window = {"windowEndsMs": counted.window_ends_ms, "windowUsed": counted.window_used}
+            await ctx.here.queues.update_one({"_id": self.queue, "lock.token": self.token}, {"$set": window})
 
 
-def _put(told: Document, gone: Document, field: str, value: Any) -> None:
-    if value is None:
-        gone[field] = ""
-    elif value is not UNSET:
-        told[field] = value
+@contextlib.asynccontextmanager
+async def locked(ctx: MongoContext, queue: str) -> AsyncIterator[QueueLock | None]:
+    """Claims of a queue with limits run one after the other; None where others hold the lock for too long."""
+    lock = await _lock(ctx, queue)
+    try:
+        yield lock
+    finally:
+        if lock is not None:
+            await ctx.here.queues.update_one({"_id": queue, "lock.token": lock.token}, {"$unset": {"lock": ""}})
+
+
+async def _lock(ctx: MongoContext, queue: str) -> QueueLock | None:
+    token = secrets.token_hex(8)
+    free = {"$lte": [{"$ifNull": ["$lock.until", "$$NOW"]}, "$$NOW"]}
+    take = [{"$set": {"lock": {"token": token, "until": {"$add": ["$$NOW", LOCK_MS]}}}}]
+    give_up = asyncio.get_running_loop().time() + LOCK_WAIT_SECONDS
+    pause = 0.001
+    while True:
+        document = await ctx.here.queues.find_one_and_update(
+            {"_id": queue, "$expr": free}, take, return_document=ReturnDocument.AFTER
+        )
+        if document is not None:
+            return QueueLock(queue, token, document["lock"]["until"], queue_state(document).limits)
+        if asyncio.get_running_loop().time() > give_up:
+            return None
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        pause = min(0.02, pause * 1.5)

@@ -1,93 +1,174 @@
-"""The port on MongoDB: Monque's documents, worked by commands of our own, so that Node's processes may share them."""
+"""The port on MongoDB: Monque's documents, changed by commands of our own, so that Node processes can share them."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pymongo
-from pymongo.errors import OperationFailure
+from jobmill.core.changes import Change, Changed
+from jobmill.core.events import Event
+from jobmill.core.job import Job
+from jobmill.core.values import (
+    Claim,
+    Count,
+    Exchanged,
+    Filter,
+    Lease,
+    LogLine,
+    NewJob,
+    Page,
+    Purged,
+    QueueChange,
+    QueueSettings,
+    Receipt,
+    Report,
+    Stats,
+)
+from jobmill.stores.mongo import feed, read, schema
+from jobmill.stores.mongo import queues as queue_verbs
+from jobmill.stores.mongo.change import change as change_jobs
+from jobmill.stores.mongo.connection import translated_errors
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.enqueue import enqueue
+from jobmill.stores.mongo.exchange import exchange
+from jobmill.stores.mongo.extend import extend
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.purge import purge
+from jobmill.stores.mongo.report import report
+from jobmill.stores.mongo.wake import note_standalone, wait_for_work
+from jobmill.stores.mongo.within import enqueue_within
 
-from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.mongo import indexes
-from jobmill.stores.mongo.link import told_apart
-from jobmill.stores.mongo.values import new_object_id
-from jobmill.stores.mongo.within import Within
-
-OLDEST = (6, 0)
-#: Of an index that is there with another name, or other options.
-_OTHER = {85, 86}
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
 
-class MongoStore(Within):
-    """Jobs as Monque has them."""
+class MongoStore:
+    """Jobs in a collection that Monque can share."""
 
     name: ClassVar[str] = "mongo"
     exchanges_in_flight: ClassVar[int] = 2
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, url: str, clock: Callable[[], int] | None = None) -> None:
+        self.context = MongoContext(url, clock)
         self._is_checked = False
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The URL without its password, and the collection."""
-        return self._place.shown
+        return self.context.url.address
 
     async def open(self) -> None:
         """Connect, check version and indexes, measure the clock."""
-        with told_apart(self._place):
-            said = await self._learn_time()
+        ctx = self.context
+        with translated_errors(ctx.url):
+            response = await ctx.measure_clock()
             if not self._is_checked:
-                await self._check_version()
-                await self._check_indexes()
+                await schema.check_version(ctx)
+                await schema.check_indexes(ctx)
                 self._is_checked = True
-        if "setName" not in said and said.get("msg") != "isdbgrid":
-            self._note_standalone()
+        if "setName" not in response and response.get("msg") != "isdbgrid":
+            note_standalone(ctx)
 
     async def close(self) -> None:
-        """Give all connections back, also those of other loops."""
-        await self._watches.close()
-        await self._link.close()
+        """Close all connections, also those of other loops."""
+        await self.context.streams.close()
+        await self.context.connections.close()
 
     async def migrate(self) -> list[str]:
-        """Make the indexes that the option `indexes` asks for, those that are not there yet; their names."""
-        with told_apart(self._place):
-            await self._check_version()
-            there = set(await self._index_names())
-            missing = [one for one in indexes.models(self._place.indexes) if one.document["name"] not in there]
-            if missing:
-                try:
-                    with pymongo.timeout(None):  # of many documents that takes as long as it takes
-                        await self._here.jobs.create_indexes(missing)
-                except OperationFailure as error:
-                    if error.code not in _OTHER:
-                        raise
-                    raise StoreError(
-                        f"{self.place} has an index of its own where one of these is to be: {error}; "
-                        "drop it, or say indexes=none in the URL and make them yourself"
-                    ) from error
-            self._hints = set(await self._index_names())
-        return [str(one.document["name"]) for one in missing]
+        """Make the missing indexes; their names."""
+        with translated_errors(self.context.url):
+            return await schema.migrate(self.context)
+
+    def now(self) -> int:
+        """See the port."""
+        return self.context.now()
 
     def new_id(self) -> str:
         """An ObjectId."""
         return str(new_object_id())
 
-    async def _check_version(self) -> None:
-        """Partial indexes over several states are needed: MongoDB 6.0."""
-        said = await self._here.database.command("buildInfo")
-        if tuple(said["versionArray"][:2]) < OLDEST:
-            raise StoreError(f"{self._place.url} is MongoDB {said['version']}; Jobmill needs MongoDB 6.0 or newer")
+    async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await enqueue(self.context, new_jobs)
 
-    async def _check_indexes(self) -> None:
-        self._hints = set(await self._index_names())
-        missing = [name for name in indexes.NEEDED if name not in self._hints]
-        if missing and self._place.indexes != "none":
-            raise SchemaTooOld(
-                f"{self.place} has no index {' and no '.join(missing)}, without which nothing is unique; "
-                "is it the right database? If so run `jobmill migrate`"
-            )
+    async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        """See the port."""
+        return await enqueue_within(self.context, connection, new_jobs)
 
-    async def _index_names(self) -> list[str]:
-        cursor = await self._here.jobs.list_indexes()
-        return [str(one["name"]) for one in await cursor.to_list()]
+    def check_unlocked(self) -> None:
+        """Nothing blocks: MongoDB reports conflicts instead."""
+
+    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await exchange(self.context, settlements, claim)
+
+    async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await extend(self.context, leases, for_ms)
+
+    async def report(self, reports: Sequence[Report]) -> list[str]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await report(self.context, reports)
+
+    async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
+        """See the port."""
+        await wait_for_work(self.context, queues, until_ms)
+
+    async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await change_jobs(self.context, which, change, limit)
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await read.get(self.context, ids)
+
+    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await read.find(self.context, filter, cursor, limit)
+
+    async def count(self, filter: Filter) -> list[Count]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await read.count(self.context, filter)
+
+    async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await read.stats(self.context, queue, name)
+
+    async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await read.logs(self.context, id, limit)
+
+    async def purge(self, limit: int = 1_000) -> Purged:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await purge(self.context, limit)
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await queue_verbs.configure(self.context, queue, change)
+
+    async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await queue_verbs.settings(self.context, queues)
+
+    async def publish(self, events: Sequence[Event]) -> None:
+        """See the port."""
+        with translated_errors(self.context.url):
+            await feed.publish(self.context, events)
+
+    async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
+        """See the port."""
+        with translated_errors(self.context.url):
+            return await feed.read_events(self.context, queue, after, limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from jobmill.core.job import FINAL, LIVE, STATES, State
 from jobmill.core.values import Filter
 
@@ -17,17 +19,17 @@ _CONDITIONS = {
     "finished_after_ms": "jobs.finished_ms >= {}",
     "finished_before_ms": "jobs.finished_ms < {}",
 }
-# A live job says its state by its lease; as a condition on the column, so that an index can answer.
+# A live job's state follows from its lease. These conditions name the column, so that an index can be used.
 _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_until_ms > 0"}
 
 
-class Conditions:
-    """Conditions and their parameters, numbered from `first` on."""
+class PostgresConditions:
+    """Conditions and their parameters, numbered from `first` on; of jobs in `states`, else in those of the filter."""
 
-    def __init__(self, filter: Filter, allowed: tuple[State, ...] = STATES, first: int = 1) -> None:
+    def __init__(self, filter: Filter, states: Collection[State] | None = None, first: int = 1) -> None:
         self._first = first
         self.parameters: list[object] = []
-        wanted = [state for state in allowed if filter.states is None or state in filter.states]
+        wanted = states if states is not None else STATES if filter.states is None else filter.states
         live = [_LIVE_STATES[state] for state in LIVE if state in wanted]
         final = [f"'{state}'" for state in FINAL if state in wanted]
         self.has_live, self.has_final = bool(live), bool(final)
@@ -39,14 +41,14 @@ class Conditions:
                 self.add(condition, value)
 
     def add(self, condition: str, value: object) -> None:
-        """One more, for both."""
+        """Add a condition with one parameter, `{}`."""
         self.parameters.append(value)
         text = condition.replace("{}", f"${self._first + len(self.parameters) - 1}")
         self._live.append(text)
         self._final.append(text)
 
     def into(self, statement: str) -> str:
-        """A statement with the conditions in their places."""
+        """A statement with the conditions in place of {live_where} and {final_where}."""
         return statement.replace("{live_where}", " AND ".join(self._live) or "true").replace(
             "{final_where}", " AND ".join(self._final) or "true"
         )

@@ -1,18 +1,18 @@
-"""Roles that may do no more than they need, as a script for whoever administers the database."""
+"""Roles with the rights that they need, as a script for the administrator of the database."""
 
 from __future__ import annotations
 
 from jobmill.stores.postgres.statements import Statements, quoted
 
 ROLES = ("producer", "reader", "worker", "admin")
-_LONGEST = 63 - 1 - max(map(len, ROLES))
+_MAX_PREFIX_BYTES = 63 - 1 - max(map(len, ROLES))
 
 
 def script(statements: Statements) -> str:
-    """What makes the roles, named after the schema, and grants them what they need; harmless when run again."""
-    # Roles are of the whole server: two schemas of one name, in two databases, share theirs.
-    name = statements.schema.encode()[:_LONGEST].decode(errors="ignore")
+    """SQL that makes the roles, named after the schema, and grants them what they need; harmless when run again."""
+    # Roles belong to the whole server: schemas of one name in two databases share theirs.
+    prefix = statements.schema.encode()[:_MAX_PREFIX_BYTES].decode(errors="ignore")
     text = statements.script("roles")
     for role in ROLES:
-        text = text.replace(f"{{{role}}}", quoted(f"{name}_{role}"))
+        text = text.replace(f"{{{role}}}", quoted(f"{prefix}_{role}"))
     return text

@@ -1,7 +1,9 @@
-"""The SQL files beside this module, for one schema.
+"""SQL files, filled in for one schema.
 
-In a file `{schema}` stands for the schema, `{channel}` for the name that sleeping workers listen to, `{lock}` for the
-two numbers of an advisory lock, `{name of another file}` for what that file says.
+In a file `{schema}` stands for the schema, `{channel}` for the channel on which sleeping workers listen, `{lock}` for
+the two numbers of an advisory lock, a name of DEFAULTS for a default or limit of the core, and the name of another
+statement for its text. A line `-- install x` stands for the file x. Short statements are together in small.sql, each
+after a line `-- name: x`.
 """
 
 from __future__ import annotations
@@ -11,63 +13,91 @@ import re
 import zlib
 from pathlib import Path
 
-from jobmill.core.job import KEEP_FAILED, LOG_LINES_KEPT
+from jobmill.core.job import DAY_MS, KEEP_FAILED, LOG_LINES_KEPT
+from jobmill.core.limits import MAX_KEY, MAX_NAME, MAX_PRIORITY
+from jobmill.core.payload import MAX_BYTES
+from jobmill.core.values import QueueSettings
 from jobmill.errors import InvalidValue
+from jobmill.handlers.options import DEFAULT_QUEUE
 
 HERE = Path(__file__).parent
 
-# The first number of our advisory locks ("JobM"); the second tells schemas apart.
+# The first number of our advisory locks ("JobM"); the second number differs by schema.
 LOCK_CLASS = 0x4A6F624D
 
-_PLACE = re.compile(r"\{([a-z_]+)\}")
+#: What functions in the schema repeat of the core, because they also run without Python.
+DEFAULTS = {
+    "default_queue": f"'{DEFAULT_QUEUE}'",
+    "day_ms": str(DAY_MS),
+    "events_max_len": str(QueueSettings().events_max_len),
+    "keep_failed_ms": str(KEEP_FAILED.age_ms),
+    "log_lines": str(LOG_LINES_KEPT),
+    "max_key": str(MAX_KEY),
+    "max_name": str(MAX_NAME),
+    "max_payload_bytes": str(MAX_BYTES),
+    "max_priority": str(MAX_PRIORITY),
+}
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _INSTALL = re.compile(r"^-- install (\w+)$", re.MULTILINE)
-_LONGEST = 63
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_MAX_NAME_BYTES = 63
 
 
 class Statements:
-    """All statements of the store, for one schema."""
+    """The statements of a folder, for one schema."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, folder: Path = HERE / "sql", **values: str) -> None:
         self.schema = check_schema(schema)
-        # A channel is a name, and as long as one may be.
+        self.quoted_schema = quoted(schema)
+        # A channel is a name, and as long as a name may be.
         self.channel = "jobmill" if schema == "jobmill" else f"jobmill_{zlib.crc32(schema.encode()):08x}"
         self.lock = f"{LOCK_CLASS}, {zlib.crc32(schema.encode()) - 2**31}"
+        self._folder = folder
+        own = {"schema": self.quoted_schema, "schema_text": literal(schema), "channel": self.channel, "lock": self.lock}
+        self._values = {**DEFAULTS, **own, **values}
 
     @functools.cache  # noqa: B019  (a store has one, for as long as it lives)
     def __call__(self, name: str) -> str:
-        """The statement of sql/<name>.sql, without its comments."""
-        text = (HERE / "sql" / f"{name}.sql").read_text("utf-8")
-        lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+        """The statement of this name, without its comments."""
+        lines = [line for line in self._text(name).splitlines() if not line.lstrip().startswith("--")]
         return self._filled("\n".join(lines).strip())
 
-    def migration(self, file: Path) -> str:
-        """The script of a migration, with all comments and with the functions that it installs."""
-        text = _INSTALL.sub(lambda found: self._file(found[1]), file.read_text("utf-8"))
-        return self._filled(text)
+    @functools.cache  # noqa: B019
+    def call(self, function: str, parameters: int) -> str:
+        """A call of a function of the schema with this number of parameters."""
+        numbers = ", ".join(f"${number}" for number in range(1, parameters + 1))
+        return f"SELECT * FROM {self.quoted_schema}.{function}({numbers})"
 
     def script(self, name: str) -> str:
-        """The same of sql/<name>.sql."""
-        return self.migration(HERE / "sql" / f"{name}.sql")
+        """The file of this name as a script: with its comments, and with the files that it installs."""
+        return self._filled(_INSTALL.sub(lambda found: self._text(found[1]).strip(), self._text(name)))
 
-    def _file(self, name: str) -> str:
-        return (HERE / "sql" / f"{name}.sql").read_text("utf-8").strip()
+    def migration(self, file: Path) -> str:
+        """The script of a migration."""
+        return self._filled(_INSTALL.sub(lambda found: self._text(found[1]).strip(), file.read_text("utf-8")))
+
+    def _text(self, name: str) -> str:
+        short = _short_statements(self._folder).get(name)
+        return short if short is not None else (self._folder / f"{name}.sql").read_text("utf-8")
 
     def _filled(self, text: str) -> str:
-        return _PLACE.sub(self._value, text)
+        return _PLACEHOLDER.sub(self._value, text)
 
     def _value(self, found: re.Match[str]) -> str:
-        known = {
-            "schema": quoted(self.schema),
-            "schema_text": literal(self.schema),
-            "channel": self.channel,
-            "lock": self.lock,
-            "log_lines": str(LOG_LINES_KEPT),
-            "keep_failed_ms": str(KEEP_FAILED.age_ms),
-        }
-        if found[1] in known:
-            return known[found[1]]
-        # What is no file is for whoever uses the statement: {order}.
-        return self(found[1]) if (HERE / "sql" / f"{found[1]}.sql").exists() else found[0]
+        name = found[1]
+        if name in self._values:
+            return self._values[name]
+        is_statement = name in _short_statements(self._folder) or (self._folder / f"{name}.sql").exists()
+        # The caller fills in other names, such as {order}.
+        return self(name) if is_statement else found[0]
+
+
+@functools.cache
+def _short_statements(folder: Path) -> dict[str, str]:
+    file = folder / "small.sql"
+    parts = _NAME.split(file.read_text("utf-8")) if file.exists() else [""]
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def quoted(name: str) -> str:
@@ -76,15 +106,15 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as SQL writes it, whatever standard_conforming_strings says."""
+    """A text as SQL writes it, for any setting of standard_conforming_strings."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"
 
 
 def check_schema(schema: str, field: str = "schema") -> str:
-    """The name of a schema (or table) that PostgreSQL takes as it is, and that is not one of its own."""
-    if not schema or len(schema.encode()) > _LONGEST or "\x00" in schema or schema.lower().startswith("pg_"):
-        raise InvalidValue(field, f'a name of 1 to {_LONGEST} bytes that does not begin with "pg_"', schema)
+    """The name of a schema (or table) that PostgreSQL accepts unchanged, and that is not one of its own."""
+    if not schema or len(schema.encode()) > _MAX_NAME_BYTES or "\x00" in schema or schema.lower().startswith("pg_"):
+        raise InvalidValue(field, f'a name of 1 to {_MAX_NAME_BYTES} bytes that does not begin with "pg_"', schema)
     if any(sign in "{}$'\\" or not sign.isprintable() for sign in schema):
         raise InvalidValue(field, "a name without {, }, $, quotes, backslashes and control characters", schema)
     return schema

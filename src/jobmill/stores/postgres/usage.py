@@ -1,4 +1,4 @@
-"""The verb record_usage: what runs used, for whoever reads the table."""
+"""The verb record_usage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from jobmill.core.usage import Usage
-from jobmill.stores.postgres.connections import Connection
-from jobmill.stores.postgres.statements import Statements
+from jobmill.stores.postgres.context import PostgresContext
 
 
-async def record_usage(connection: Connection, statements: Statements, records: Sequence[Usage]) -> None:
-    """Add records."""
-    rows = [structs.astuple(record) for record in records]
-    await connection.execute(statements("usage"), *(list(column) for column in zip(*rows, strict=True)))
+async def record_usage(context: PostgresContext, records: Sequence[Usage]) -> None:
+    """See RecordsUsage."""
+    if not records:
+        return
+    columns = [list(column) for column in zip(*map(structs.astuple, records), strict=True)]
+    await context.use(lambda connection: connection.execute(context.statements("usage"), *columns))

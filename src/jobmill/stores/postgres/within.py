@@ -1,7 +1,7 @@
 """Enqueueing within the caller's own transaction: on a connection of asyncpg or psycopg, or a session of SQLAlchemy.
 
-What a connection was made with is imported when one is given. Errors of the caller's own driver stay what they are, so
-that the caller knows them; only what has to do with Jobmill is said in its words.
+The driver of a connection is imported when a connection of it is given. Errors of the caller's driver stay unchanged,
+so that the caller can handle them; only errors about Jobmill become Jobmill's own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ import asyncpg
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
-from jobmill.stores.postgres.enqueueing import TYPES, Ask, Elsewhere, FeedIsOn, enqueue, events, is_one_call
-from jobmill.stores.postgres.feeds import encoded
-from jobmill.stores.postgres.statements import Statements, quoted
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.enqueue import (
+    TYPES,
+    CallFunction,
+    FeedIsOn,
+    WrongSchema,
+    enqueued_events,
+    grouped,
+    insert,
+)
+from jobmill.stores.postgres.feed import encoded
+from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,102 +38,96 @@ EXPECTED = "a connection of asyncpg or psycopg, or a connection or session of SQ
 _FAILED = "25P02"
 _NO_SCHEMA = ("3F000", "42883", "42P01")
 _NOT_ALLOWED = "42501"
-# Of psycopg, as libpq counts them.
+# Transaction states of psycopg, as libpq numbers them.
 _IDLE, _IN_ERROR = 0, 3
 
-_PLACE = re.compile(r"\$(\d+)::([a-z ]+(?:\[\])?)")
+_PARAMETER = re.compile(r"\$(\d+)::([a-z ]+(?:\[\])?)")
 
 
-class Lent(Protocol):
+class CallerConnection(Protocol):
     """A connection of the caller's, in a transaction."""
 
-    def place(self, number: int) -> str:
-        """How the driver writes the place of a parameter."""
+    def parameter(self, number: int) -> str:
+        """A parameter as the driver writes it."""
 
-    def plain(self, text: str) -> str:
-        """SQL as the driver writes it where there is no parameter."""
+    def escaped(self, text: str) -> str:
+        """SQL without parameters as the driver writes it."""
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """The rows of a statement."""
+        """Run a statement; its rows."""
 
     async def execute(self, text: str) -> None:
-        """Run a statement that has none."""
+        """Run a statement without parameters and rows."""
 
 
-async def enqueue_within(
-    connection: Any,
-    statements: Statements,
-    home: int | None,
-    new_jobs: Sequence[NewJob],
-    at_ms: int | None,
-    now_ms: int,
-) -> list[Receipt]:
-    """Enqueue in the transaction of this connection, which must lead to `home` (see home.sql). The caller commits.
+async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """Enqueue in the transaction of this connection, which the caller commits.
 
-    psycopg and SQLAlchemy begin a transaction by themselves if none is open, unless they were told not to. A call that
-    waits, because another transaction has enqueued the same unique key or id, waits as long as the caller's settings
-    (lock_timeout, statement_timeout) say.
+    psycopg and SQLAlchemy begin a transaction by themselves if none is open, unless they are set not to. Where another
+    transaction has enqueued the same unique key or id, the call waits as long as the caller's settings (lock_timeout,
+    statement_timeout) allow.
     """
-    lent = await _lend(connection)
-    ask = _asker(lent, statements)
+    caller = await _caller_connection(connection)
+    statements, schema_id = context.statements, context.schema_id
+    groups, at_ms, call = grouped(new_jobs), context.clock.given_ms(), _call_function(caller, context.statements)
     try:
-        if is_one_call(new_jobs):
+        if len(groups) <= 1:
             with contextlib.suppress(FeedIsOn):
-                return await enqueue(ask, new_jobs, at_ms, told=False, inside=True, home=home)
-        async with _all_or_nothing(lent):
-            receipts = await enqueue(ask, new_jobs, at_ms, told=True, inside=True, home=home)
-            told = events(new_jobs, receipts, now_ms)
-            if told:
-                await lent.fetch(_written(statements("tell"), lent), encoded(told))
+                return await insert(call, groups, (at_ms, False, True, schema_id))
+        async with _all_or_nothing(caller):
+            receipts = await insert(call, groups, (at_ms, True, True, schema_id))
+            events = enqueued_events(groups, receipts, context.clock.now())
+            if events:
+                await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
             return receipts
-    except Elsewhere:
+    except WrongSchema:
         advice = f"its schema {statements.schema!r} is another one, made at another time"
         raise InvalidValue("within", "a connection to the database of the store", connection, advice) from None
     except Exception as error:
-        _explain(error, connection, statements, home)
+        _explain(error, connection, statements, schema_id)
         raise
 
 
 @contextlib.asynccontextmanager
-async def _all_or_nothing(lent: Lent) -> AsyncIterator[None]:
-    """Several statements that leave nothing behind if one of them fails, whatever the caller then does."""
-    await lent.execute("SAVEPOINT jobmill_enqueue")
+async def _all_or_nothing(caller: CallerConnection) -> AsyncIterator[None]:
+    """Several statements that leave nothing behind if one of them fails, even if the caller then commits."""
+    await caller.execute("SAVEPOINT jobmill_enqueue")
     try:
         yield
     except BaseException:
-        # Where the connection is gone this fails as well: what went wrong first is said.
+        # Where the connection is broken this fails as well; the first error is raised.
         with contextlib.suppress(Exception):
-            await lent.execute("ROLLBACK TO SAVEPOINT jobmill_enqueue")
+            await caller.execute("ROLLBACK TO SAVEPOINT jobmill_enqueue")
         raise
-    await lent.execute("RELEASE SAVEPOINT jobmill_enqueue")
+    await caller.execute("RELEASE SAVEPOINT jobmill_enqueue")
 
 
-def _asker(lent: Lent, statements: Statements) -> Ask:
-    async def ask(name: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        places = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[name], 1))
-        text = f"SELECT * FROM {quoted(statements.schema)}.{name}({places})"
-        return await lent.fetch(_written(text, lent), parameters)
+def _call_function(caller: CallerConnection, statements: Statements) -> CallFunction:
+    async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
+        text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
+        return await caller.fetch(_for_driver(text, caller), parameters)
 
-    return ask
+    return call
 
 
-def _written(text: str, lent: Lent) -> str:
-    """A statement with places such as $1::text[] as a driver writes it. Types are said: not every driver guesses."""
+def _for_driver(text: str, caller: CallerConnection) -> str:
+    """A statement with parameters such as $1::text[] as a driver writes it. Not every driver infers their types."""
     parts: list[str] = []
     end = 0
-    for found in _PLACE.finditer(text):
-        parts += [lent.plain(text[end : found.start()]), f"CAST({lent.place(int(found[1]))} AS {found[2]})"]
+    for found in _PARAMETER.finditer(text):
+        parts += [caller.escaped(text[end : found.start()]), f"CAST({caller.parameter(int(found[1]))} AS {found[2]})"]
         end = found.end()
-    return "".join(parts) + lent.plain(text[end:])
+    return "".join(parts) + caller.escaped(text[end:])
 
 
-def _explain(error: Exception, connection: Any, statements: Statements, home: int | None) -> None:
-    """Raise what an error means, where it is about Jobmill or the state of the transaction."""
+def _explain(error: Exception, connection: Any, statements: Statements, schema_id: int | None) -> None:
+    """Raise one of Jobmill's own errors where an error is about Jobmill or the state of the transaction."""
     # SQLAlchemy has its driver's error in `orig`.
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
     if state == _FAILED:
         _refuse(connection, "an earlier statement has failed in it: roll it back first", error)
-    if state in _NO_SCHEMA and home is not None:
+    if state in _NO_SCHEMA and schema_id is not None:
         advice = f"this one has no schema {statements.schema!r}, or not ours: {_first_line(error)}"
         raise InvalidValue("within", "a connection to the database of the store", connection, advice) from error
     if state in _NO_SCHEMA:
@@ -134,23 +137,23 @@ def _explain(error: Exception, connection: Any, statements: Statements, home: in
 
 
 def _first_line(error: Exception) -> str:
-    """What the server said, without the statement that SQLAlchemy adds."""
+    """The server's message, without the statement that SQLAlchemy adds."""
     return str(getattr(error, "orig", error)).strip().partition("\n")[0]
 
 
-# ---------------------------------------------------------------------------------------------------- lent
+# ---------------------------------------------------------------------------------------------------- drivers
 
 
-async def _lend(connection: Any) -> Lent:
-    """The connection behind what was given, checked as far as it goes without asking the server."""
-    # Also a class of the caller's own that inherits from one of theirs.
+async def _caller_connection(connection: Any) -> CallerConnection:
+    """The given connection or session, checked without asking the server."""
+    # By the base classes, because the caller may have a class that inherits from the driver's.
     packages = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
     if "asyncpg" in packages and hasattr(connection, "is_in_transaction"):
-        return Asyncpg(connection)
+        return AsyncpgCaller(connection)
     if "psycopg" in packages and hasattr(connection, "cursor"):
-        return Psycopg(connection)
+        return PsycopgCaller(connection)
     if "sqlalchemy" in packages and hasattr(connection, "execute"):
-        return SQLAlchemy(await _connection_of(connection))
+        return SqlalchemyCaller(await _connection_of(connection))
     raise InvalidValue("within", EXPECTED, connection)
 
 
@@ -159,14 +162,14 @@ def _refuse(connection: Any, advice: str, error: Exception | None = None) -> NoR
 
 
 def _check_loop(driver: Any, given: Any) -> None:
-    """A connection of asyncpg that another loop waits for would be of no more use to anybody."""
+    """Refuse a connection of asyncpg that belongs to another loop: using it here would break it for both."""
     loop = getattr(driver, "_loop", None)
     if loop is not None and loop is not asyncio.get_running_loop():
         _refuse(given, "this one belongs to another event loop: await the call there, or give a sync one to jobs.sync")
 
 
-class Asyncpg:
-    """A connection of asyncpg, or what a pool of it hands out."""
+class AsyncpgCaller:
+    """A connection of asyncpg or of its pool."""
 
     def __init__(self, connection: Any) -> None:
         try:
@@ -180,25 +183,22 @@ class Asyncpg:
         _check_loop(connection, connection)
         self._connection = connection
 
-    def place(self, number: int) -> str:
-        """$1."""
+    def parameter(self, number: int) -> str:
         return f"${number}"
 
-    def plain(self, text: str) -> str:
-        """As it is."""
+    def escaped(self, text: str) -> str:
         return text
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """Plain records, whatever class the caller has set for them."""
+        # Plain records, also where the caller has set another class for them.
         rows = await self._connection.fetch(text, *parameters, record_class=asyncpg.Record)
         return [tuple(row) for row in rows]
 
     async def execute(self, text: str) -> None:
-        """As it is."""
         await self._connection.execute(text)
 
 
-class Psycopg:
+class PsycopgCaller:
     """A connection of psycopg, sync or async."""
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -211,16 +211,14 @@ class Psycopg:
             _refuse(connection, "begin one: with connection.transaction(): ...")
         self._connection = connection
 
-    def place(self, number: int) -> str:
-        """They are in order."""
+    def parameter(self, number: int) -> str:
         return "%s"
 
-    def plain(self, text: str) -> str:
-        """A per cent sign would be a place."""
+    def escaped(self, text: str) -> str:
         return text.replace("%", "%%")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """By a cursor of our own, whatever factories the caller has set; in a pipeline this is where it waits."""
+        # A cursor of our own, because the caller may have set other factories; in a pipeline it waits for the answer.
         from psycopg import AsyncConnection, AsyncCursor, Cursor
         from psycopg.rows import tuple_row
 
@@ -235,24 +233,23 @@ class Psycopg:
         return [tuple(map(_text, row)) for row in rows]
 
     async def execute(self, text: str) -> None:
-        """As it is."""
         answer = self._connection.execute(text.encode())
         if inspect.isawaitable(answer):
             await answer
 
 
 def _text(value: Any) -> Any:
-    """To a client whose encoding is SQL_ASCII psycopg gives bytes."""
+    """A value as text: psycopg returns bytes where the client's encoding is SQL_ASCII."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 async def _connection_of(given: Any) -> Any:
-    """The connection of a session, in its transaction; a connection as it is."""
+    """The connection of a session, in its transaction; a connection unchanged."""
     from sqlalchemy.exc import InvalidRequestError
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     try:
-        # Of sessions a method, of connections the one of the driver.
+        # `connection` is a method of sessions; of connections it is the driver's connection.
         connection = given.connection() if callable(getattr(type(given), "connection", None)) else given
         if inspect.iscoroutine(connection):
             connection = await connection
@@ -269,27 +266,23 @@ async def _connection_of(given: Any) -> Any:
     return connection
 
 
-class SQLAlchemy:
+class SqlalchemyCaller:
     """A connection of SQLAlchemy, sync or async."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def place(self, number: int) -> str:
-        """Named."""
+    def parameter(self, number: int) -> str:
         return f":p{number}"
 
-    def plain(self, text: str) -> str:
-        """A colon would be a place."""
+    def escaped(self, text: str) -> str:
         return text.replace(":", "\\:")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """As text, with what is given to it."""
         given = {f"p{number}": value for number, value in enumerate(parameters, 1)}
         return [tuple(row) for row in (await self._executed(text, given)).fetchall()]
 
     async def execute(self, text: str) -> None:
-        """As it is."""
         await self._executed(text, {})
 
     async def _executed(self, text: str, given: dict[str, object]) -> Any:

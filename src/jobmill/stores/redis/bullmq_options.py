@@ -157,7 +157,7 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     """`opts.repeat` of a run, from which Node computes the next run."""
     repeat: dict[str, Any] = {}
     if rule.cron is not None:
-        repeat |= {"pattern": rule.cron, "tz": rule.zone}
+        repeat |= {"pattern": rule.cron, "tz": rule.timezone}
     else:
         repeat["every"] = rule.every_ms
     if rule.until_ms is not None:
@@ -183,6 +183,6 @@ def node_recurrence(sid: str, name: str, repeat: dict[str, Any]) -> Recurrence:
         key=scheduler_key(sid, name),
         cron=pattern if isinstance(pattern, str) and every is None else None,
         every_ms=None if every is None else max(1, _whole(every)),
-        zone=repeat.get("tz") or "UTC",
+        timezone=repeat.get("tz") or "UTC",
         until_ms=_whole(end) if isinstance(end, int | float) else None,
     )

@@ -48,7 +48,7 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
     for queue, own in by_queue.items():
         for some in chunks(own, MAX_JOBS_PER_CALL):
             await _change_some(c, queue, some, change, changed, refused)
-    return Changed(changed=changed, refused=refused, more=more)
+    return Changed(ids=changed, refused=refused, more=more)
 
 
 async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) -> tuple[list[StoredJob], bool]:

@@ -104,7 +104,7 @@ def _special_job(
         worker=worker,
         claims=job.claims + 1,
         crashes=crashes,
-        doomed=_doomed(h, crashes),
+        deferred_error=_deferred_error(h, crashes),
     )
 
 
@@ -158,7 +158,7 @@ def job_of(
         tracebacks=read.tracebacks(),
         tenant=own.t,
         options=_options(own, node),
-        doomed=_doomed(h, stc),
+        deferred_error=_deferred_error(h, stc),
         **_keys(read, id, name, node),
     )
 
@@ -267,7 +267,7 @@ def _occurrence(id: str) -> int | None:
     return int(occurrence) if occurrence.isdecimal() else None
 
 
-def _doomed(h: dict[bytes, bytes], crashes: int) -> str | None:
+def _deferred_error(h: dict[bytes, bytes], crashes: int) -> str | None:
     """Why the job must fail instead of running: it says so, or it is Node's and has stalled too often."""
     if b"defa" in h:
         return h[b"defa"].decode(errors="replace")
@@ -280,7 +280,7 @@ def _keys(read: _HashReader, id: str, name: str, node: opts.NodeOptions | None) 
     if sid is None:
         deid = read.text(b"deid")
         return {} if deid is None else {"unique_key": deid.removeprefix(f"{name} ")}
-    known: dict[str, Any] = {"slot_ms": _occurrence(id), "unique_key": scheduler_key(sid, name)}
+    known: dict[str, Any] = {"occurrence_ms": _occurrence(id), "unique_key": scheduler_key(sid, name)}
     return known | (read.runs() or read.node_runs(sid, name, node))
 
 
@@ -307,7 +307,7 @@ _RESETS: dict[str, tuple[str, ...]] = {
     "error": ("failedReason",),
     "result_json": ("returnvalue",),
     "progress": ("progress",),
-    "doomed": ("defa",),
+    "deferred_error": ("defa",),
 }
 
 

@@ -104,7 +104,7 @@ def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, An
     if settlement.runs is not None:
         request["runs"] = settlement.runs
         request["keep_run"] = keep_request(KEEP_RUN, KEEP_FAILED)
-        request["slot"] = None if settlement.rearm is None else settlement.rearm.slot_ms
+        request["slot"] = None if settlement.rearm is None else settlement.rearm.occurrence_ms
     if feed_on:
         request["events"] = [(e.type, e.attempt, as_json(e.data)) for e in settlement_events(settlement, now_ms)]
     return request

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jobmill.core.job import STATES, State
 from jobmill.core.values import Filter
 
@@ -21,14 +19,14 @@ _CONDITIONS = {
 }
 
 
-def wanted_states(filter: Filter, allowed: Sequence[State] = STATES) -> list[State]:
-    """The states that a filter wants and that are allowed, in their order."""
-    return [state for state in STATES if state in allowed and (filter.states is None or state in filter.states)]
+def wanted_states(filter: Filter) -> list[State]:
+    """The states that a filter matches, in their order."""
+    return [state for state in STATES if filter.states is None or state in filter.states]
 
 
-def conditions(filter: Filter, allowed: Sequence[State] = STATES) -> tuple[str, list[object]]:
+def conditions(filter: Filter) -> tuple[str, list[object]]:
     """A condition and its parameters. States are literals: the planner needs them to use the partial indexes."""
-    states = wanted_states(filter, allowed)
+    states = wanted_states(filter)
     terms: list[str] = []
     if len(states) < len(STATES):
         terms.append("(" + (" OR ".join(f"jobs.state = '{state}'" for state in states) or "false") + ")")

@@ -1,159 +1,56 @@
-"""Queues: what is set for them, the windows of their rate limits, and their event feeds."""
+"""Queues: what is set for them, and the windows of their rate limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import structs
 
-from jobmill.core.cursors import read_position
-from jobmill.core.events import Event
-from jobmill.core.values import QueueChange, QueueSettings, RateLimit
-
-if TYPE_CHECKING:
-    from jobmill.stores.sqlite.step import Step
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Event).decode
+from jobmill.core.queue_limits import changed_settings
+from jobmill.core.values import QueueChange, QueueSettings
+from jobmill.stores.sqlite.codec import QueueRow, queue_from_row, queue_to_row
+from jobmill.stores.sqlite.context import SqliteContext
 
 
-class Queue(Struct):
-    """One row of the queues' table."""
-
-    settings: QueueSettings
-    window_ends_ms: int = 0
-    window_used: int = 0
-    last_event: int = 0
-
-    def room(self, running: int, now_ms: int) -> int | None:
-        """How many jobs may be claimed while so many run; None: any number."""
-        settings = self.settings
-        if settings.paused:
-            return 0
-        room = None if settings.running_limit is None else max(0, settings.running_limit - running)
-        if settings.rate_limit is not None:
-            used = 0 if now_ms >= self.window_ends_ms else self.window_used
-            left = max(0, settings.rate_limit.count - used)
-            room = left if room is None else min(room, left)
-        return room
+def known_queues(context: SqliteContext) -> dict[str, QueueRow]:
+    """The queues that have a row; the others have the defaults. The writer keeps them while nobody else writes."""
+    if context.queue_rows is None:
+        context.queue_rows = {queue: queue_from_row(row) for queue, *row in context.rows("queues")}
+    return context.queue_rows
 
 
-class Queues:
-    """The rows of the queues' table, read when they are first needed after somebody may have changed them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Queue] | None = None
-
-    def forget(self) -> None:
-        """Another connection wrote, or a transaction was rolled back."""
-        self._known = None
-
-    def any(self, step: Step) -> bool:
-        """Whether any queue has a row. Mostly none has, and then nothing else is asked."""
-        return bool(self._rows(step))
-
-    def get(self, step: Step, queue: str) -> Queue | None:
-        """What is known of a queue; None: all defaults."""
-        return self._rows(step).get(queue)
-
-    def _rows(self, step: Step) -> dict[str, Queue]:
-        if self._known is None:
-            self._known = {row[0]: _from_row(row) for row in step.rows("queues")}
-        return self._known
-
-    def feeds(self, step: Step, queue: str) -> bool:
-        """Whether a queue's feed is on."""
-        known = self.get(step, queue)
-        return known is not None and known.settings.feed
-
-    def write(self, step: Step, queue: str, row: Queue) -> None:
-        """Change a queue's row."""
-        settings, rate = row.settings, row.settings.rate_limit
-        step.write(
-            "configure",
-            (
-                *(queue, settings.paused, rate and rate.count, rate and rate.per_ms, settings.running_limit),
-                *(settings.feed, settings.events_max_len, row.window_ends_ms, row.window_used, row.last_event),
-            ),
-        )
-        if self._known is not None:
-            self._known[queue] = row
+def write_queue(context: SqliteContext, queue: str, row: QueueRow) -> None:
+    """Write a queue's row."""
+    context.write("write_queue", (queue, *queue_to_row(row)))
+    known_queues(context)[queue] = row
 
 
-def _from_row(row: tuple[object, ...]) -> Queue:
-    _, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, ends_ms, used, last_event = row
-    limit = None if rate_count is None else RateLimit(rate_count, rate_per_ms)  # type: ignore[arg-type]
-    settings = QueueSettings(
-        paused=bool(paused),
-        rate_limit=limit,
-        running_limit=running_limit,  # type: ignore[arg-type]
-        feed=bool(feed),
-        events_max_len=events_max_len,  # type: ignore[arg-type]
-    )
-    return Queue(settings, ends_ms, used, last_event)  # type: ignore[arg-type]
+def trim_feed(context: SqliteContext, queue: str, row: QueueRow) -> None:
+    """Delete the events that a feed does not keep. Events are numbered by queue, so that no statement counts them."""
+    context.write("trim_events", (queue, row.last_event - row.settings.events_max_len))
 
 
-def configure(step: Step, queue: str, change: QueueChange) -> QueueSettings:
+def configure(context: SqliteContext, queue: str, change: QueueChange) -> QueueSettings:
     """Change what is set for a queue."""
-    row = step.queues.get(step, queue) or Queue(QueueSettings())
-    given = {field: value for field in change.__struct_fields__ if (value := getattr(change, field)) is not UNSET}
-    row = structs.replace(row, settings=structs.replace(row.settings, **given))
-    step.queues.write(step, queue, row)
-    _trim(step, queue, row)
-    step.wakes += 1
-    return row.settings
+    row = known_queues(context).get(queue, QueueRow())
+    settings = changed_settings(row.settings, change)
+    row = structs.replace(row, limits=structs.replace(row.limits, settings=settings))
+    write_queue(context, queue, row)
+    trim_feed(context, queue, row)
+    context.wakes += 1
+    return settings
 
 
-def settings(step: Step, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+def settings(context: SqliteContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
     """What is set for these queues, or for all that have a row."""
-    known = {row[0]: _from_row(row).settings for row in step.rows("queues")}
-    return known if queues is None else {queue: known.get(queue) or QueueSettings() for queue in queues}
+    known = known_queues(context)
+    if queues is None:
+        return {queue: row.settings for queue, row in known.items()}
+    return {queue: known.get(queue, QueueRow()).settings for queue in queues}
 
 
-def use_window(step: Step, queue: str, row: Queue, claims: int) -> None:
-    """Count claims against the rate limit; the first one after a window opens the next."""
-    rate = row.settings.rate_limit
-    if rate is None or not claims:
-        return
-    if step.now_ms >= row.window_ends_ms:
-        row = structs.replace(row, window_ends_ms=step.now_ms + rate.per_ms, window_used=0)
-    step.queues.write(step, queue, structs.replace(row, window_used=row.window_used + claims))
-
-
-# ---------------------------------------------------------------------------------------------------- the feeds
-
-
-def tell(step: Step, queue: str, events: Callable[[], Sequence[Event]]) -> None:
-    """Record events where the queue's feed is on; they are not even made where it is off."""
-    if not step.queues.feeds(step, queue):
-        return
-    row = step.queues.get(step, queue)
-    assert row is not None
-    told = [
-        (queue, number, _encode(structs.replace(event, id=str(number))).decode())
-        for number, event in enumerate(events(), row.last_event + 1)
-    ]
-    if told:
-        step.write_rows("tell", (), told)
-        row = structs.replace(row, last_event=row.last_event + len(told))
-        step.queues.write(step, queue, row)
-        _trim(step, queue, row)
-
-
-def _trim(step: Step, queue: str, row: Queue) -> None:
-    """Keep the last events. They are numbered per queue, so that nobody has to count them."""
-    step.write("tell_trim", (queue, row.last_event - row.settings.events_max_len))
-
-
-def publish(step: Step, events: Sequence[Event]) -> None:
-    """Add a user's own events."""
-    for event in events:
-        tell(step, event.queue, lambda event=event: [event])  # type: ignore[misc]
-
-
-def events(step: Step, queue: str, after: str | None, limit: int) -> list[Event]:
-    """The feed after an event."""
-    seen = 0 if after is None else read_position(after, "after", after)
-    return [_decode(row[0]) for row in step.rows("events", (queue, seen, limit))]
+def count_claims(context: SqliteContext, queue: str, claims: int) -> None:
+    """Count claims against the rate limit of a queue."""
+    row = known_queues(context).get(queue)
+    if row is not None and (limits := row.limits.after_claims(claims, context.now_ms)) is not row.limits:
+        write_queue(context, queue, structs.replace(row, limits=limits))

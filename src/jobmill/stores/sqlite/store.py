@@ -1,4 +1,4 @@
-"""The port on a SQLite file: each verb is a function of a step, run by the writer or by the reader."""
+"""The port on a SQLite file: each verb is a function of a SqliteContext, run by the writer or by the reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from jobmill.core.changes import Change, Changed
 from jobmill.core.events import Event
@@ -29,29 +29,31 @@ from jobmill.core.values import (
     QueueSettings,
     Receipt,
     Report,
-    Settlement,
     Stats,
 )
 from jobmill.errors import InvalidValue, StoreError
+from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
+from jobmill.stores.sqlite import feed, read, schema
 from jobmill.stores.sqlite import queues as queue_verbs
-from jobmill.stores.sqlite.changing import change
-from jobmill.stores.sqlite.connection import OLDEST, connect, in_our_words
-from jobmill.stores.sqlite.enqueueing import enqueue
-from jobmill.stores.sqlite.exchanging import exchange
-from jobmill.stores.sqlite.looking import count, find, get, logs, stats
-from jobmill.stores.sqlite.migrating import bring_up_to_date
-from jobmill.stores.sqlite.places import refuse_network
-from jobmill.stores.sqlite.reporting import extend, report
-from jobmill.stores.sqlite.retaining import purge
-from jobmill.stores.sqlite.step import Step
-from jobmill.stores.sqlite.threads import Desk
+from jobmill.stores.sqlite.change import change as change_jobs
+from jobmill.stores.sqlite.connection import translated_errors
+from jobmill.stores.sqlite.connection.open_file import OpenFile
+from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.enqueue import enqueue
+from jobmill.stores.sqlite.exchange import exchange
+from jobmill.stores.sqlite.extend import extend
+from jobmill.stores.sqlite.purge import purge
+from jobmill.stores.sqlite.report import report
 from jobmill.stores.sqlite.usage import record_usage
-from jobmill.stores.sqlite.wake import Bell, Watcher
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
-from jobmill.stores.sqlite.writer import Reader, Writer
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Verb = Callable[Concatenate[SqliteContext, P], T]
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 
@@ -86,12 +88,12 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._bell = Bell()
-        # Per set of queues: how many rings the last exchange about them has seen.
+        # For each set of queues: how often the bell had rung for what the last exchange saw.
         self._seen: dict[frozenset[str], int] = {}
-        self._at_work: _AtWork | None = None
+        self._file: OpenFile | None = None
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The path of the file."""
         return str(self.path)
 
@@ -103,36 +105,24 @@ class SqliteStore:
 
     def _open(self) -> None:
         with self._lock:
-            if self._at_work is None:
-                self._migrate()
-                with in_our_words(self.path):
-                    self._at_work = _AtWork(self.path, self._synchronous, self._clock, self._bell)
+            if self._file is None:
+                schema.migrate(self.path, self._synchronous)
+                with translated_errors(self.path):
+                    self._file = OpenFile(self.path, self._synchronous, self._clock, self._bell)
 
     async def close(self) -> None:
-        """Finish what was handed in, end the threads, close the connections."""
+        """Finish what was submitted, end the threads, close the connections."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
         with self._lock:
-            at_work, self._at_work = self._at_work, None
-            if at_work is not None:
-                at_work.close()
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; `open` does so by itself."""
-        return await asyncio.to_thread(self._migrate)
-
-    def _migrate(self) -> list[str]:
-        if sqlite3.sqlite_version_info < OLDEST:
-            oldest = ".".join(map(str, OLDEST))
-            raise StoreError(f"SQLite {oldest} or newer is needed; this Python has {sqlite3.sqlite_version}")
-        if self.path.is_dir():
-            raise StoreError(f"{self.path} is a directory; name a file in it")
-        if not self.path.parent.is_dir():
-            raise StoreError(f"the directory {self.path.parent} does not exist; create it first")
-        refuse_network(self.path)
-        with in_our_words(self.path):
-            return bring_up_to_date(self.path, self._synchronous)
+        return await asyncio.to_thread(schema.migrate, self.path, self._synchronous)
 
     def now(self) -> int:
         """The clock that was passed in, or this machine's."""
@@ -145,149 +135,87 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------------------ jobs
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """See the port."""
-        return await self._write(lambda step: enqueue(step, new_jobs)) if new_jobs else []
+        return await self._write(enqueue, new_jobs) if new_jobs else []
 
     async def enqueue_within(self, connection: sqlite3.Connection, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        """See the port. Runs on the caller's thread: the connection is his, and the lock as well."""
+        """See the port. Runs on the caller's thread, because connection and lock belong to the caller."""
         self._opened()
-        with in_our_words(self.path):
+        with translated_errors(self.path):
             return enqueue_within(connection, self.path, self._clock(), new_jobs)
 
     def check_unlocked(self) -> None:
-        """See the port. Every write asks by itself; this is for callers whose writes another task hands in."""
+        """See the port. Every write checks this itself; this is for callers whose writes another task submits."""
         refuse_deadlock(self.path)
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-        """See the port."""
-        exchanged, seen = await self._write(lambda step: exchange(step, settlements, claim))
+        exchanged, seen = await self._write(exchange, settlements, claim)
         if claim is not None:
             self._seen[frozenset(claim.queues)] = seen
         return exchanged
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
-        """See the port."""
-        return await self._write(lambda step: extend(step, leases, for_ms)) if leases else []
+        return await self._write(extend, leases, for_ms) if leases else []
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """See the port."""
-        return await self._write(lambda step: report(step, reports)) if reports else []
+        return await self._write(report, reports) if reports else []
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
-        """See the port."""
-        at_work, key = self._opened(), frozenset(queues)
-        seconds = max(0, until_ms - self._clock()) / 1000
-        await self._bell.sleep(self._seen.get(key), seconds, at_work.somebody_sleeps)
-        # Without an exchange in between, the next sleep is for the next ring.
-        self._seen[key] = self._bell.rings
+        """See the port. Without an exchange in between, the next sleep ends at the next ring."""
+        file, key = self._opened(), frozenset(queues)
+        await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
+        self._seen[key] = self._bell.count(key)
 
-    async def change(self, which: Sequence[str] | Filter, change_: Change, limit: int = 1_000) -> Changed:
-        """See the port."""
-        return await self._write(lambda step: change(step, which, change_, limit))
+    async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
+        return await self._write(change_jobs, which, change, limit)
 
     async def purge(self, limit: int = 1_000) -> Purged:
-        """See the port."""
-        return await self._write(lambda step: purge(step, limit))
+        return await self._write(purge, limit)
 
     async def record_usage(self, records: Sequence[Usage]) -> None:
-        """See the port."""
         if records:
-            await self._write(lambda step: record_usage(step, records))
+            await self._write(record_usage, records)
 
-    # ------------------------------------------------------------------------------------------------ look
+    # ------------------------------------------------------------------------------------------------ read
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See the port."""
-        return await self._read(lambda step: get(step, ids))
+        return await self._read(read.get, ids)
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        """See the port."""
-        return await self._read(lambda step: find(step, filter, cursor, limit))
+        return await self._read(read.find, filter, cursor, limit)
 
     async def count(self, filter: Filter) -> list[Count]:
-        """See the port."""
-        return await self._read(lambda step: count(step, filter))
+        return await self._read(read.count, filter)
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """See the port."""
-        return await self._read(lambda step: stats(step, queue, name))
+        return await self._read(read.stats, queue, name)
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
-        """See the port."""
-        return await self._read(lambda step: logs(step, id, limit))
+        return await self._read(read.logs, id, limit)
 
     # ------------------------------------------------------------------------------------------------ queues
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
-        """See the port."""
-        return await self._write(lambda step: queue_verbs.configure(step, queue, change))
+        return await self._write(queue_verbs.configure, queue, change)
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        """See the port."""
-        return await self._read(lambda step: queue_verbs.settings(step, queues))
+        return await self._read(queue_verbs.settings, queues)
 
     async def publish(self, events: Sequence[Event]) -> None:
-        """See the port."""
-        await self._write(lambda step: queue_verbs.publish(step, events))
+        await self._write(feed.publish, events)
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
-        """See the port."""
-        return await self._read(lambda step: queue_verbs.events(step, queue, after, limit))
+        return await self._read(feed.events, queue, after, limit)
 
     # ------------------------------------------------------------------------------------------------ inside
 
-    def _opened(self) -> _AtWork:
-        if self._at_work is None:
+    def _opened(self) -> OpenFile:
+        if self._file is None:
             raise StoreError("the store is not open; await its open() first")
-        return self._at_work
+        return self._file
 
-    def _write(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
+    def _write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         refuse_deadlock(self.path)
-        return self._opened().writer.submit(work)
+        return self._opened().writer.submit(lambda context: verb(context, *args, **kwargs))
 
-    def _read(self, work: Callable[[Step], T]) -> asyncio.Future[T]:
-        return self._opened().reader.submit(work)
-
-
-class _AtWork:
-    """The threads and connections of an open store."""
-
-    def __init__(self, path: Path, synchronous: str, clock: Callable[[], int], bell: Bell) -> None:
-        writer, reader = self._connections = [connect(path, synchronous) for _ in range(2)]
-        try:
-            reader.execute("PRAGMA busy_timeout = 5000")
-            self._writer = Writer(writer, path, clock, bell)
-            self._writer.look()
-        except BaseException:
-            writer.close()
-            reader.close()
-            raise
-        self.writer = Desk("jobmill-sqlite-writer", self._writer.run)
-        self.reader = Desk("jobmill-sqlite-reader", Reader(reader, path, clock).run)
-        self._path, self._synchronous, self._bell = path, synchronous, bell
-        self._lock = threading.Lock()
-        self._watcher: Watcher | None = None
-
-    def somebody_sleeps(self) -> None:
-        """See what other connections have written since the sleeper looked, and watch them from now on."""
-        self._look()
-        with self._lock:
-            if self._watcher is None:
-                with in_our_words(self._path):
-                    connection = connect(self._path, self._synchronous)
-                    self._watcher = Watcher(self._path, connection, self._bell, self._look)
-            self._watcher.poke()
-
-    def _look(self) -> None:
-        self.writer.post(self._writer.look)
-
-    def close(self) -> None:
-        """Finish what was handed in, wake who sleeps, and give everything back."""
-        with self._lock:
-            if self._watcher is not None:
-                self._watcher.close()
-        self.writer.close()
-        self._bell.ring()
-        self.reader.close()
-        for connection in self._connections:
-            connection.close()
+    def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        return self._opened().reader.submit(lambda context: verb(context, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""The verb record_usage: what runs used, for whoever reads the table."""
+"""The verb record_usage: what runs used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from jobmill.core.usage import Usage
-from jobmill.stores.sqlite.step import Step
+from jobmill.stores.sqlite.context import SqliteContext
 
 
-def record_usage(step: Step, records: Sequence[Usage]) -> None:
+def record_usage(context: SqliteContext, records: Sequence[Usage]) -> None:
     """Add records."""
-    step.write_rows("usage", (), [structs.astuple(record) for record in records])
+    context.write_rows("usage", (), [structs.astuple(record) for record in records])

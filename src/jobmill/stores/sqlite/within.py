@@ -11,9 +11,8 @@ from pathlib import Path
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreBusy
-from jobmill.stores.sqlite.enqueueing import enqueue
-from jobmill.stores.sqlite.queues import Queues
-from jobmill.stores.sqlite.step import Step
+from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.enqueue import enqueue
 
 
 class _Open:
@@ -25,8 +24,8 @@ class _Open:
         self.connection: sqlite3.Connection | None = connection
         self.path = path
 
-    def still(self) -> bool:
-        """Whether it goes on. Once it was seen ended, the connection's next transaction is none of our business."""
+    def is_open(self) -> bool:
+        """Whether it is still open. Once it has ended, the connection's next transaction does not concern us."""
         try:
             if self.connection is not None and not self.connection.in_transaction:
                 self.connection = None
@@ -35,19 +34,20 @@ class _Open:
         return self.connection is not None
 
 
-# Follows the caller through awaits, into tasks and across threads: exactly those whom the caller then waits for.
+# Follows the caller through awaits, into tasks and across threads: all code that the caller then waits for.
 _open: ContextVar[tuple[_Open, ...]] = ContextVar("jobmill_sqlite_within", default=())
 
 
 def refuse_deadlock(path: Path) -> None:
     """Raise StoreBusy for a write that would wait for a lock which its own caller holds."""
-    known = _open.get()
-    if not known:
-        return
-    going_on = tuple(one for one in known if one.still())
-    if len(going_on) < len(known):
-        _open.set(going_on)
-    if any(one.path == path for one in going_on):
+    if _open.get():
+        _refuse_own_lock(path)
+
+
+def _refuse_own_lock(path: Path) -> None:
+    still = tuple(one for one in _open.get() if one.is_open())
+    _open.set(still)
+    if any(one.path == path for one in still):
         raise StoreBusy(
             "this call would wait for the lock of a transaction in which you have enqueued and which is still open: "
             "commit or roll it back first, or pass its connection here as well"
@@ -62,15 +62,15 @@ def enqueue_within(
         raise InvalidValue("within", "a sqlite3.Connection", connection)
     _check_thread(connection)
     with _plain_text(connection):
-        # Not connection.cursor(): the caller may have put a factory of his own there.
+        # Not connection.cursor(): the caller may have set a factory of its own.
         cursor = sqlite3.Cursor(connection)
         _check_same_file(cursor, path)
         if not connection.in_transaction:
             cursor.execute("BEGIN IMMEDIATE")
-        # A call that fails halfway leaves nothing behind, whatever the caller then does with the transaction.
+        # A call that fails halfway leaves nothing behind, even if the caller commits.
         cursor.execute("SAVEPOINT jobmill_enqueue")
         try:
-            receipts = enqueue(Step(cursor, now_ms, Queues()), new_jobs)
+            receipts = enqueue(SqliteContext(cursor, now_ms), new_jobs)
         except BaseException:
             cursor.execute("ROLLBACK TO jobmill_enqueue")
             raise
@@ -86,7 +86,7 @@ def _check_thread(connection: sqlite3.Connection) -> None:
     try:
         sqlite3.Cursor(connection).close()
     except sqlite3.ProgrammingError as error:  # closed, or another thread's
-        advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.job(...)], within=connection)"
+        advice = f"{error} Code without a loop: jobs.sync.enqueue_many([handler.draft(...)], within=connection)"
         raise InvalidValue("within", "an open connection of the calling thread", connection, advice) from None
 
 

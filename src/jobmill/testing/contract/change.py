@@ -50,7 +50,7 @@ class ChangeContract:
         before = await look(harness.store, id)
         changed = await harness.store.change([id], change)
         if state in CHANGES_FROM[type(change)]:
-            assert (changed.changed, changed.refused, changed.more) == ([id], {}, False)
+            assert (changed.ids, changed.refused, changed.more) == ([id], {}, False)
         else:
             only_refused(changed, id)
             assert await look(harness.store, id) == before
@@ -63,7 +63,7 @@ class ChangeContract:
         id = await in_state(harness.store, state)
         changed = await harness.store.change(EVERYTHING, change)
         allowed = state in CHANGES_FROM[type(change)]
-        assert (changed.changed, changed.refused) == ([id] if allowed else [], {})
+        assert (changed.ids, changed.refused) == ([id] if allowed else [], {})
 
     @pytest.mark.parametrize("change", CHANGES, ids=kind)
     async def test_an_id_that_is_not_there_is_refused(self, harness: Harness, change: Change) -> None:
@@ -73,18 +73,18 @@ class ChangeContract:
         final = await in_state(harness.store, "succeeded")
         a, b = await put(harness.store, new(), new())
         changed = await harness.store.change([a, final, "never-was", b], Cancel())
-        assert sorted(changed.changed) == sorted([a, b])
+        assert sorted(changed.ids) == sorted([a, b])
         assert set(changed.refused) == {final, "never-was"}
 
     async def test_an_id_given_twice_is_changed_once(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         changed = await harness.store.change([id, id], Reprioritize(3))
-        assert (changed.changed, changed.refused) == ([id], {})
+        assert (changed.ids, changed.refused) == ([id], {})
 
     async def test_changing_nothing_changes_nothing(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         changed = await harness.store.change([], Cancel())
-        assert (changed.changed, changed.refused, changed.more) == ([], {}, False)
+        assert (changed.ids, changed.refused, changed.more) == ([], {}, False)
         assert await state_of(harness.store, id) == "waiting"
 
     async def test_a_change_tells_when_it_was(self, harness: Harness) -> None:
@@ -180,14 +180,14 @@ class ChangeContract:
         free = await in_state(harness.store, "failed")
         await put_one(harness.store, new(key="k"))
         changed = await harness.store.change([loser, free], Requeue())
-        assert changed.changed == [free]
+        assert changed.ids == [free]
         assert changed.refused[loser]
         assert await state_of(harness.store, loser) == "failed"
 
     async def test_of_two_requeued_jobs_with_one_key_one_is_refused(self, harness: Harness) -> None:
         ids = [await in_state(harness.store, "failed", new(key="k")) for _ in range(2)]
         changed = await harness.store.change(ids, Requeue())
-        assert (len(changed.changed), len(changed.refused)) == (1, 1)
+        assert (len(changed.ids), len(changed.refused)) == (1, 1)
         states = sorted(job.state for job in await harness.store.get(ids) if job)
         assert states == ["failed", "waiting"]
 
@@ -195,7 +195,7 @@ class ChangeContract:
         loser = await in_state(harness.store, "failed", new(key="k"))
         await put_one(harness.store, new(key="k"))
         changed = await harness.store.change(Filter(states=("failed",)), Requeue())
-        assert (changed.changed, list(changed.refused)) == ([], [loser])
+        assert (changed.ids, list(changed.refused)) == ([], [loser])
 
     # ------------------------------------------------------------------------------------------------ the others
 
@@ -232,28 +232,28 @@ class ChangeContract:
         ours = await put(harness.store, *[new(tenant="acme") for _ in range(3)])
         theirs = await put_one(harness.store, new(tenant="other"))
         changed = await harness.store.change(Filter(tenant="acme"), Cancel())
-        assert sorted(changed.changed) == sorted(ours)
+        assert sorted(changed.ids) == sorted(ours)
         assert await state_of(harness.store, theirs) == "waiting"
 
     async def test_a_filter_that_names_states_takes_no_others(self, harness: Harness) -> None:
         running = await in_state(harness.store, "running")
         waiting = await put_one(harness.store)
         changed = await harness.store.change(Filter(states=("waiting", "succeeded")), Cancel())
-        assert changed.changed == [waiting]
+        assert changed.ids == [waiting]
         assert await state_of(harness.store, running) == "running"
 
     async def test_a_filter_that_matches_nothing_changes_nothing(self, harness: Harness) -> None:
         await put_one(harness.store)
         changed = await harness.store.change(Filter(queue="empty"), Remove())
-        assert (changed.changed, changed.refused, changed.more) == ([], {}, False)
+        assert (changed.ids, changed.refused, changed.more) == ([], {}, False)
 
     async def test_a_limit_bounds_a_call_and_tells_that_there_is_more(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new() for _ in range(5)])
         seen = []
         for expected, more in ((2, True), (2, True), (1, False)):
             changed = await harness.store.change(EVERYTHING, Cancel(), 2)
-            assert (len(changed.changed), changed.more) == (expected, more)
-            seen += changed.changed
+            assert (len(changed.ids), changed.more) == (expected, more)
+            seen += changed.ids
         assert sorted(seen) == sorted(ids)
 
     async def test_a_limit_that_is_just_reached_leaves_no_more(self, harness: Harness) -> None:
@@ -265,12 +265,12 @@ class ChangeContract:
             await in_state(harness.store, "succeeded")
         id = await put_one(harness.store)
         changed = await harness.store.change(EVERYTHING, Cancel(), 1)
-        assert (changed.changed, changed.more) == ([id], False)
+        assert (changed.ids, changed.more) == ([id], False)
 
     async def test_a_limit_bounds_ids_as_well(self, harness: Harness) -> None:
         ids = await put(harness.store, new(), new(), new())
         changed = await harness.store.change(ids, Cancel(), 2)
-        assert (len(changed.changed), changed.refused, changed.more) == (2, {}, True)
+        assert (len(changed.ids), changed.refused, changed.more) == (2, {}, True)
         assert len(await find_all(harness.store, Filter(states=("waiting",)))) == 1
 
     async def test_another_connection_sees_a_change(self, harness: Harness) -> None:

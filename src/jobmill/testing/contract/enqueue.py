@@ -68,7 +68,7 @@ class EnqueueContract:
 
     async def test_a_new_job_is_created_and_waits(self, harness: Harness) -> None:
         receipt = await enqueue_one(harness.store, new("one"))
-        assert receipt.how == "created"
+        assert receipt.status == "created"
         assert (await look(harness.store, receipt.id)).state == "waiting"
 
     async def test_a_receipt_leads_to_its_job(self, harness: Harness) -> None:
@@ -81,7 +81,7 @@ class EnqueueContract:
     async def test_receipts_come_in_the_order_of_the_jobs(self, harness: Harness) -> None:
         first, owner = await put(harness.store, new("first"), new("owner", key="k"))
         receipts = await harness.store.enqueue([new("x"), new("first"), new("y"), new("z", key="k"), new("w")])
-        assert [receipt.how for receipt in receipts] == ["created", "exists", "created", "duplicate", "created"]
+        assert [receipt.status for receipt in receipts] == ["created", "exists", "created", "duplicate", "created"]
         assert receipts[1].id == first
         assert receipts[3].id == owner
 
@@ -108,7 +108,7 @@ class EnqueueContract:
         job = await look(harness.store, await put_one(harness.store))
         assert (job.started_ms, job.finished_ms, job.worker, job.progress) == (None, None, None, None)
         assert (job.errors, job.crashes, job.claims, job.attempt) == (0, 0, 0, 1)
-        assert (job.result, job.error, job.tracebacks, job.doomed) == (None, None, (), None)
+        assert (job.result, job.error, job.tracebacks, job.deferred_error) == (None, None, (), None)
         assert (job.unique_key, job.tenant, job.recurrence) == (None, None, None)
         assert (job.runs, job.failed_runs, job.last_error, job.last_finished_ms) == (0, 0, None, None)
 
@@ -133,30 +133,30 @@ class EnqueueContract:
     async def test_a_repeated_id_makes_one_job(self, harness: Harness) -> None:
         first = await enqueue_one(harness.store, new("same", payload="first"))
         again = await enqueue_one(harness.store, new("same", payload="second", priority=9))
-        assert (again.how, again.id) == ("exists", first.id)
+        assert (again.status, again.id) == ("exists", first.id)
         job = await look(harness.store, first.id)
         assert (job.payload, job.priority) == ("first", 0)
 
     async def test_a_repeated_id_within_one_call_makes_one_job(self, harness: Harness) -> None:
         receipts = await harness.store.enqueue([new("same", payload="first"), new("same", payload="second")])
-        assert [receipt.how for receipt in receipts] == ["created", "exists"]
+        assert [receipt.status for receipt in receipts] == ["created", "exists"]
         assert receipts[0].id == receipts[1].id
         assert (await look(harness.store, receipts[0].id)).payload == "first"
 
     @pytest.mark.parametrize("state", [*LIVE, *FINAL])
     async def test_an_id_stays_taken_in_every_state(self, harness: Harness, state: State) -> None:
         id = await in_state(harness.store, state, new("taken"))
-        assert (await enqueue_one(harness.store, new("taken"))).how == "exists"
+        assert (await enqueue_one(harness.store, new("taken"))).status == "exists"
         assert await state_of(harness.store, id) == state
 
     async def test_the_id_of_a_removed_job_is_free(self, harness: Harness) -> None:
         id = await put_one(harness.store, new("again"))
         await harness.store.change([id], Remove())
-        assert (await enqueue_one(harness.store, new("again"))).how == "created"
+        assert (await enqueue_one(harness.store, new("again"))).status == "created"
 
     async def test_a_repeated_id_is_told_before_a_repeated_key(self, harness: Harness) -> None:
         await put_one(harness.store, new("same", key="k"))
-        assert (await enqueue_one(harness.store, new("same", key="k"))).how == "exists"
+        assert (await enqueue_one(harness.store, new("same", key="k"))).status == "exists"
 
     @pytest.mark.parametrize("id", ODD_TEXTS)
     async def test_an_id_is_an_opaque_text(self, harness: Harness, id: str) -> None:
@@ -164,7 +164,7 @@ class EnqueueContract:
         stored = await put_one(harness.store, new(odd, payload="odd"))
         await put_one(harness.store, new("plain"))
         assert (await look(harness.store, stored)).id == stored
-        assert (await enqueue_one(harness.store, new(odd))).how == "exists"
+        assert (await enqueue_one(harness.store, new(odd))).status == "exists"
         claimed = await claim_one(harness.store)
         assert (claimed.job.id, claimed.lease.id) == (stored, stored)
         assert await settle(harness.store, succeed(claimed)) == ["done"]
@@ -181,46 +181,46 @@ class EnqueueContract:
         id = harness.store.new_id()
         assert 0 < len(id) <= 255
         assert await put_one(harness.store, new(id)) == id
-        assert (await enqueue_one(harness.store, new(id))).how == "exists"
+        assert (await enqueue_one(harness.store, new(id))).status == "exists"
 
     # ------------------------------------------------------------------------------------------------ unique keys
 
     async def test_a_second_job_with_a_live_key_is_a_duplicate_of_the_first(self, harness: Harness) -> None:
         owner = await put_one(harness.store, new(key="k", payload="first"))
         receipt = await enqueue_one(harness.store, new("loser", key="k", payload="second"))
-        assert (receipt.how, receipt.id) == ("duplicate", owner)
+        assert (receipt.status, receipt.id) == ("duplicate", owner)
         assert await state_of(harness.store, "loser") is None
         assert (await look(harness.store, owner)).payload == "first"
 
     async def test_a_repeated_key_within_one_call_makes_one_job(self, harness: Harness) -> None:
         receipts = await harness.store.enqueue([new(key="k"), new(key="k"), new(key="other")])
-        assert [receipt.how for receipt in receipts] == ["created", "duplicate", "created"]
+        assert [receipt.status for receipt in receipts] == ["created", "duplicate", "created"]
         assert receipts[1].id == receipts[0].id
 
     async def test_a_running_job_keeps_its_key(self, harness: Harness) -> None:
         claimed = await started(harness.store, new(key="k"))
         receipt = await enqueue_one(harness.store, new(key="k"))
-        assert (receipt.how, receipt.id) == ("duplicate", claimed.job.id)
+        assert (receipt.status, receipt.id) == ("duplicate", claimed.job.id)
 
     async def test_a_job_whose_lease_ended_keeps_its_key(self, harness: Harness) -> None:
         await started(harness.store, new(key="k"))
         await harness.advance(3_600)
-        assert (await enqueue_one(harness.store, new(key="k"))).how == "duplicate"
+        assert (await enqueue_one(harness.store, new(key="k"))).status == "duplicate"
 
     @pytest.mark.parametrize("state", FINAL)
     async def test_a_final_job_frees_its_key(self, harness: Harness, state: State) -> None:
         await in_state(harness.store, state, new(key="k"))
-        assert (await enqueue_one(harness.store, new(key="k"))).how == "created"
+        assert (await enqueue_one(harness.store, new(key="k"))).status == "created"
 
     async def test_a_cancelled_running_job_frees_its_key(self, harness: Harness) -> None:
         claimed = await started(harness.store, new(key="k"))
         await harness.store.change([claimed.job.id], Cancel())
-        assert (await enqueue_one(harness.store, new(key="k"))).how == "created"
+        assert (await enqueue_one(harness.store, new(key="k"))).status == "created"
 
     async def test_a_removed_job_frees_its_key(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(key="k"))
         await harness.store.change([id], Remove())
-        assert (await enqueue_one(harness.store, new(key="k"))).how == "created"
+        assert (await enqueue_one(harness.store, new(key="k"))).status == "created"
 
     async def test_a_key_counts_within_its_queue(self, harness: Harness) -> None:
         await put(harness.store, new(queue="a", key="k"), new(queue="b", key="k"))
@@ -243,7 +243,7 @@ class EnqueueContract:
     async def test_a_key_is_an_opaque_text(self, harness: Harness, key: str) -> None:
         owner = await put_one(harness.store, new(key=key))
         assert (await look(harness.store, owner)).unique_key == key
-        assert (await enqueue_one(harness.store, new(key=key))).how == "duplicate"
+        assert (await enqueue_one(harness.store, new(key=key))).status == "duplicate"
 
     # ------------------------------------------------------------------------------------------------ values
 

@@ -280,5 +280,5 @@ class EventsContract:
     async def test_a_feed_does_not_change_what_is_done(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, FEED)
         id = await put_one(harness.store)
-        assert (await enqueue_one(harness.store, new(id))).how == "exists"
+        assert (await enqueue_one(harness.store, new(id))).status == "exists"
         assert [one.job.id for one in await claim(harness.store)] == [id]

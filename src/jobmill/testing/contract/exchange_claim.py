@@ -316,7 +316,7 @@ class ClaimedContract:
     async def test_a_broken_job_can_be_removed(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.corrupt(id)
-        assert (await harness.store.change([id], Remove())).changed == [id]
+        assert (await harness.store.change([id], Remove())).ids == [id]
         assert await claim(harness.store) == []
 
     # ------------------------------------------------------------------------------------------------ ended leases

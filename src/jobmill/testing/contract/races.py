@@ -65,7 +65,7 @@ class ThreadRacesContract:
         async def race(store: Store, number: int) -> list[str]:
             if number % 2:
                 changes = [await store.change([one.job.id], Cancel()) for one in claimed]
-                return ["cancelled" if change.changed else "no" for change in changes]
+                return ["cancelled" if change.ids else "no" for change in changes]
             answers = [(await settle(store, succeed(one)))[0] for one in claimed]
             return ["succeeded" if answer == "done" else "no" for answer in answers]
 
@@ -78,7 +78,7 @@ class ThreadRacesContract:
         ids = [await in_state(harness.store, "cancelled", new(key="k")) for _ in range(RACERS)]
 
         async def race(store: Store, number: int) -> int:
-            return len((await store.change([ids[number]], Requeue())).changed)
+            return len((await store.change([ids[number]], Requeue())).ids)
 
         assert sum(await in_threads(harness, race)) == 1
         await no_key_lives_twice(harness.store)
@@ -87,7 +87,7 @@ class ThreadRacesContract:
         rule = Recurrence(key="k", every_ms=60_000)
 
         async def race(store: Store, number: int) -> list[str]:
-            return [(await store.enqueue([new(key="k", recurrence=rule)]))[0].how for _ in range(10)]
+            return [(await store.enqueue([new(key="k", recurrence=rule)]))[0].status for _ in range(10)]
 
         how = Counter(word for words in await in_threads(harness, race) for word in words)
         assert how == {"created": 1, "updated": 10 * RACERS - 1}

@@ -62,12 +62,12 @@ async def claim_what_there_is(store: Store, number: int) -> list[str]:
 
 async def enqueue_keys(store: Store, number: int) -> list[str]:
     """Enqueue a job for each of 30 unique keys, one call each; what became of them."""
-    return [(await store.enqueue([new(f"racer-{number}-{key}", key=f"key-{key}")]))[0].how for key in range(30)]
+    return [(await store.enqueue([new(f"racer-{number}-{key}", key=f"key-{key}")]))[0].status for key in range(30)]
 
 
 async def enqueue_ids(store: Store, number: int) -> list[str]:
     """Enqueue 30 jobs whose ids all racers use; what became of them."""
-    return [(await store.enqueue([new(f"same-{id}", payload=number)]))[0].how for id in range(30)]
+    return [(await store.enqueue([new(f"same-{id}", payload=number)]))[0].status for id in range(30)]
 
 
 async def in_threads(harness: Harness, racer: Racer[T]) -> list[T]:

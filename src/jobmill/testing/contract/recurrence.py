@@ -58,12 +58,12 @@ class RecurrenceContract:
     """Coming again."""
 
     async def test_a_recurring_job_is_created_like_any_other(self, harness: Harness) -> None:
-        rule = Recurrence(key=KEY, cron="0 9 * * mon", zone="Europe/Berlin", until_ms=harness.store.now() + 10**12)
+        rule = Recurrence(key=KEY, cron="0 9 * * mon", timezone="Europe/Berlin", until_ms=harness.store.now() + 10**12)
         due = harness.store.now() + 5_000
         receipt = await enqueue_one(harness.store, recurring({"a": 1}, recurrence=rule, due=at(due)))
-        assert receipt.how == "created"
+        assert receipt.status == "created"
         job = await look(harness.store, receipt.id)
-        assert (job.recurrence, job.due_ms, job.slot_ms, job.unique_key) == (rule, due, due, KEY)
+        assert (job.recurrence, job.due_ms, job.occurrence_ms, job.unique_key) == (rule, due, due, KEY)
 
     async def test_a_recurring_job_is_not_claimed_before_its_slot(self, harness: Harness) -> None:
         await put_one(harness.store, recurring(due=after(1_000)))
@@ -78,7 +78,7 @@ class RecurrenceContract:
         await harness.advance(7)
         await run(harness.store, Succeeded(b'"good"'))
         job = await the_live_one(harness.store)
-        assert (job.state, job.due_ms, job.slot_ms) == ("waiting", start + MINUTE_MS, start + MINUTE_MS)
+        assert (job.state, job.due_ms, job.occurrence_ms) == ("waiting", start + MINUTE_MS, start + MINUTE_MS)
         assert (job.payload, job.recurrence, job.queue, job.name) == ([1], MINUTELY, "mail", "send")
 
     async def test_a_rearmed_job_is_claimed_at_its_slot(self, harness: Harness) -> None:
@@ -120,7 +120,7 @@ class RecurrenceContract:
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", delay_ms=2_000))
         job = await the_live_one(harness.store)
-        assert (job.state, job.due_ms, job.slot_ms) == ("waiting", start + 2_000, start)
+        assert (job.state, job.due_ms, job.occurrence_ms) == ("waiting", start + 2_000, start)
         assert (job.errors, job.runs, job.failed_runs, job.last_finished_ms) == (1, 0, 0, None)
 
     async def test_a_retry_that_would_fall_after_the_next_slot_gives_way_to_it(self, harness: Harness) -> None:
@@ -144,7 +144,7 @@ class RecurrenceContract:
         await run(harness.store, Released())
         await run(harness.store, Snoozed(3_000))
         job = await the_live_one(harness.store)
-        assert (job.due_ms, job.slot_ms, job.runs) == (start + 3_000, start, 0)
+        assert (job.due_ms, job.occurrence_ms, job.runs) == (start + 3_000, start, 0)
 
     async def test_a_recurrence_that_is_over_ends_its_job(self, harness: Harness) -> None:
         rule = Recurrence(key=KEY, every_ms=MINUTE_MS, until_ms=harness.store.now() + MINUTE_MS)
@@ -154,7 +154,7 @@ class RecurrenceContract:
         claimed = await run(harness.store)
         job = await look(harness.store, claimed.job.id)
         assert (job.state, job.runs) == ("succeeded", 2)
-        assert (await enqueue_one(harness.store, recurring())).how == "created"
+        assert (await enqueue_one(harness.store, recurring())).status == "created"
 
     async def test_a_rearmed_job_loses_its_lease(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
@@ -187,9 +187,9 @@ class RecurrenceContract:
         hourly = Recurrence(key=KEY, every_ms=3_600_000)
         due = harness.store.now() + 5_000
         receipt = await enqueue_one(harness.store, recurring("new", recurrence=hourly, due=at(due)))
-        assert (receipt.how, receipt.id) == ("updated", id)
+        assert (receipt.status, receipt.id) == ("updated", id)
         job = await the_live_one(harness.store)
-        assert (job.id, job.payload, job.due_ms, job.slot_ms) == (id, "new", due, due)
+        assert (job.id, job.payload, job.due_ms, job.occurrence_ms) == (id, "new", due, due)
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
         assert job.updated_ms == harness.store.now()
 
@@ -210,7 +210,7 @@ class RecurrenceContract:
 
     async def test_an_update_within_one_call_counts_as_one(self, harness: Harness) -> None:
         receipts = await harness.store.enqueue([recurring("first"), recurring("second")])
-        assert [receipt.how for receipt in receipts] == ["created", "updated"]
+        assert [receipt.status for receipt in receipts] == ["created", "updated"]
         assert receipts[0].id == receipts[1].id
         assert (await the_live_one(harness.store)).payload == "second"
 
@@ -223,7 +223,7 @@ class RecurrenceContract:
     async def test_a_running_job_can_be_updated_and_goes_on_running(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring("old"))
         receipt = await enqueue_one(harness.store, recurring("new", due=after(5_000)))
-        assert (receipt.how, receipt.id) == ("updated", claimed.job.id)
+        assert (receipt.status, receipt.id) == ("updated", claimed.job.id)
         job = await the_live_one(harness.store)
         assert (job.state, job.payload) == ("running", "new")
         assert await harness.store.extend([claimed.lease], LEASE_MS) == []
@@ -235,16 +235,16 @@ class RecurrenceContract:
         await harness.store.enqueue([recurring("new", recurrence=hourly, due=at(due))])
         await end(harness.store, claimed, Succeeded())
         job = await the_live_one(harness.store)
-        assert (job.state, job.payload, job.due_ms, job.slot_ms) == ("waiting", "new", due, due)
+        assert (job.state, job.payload, job.due_ms, job.occurrence_ms) == ("waiting", "new", due, due)
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
 
     async def test_stating_the_same_rule_again_keeps_the_due_time(self, harness: Harness) -> None:
         before = await look(harness.store, await put_one(harness.store, recurring("old", due=after(5_000))))
         await harness.advance(2)
         again = structs.replace(recurring("new", due=after(60_000)), keeps_due=True)
-        assert (await enqueue_one(harness.store, again)).how == "updated"
+        assert (await enqueue_one(harness.store, again)).status == "updated"
         job = await the_live_one(harness.store)
-        assert (job.due_ms, job.slot_ms, job.payload) == (before.due_ms, before.slot_ms, "new")
+        assert (job.due_ms, job.occurrence_ms, job.payload) == (before.due_ms, before.occurrence_ms, "new")
         assert job.recurrence == before.recurrence
 
     async def test_stating_another_rule_takes_its_due_time(self, harness: Harness) -> None:
@@ -265,7 +265,7 @@ class RecurrenceContract:
         decided = await end(harness.store, claimed, Succeeded(), gone_at_once)
         assert decided.state == "succeeded"
         job = await the_live_one(harness.store)
-        assert (job.state, job.payload, job.due_ms, job.slot_ms, job.runs) == ("waiting", "new", due, due, 1)
+        assert (job.state, job.payload, job.due_ms, job.occurrence_ms, job.runs) == ("waiting", "new", due, due, 1)
 
     async def test_a_run_that_an_update_overtook_is_counted(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring())
@@ -290,19 +290,19 @@ class RecurrenceContract:
 
     async def test_a_recurrence_counts_within_its_queue(self, harness: Harness) -> None:
         await put_one(harness.store, recurring(queue="a"))
-        assert (await enqueue_one(harness.store, recurring(queue="b"))).how == "created"
+        assert (await enqueue_one(harness.store, recurring(queue="b"))).status == "created"
 
     async def test_a_plain_job_with_the_key_of_a_recurring_one_is_a_duplicate(self, harness: Harness) -> None:
         id = await put_one(harness.store, recurring("recurring"))
         receipt = await enqueue_one(harness.store, new(key=KEY, payload="plain"))
-        assert (receipt.how, receipt.id) == ("duplicate", id)
+        assert (receipt.status, receipt.id) == ("duplicate", id)
         job = await the_live_one(harness.store)
         assert (job.payload, job.recurrence) == ("recurring", MINUTELY)
 
     async def test_a_recurring_job_with_the_key_of_a_plain_one_is_a_duplicate(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(key=KEY, payload="plain"))
         receipt = await enqueue_one(harness.store, recurring("recurring"))
-        assert (receipt.how, receipt.id) == ("duplicate", id)
+        assert (receipt.status, receipt.id) == ("duplicate", id)
         job = await the_live_one(harness.store)
         assert (job.payload, job.recurrence) == ("plain", None)
 
@@ -328,7 +328,7 @@ class RecurrenceContract:
         await harness.store.change([id], Remove())
         await harness.advance(3_600)
         assert await claim(harness.store) == []
-        assert (await enqueue_one(harness.store, recurring())).how == "created"
+        assert (await enqueue_one(harness.store, recurring())).status == "created"
 
     async def test_a_recurrence_that_was_ended_can_begin_again(self, harness: Harness) -> None:
         id = await put_one(harness.store, recurring())

@@ -55,11 +55,11 @@ class RetentionContract:
     async def test_a_job_that_is_gone_at_once_frees_id_and_key(self, harness: Harness) -> None:
         claimed = await started(harness.store, new("again", key="k"))
         await settle(harness.store, succeed(claimed, rules=Policy(keep_succeeded=Keep(last=0))))
-        assert (await enqueue_one(harness.store, new("again", key="k"))).how == "created"
+        assert (await enqueue_one(harness.store, new("again", key="k"))).status == "created"
 
     async def test_a_cancelled_job_that_is_not_kept_is_gone_in_the_same_step(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(options=JobOptions(keep_failed=Keep(last=0))))
-        assert (await harness.store.change([id], Cancel())).changed == [id]
+        assert (await harness.store.change([id], Cancel())).ids == [id]
         assert await state_of(harness.store, id) is None
 
     # ------------------------------------------------------------------------------------------------ for ever
@@ -202,4 +202,4 @@ class RetentionContract:
         await settle(harness.store, succeed(claimed, rules=Policy(keep_succeeded=Keep(age_ms=1))))
         await harness.advance(1)
         await harness.store.purge()
-        assert (await enqueue_one(harness.store, new("again"))).how == "created"
+        assert (await enqueue_one(harness.store, new("again"))).status == "created"

@@ -109,7 +109,7 @@ class SeizeContract:
     async def test_several_seized_jobs_are_settled_in_one_call(self, harness: Harness) -> None:
         ids = await put(harness.store, new(), new(), new(), new())
         change = Seize(token="one for all", worker="by hand", lease_ms=LEASE_MS)
-        assert sorted((await harness.store.change(Filter(queue=QUEUE), change)).changed) == sorted(ids)
+        assert sorted((await harness.store.change(Filter(queue=QUEUE), change)).ids) == sorted(ids)
         seized = [await seize(harness.store, id) for id in ids]
         await harness.store.change([ids[1]], Cancel())
         answers = await settle(harness.store, *[succeed(one) for one in seized])
@@ -188,7 +188,7 @@ class SeizeContract:
         daily = Recurrence(key="hourly", every_ms=24 * HOUR)
         assert (
             await enqueue_one(harness.store, new(key="hourly", recurrence=daily, due=after(7_000)))
-        ).how == "updated"
+        ).status == "updated"
         await end(harness.store, seized, Succeeded())
         (job,) = (await harness.store.find(Filter(unique_key="hourly", states=("waiting",)))).jobs
         assert job.due_ms == harness.store.now() + 7_000

@@ -61,7 +61,7 @@ def new(
 async def put(store: Store, *jobs: NewJob) -> list[str]:
     """Enqueue jobs in one call, of which all must be created; their ids."""
     receipts = await store.enqueue(jobs)
-    assert [receipt.how for receipt in receipts] == ["created"] * len(jobs)
+    assert [receipt.status for receipt in receipts] == ["created"] * len(jobs)
     return [receipt.id for receipt in receipts]
 
 
@@ -140,7 +140,7 @@ async def started(store: Store, job: NewJob | None = None, **about: Any) -> Clai
 async def seize(store: Store, id: str, lease_ms: int = LEASE_MS, worker: str = "by hand") -> Claimed:
     """Take a live job, whoever has it; its lease is made here, as whoever seizes makes it."""
     change = Seize(token=secrets.token_hex(16), worker=worker, lease_ms=lease_ms)
-    assert (await store.change([id], change)).changed == [id]
+    assert (await store.change([id], change)).ids == [id]
     job = await look(store, id)
     return Claimed(job, Lease(id, change.token, job.queue, job.name, store.now() + lease_ms))
 
@@ -208,7 +208,7 @@ async def in_state(store: Store, state: State, job: NewJob | None = None) -> str
         return await put_one(store, one)
     if state == "cancelled":
         id = await put_one(store, one)
-        assert (await store.change([id], Cancel())).changed == [id]
+        assert (await store.change([id], Cancel())).ids == [id]
         return id
     claimed = await started(store, one)
     if state == "succeeded":
@@ -258,7 +258,7 @@ def turns(most: int = 1_000) -> Iterator[int]:
 
 def only_refused(changed: Changed, id: str) -> str:
     """The reason for which this job, and no other, was refused."""
-    assert changed.changed == []
+    assert changed.ids == []
     assert list(changed.refused) == [id]
     assert changed.refused[id], "a refusal has a reason"
     return changed.refused[id]

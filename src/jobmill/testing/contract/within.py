@@ -15,7 +15,7 @@ class WithinContract:
         connection = await harness.begin()
         (receipt,) = await _within(harness).enqueue_within(connection, [new(payload=[1], priority=3)])
         await harness.commit(connection)
-        assert receipt.how == "created"
+        assert receipt.status == "created"
         job = await look(harness.store, receipt.id)
         assert (job.state, job.payload, job.priority) == ("waiting", [1], 3)
 
@@ -24,7 +24,7 @@ class WithinContract:
         await _within(harness).enqueue_within(connection, [new("never", key="k")])
         await harness.rollback(connection)
         assert await find_all(harness.store, EVERYTHING) == []
-        assert (await enqueue_one(harness.store, new("never", key="k"))).how == "created"
+        assert (await enqueue_one(harness.store, new("never", key="k"))).status == "created"
 
     async def test_a_job_is_not_seen_before_the_commit(self, harness: WithinHarness) -> None:
         async with second(harness) as other:
@@ -58,7 +58,7 @@ class WithinContract:
             connection, [new("one"), new("taken"), new("two", key="k"), new("one")]
         )
         await harness.commit(connection)
-        assert [receipt.how for receipt in receipts] == ["created", "exists", "duplicate", "exists"]
+        assert [receipt.status for receipt in receipts] == ["created", "exists", "duplicate", "exists"]
         assert receipts[2] == Receipt(owner, "duplicate")
 
     async def test_several_calls_share_one_transaction(self, harness: WithinHarness) -> None:
@@ -67,7 +67,7 @@ class WithinContract:
             await _within(harness).enqueue_within(connection, [new()])
         (again,) = await _within(harness).enqueue_within(connection, [new("x", key="k")])
         (duplicate,) = await _within(harness).enqueue_within(connection, [new("y", key="k")])
-        assert (duplicate.how, duplicate.id) == ("duplicate", again.id)
+        assert (duplicate.status, duplicate.id) == ("duplicate", again.id)
         await harness.rollback(connection)
         assert await find_all(harness.store, EVERYTHING) == []
 

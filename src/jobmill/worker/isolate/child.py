@@ -1,8 +1,8 @@
 """What the process of an isolated job does: read the request, find the handler, run it, answer; how both sides talk.
 
 Frames go through pipes: a kind (one byte), a length (four), a body. The worker sends one request and keeps that pipe
-open for as long as it lives; the child sends what the handler tells, and then one outcome. Payload and result travel as
-the JSON that they already are.
+open for as long as it lives. The child sends what the handler reports, and then one outcome. Payload and result travel
+as the JSON that they already are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobmill.core.job import Job, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
-from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.handler import Handler
 from jobmill.worker import outcomes
 
 #: The name that a main file runs under a second time, so that `if __name__ == "__main__"` does not; multiprocessing's.
@@ -235,7 +235,7 @@ def _run(request: Request, channel: Channel) -> None:
         channel.answer(_called(handler, call, attempt))
 
 
-def _called(handler: HandlerBase[Any], call: functools.partial[Any], attempt: int) -> Outcome:
+def _called(handler: Handler[..., Any], call: functools.partial[Any], attempt: int) -> Outcome:
     try:
         value = call()
     except BaseException as error:
@@ -244,7 +244,7 @@ def _called(handler: HandlerBase[Any], call: functools.partial[Any], attempt: in
 
 
 async def _answer_async(
-    handler: HandlerBase[Any], call: functools.partial[Any], attempt: int, channel: Channel
+    handler: Handler[..., Any], call: functools.partial[Any], attempt: int, channel: Channel
 ) -> None:
     """The answer goes out before the loop is closed: what the handler left running has no say in it."""
     try:
@@ -258,7 +258,7 @@ async def _answer_async(
 # ---------------------------------------------------------------------------------------------------- finding
 
 
-def _handler(where: Where) -> HandlerBase[Any]:
+def _handler(where: Where) -> Handler[..., Any]:
     global finding  # noqa: PLW0603 - a fact of this process: code that is imported now must not start a worker
     finding = True
     try:
@@ -271,13 +271,13 @@ def _handler(where: Where) -> HandlerBase[Any]:
     return handler
 
 
-def look_up(module: ModuleType, qualname: str, name: str) -> HandlerBase[Any] | None:
+def look_up(module: ModuleType, qualname: str, name: str) -> Handler[..., Any] | None:
     """The handler in a module: under its function's name, else under any."""
     found: Any = module
     for part in qualname.split("."):
         found = getattr(found, part, None)
     for one in (found, *vars(module).values()):
-        if isinstance(one, HandlerBase) and one.name == name:
+        if isinstance(one, Handler) and one.name == name:
             return one
     return None
 

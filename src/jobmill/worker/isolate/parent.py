@@ -25,8 +25,8 @@ import msgspec
 from jobmill.core.job import Job, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.errors import InvalidValue
-from jobmill.handlers.context import Tell
-from jobmill.handlers.handler import HandlerBase
+from jobmill.handlers.context import ReportFunction
+from jobmill.handlers.handler import Handler
 from jobmill.worker.isolate import child
 from jobmill.worker.isolate.child import Request, Where, look_up, read_answer, request_frame, write_all
 from jobmill.worker.outcomes import TRACEBACK_KEPT, raised
@@ -42,7 +42,7 @@ _BOOT = (
 )
 
 
-def check_isolatable(handler: HandlerBase[Any]) -> None:
+def check_isolatable(handler: Handler[..., Any]) -> None:
     """Refuse a handler that a process of its own could not find, before any job is claimed for it."""
     if child.finding:
         raise InvalidValue(
@@ -57,7 +57,7 @@ def check_isolatable(handler: HandlerBase[Any]) -> None:
 class Isolated:
     """One attempt of one job in a process of its own."""
 
-    def __init__(self, handler: HandlerBase[Any], job: Job, tell: Tell) -> None:
+    def __init__(self, handler: Handler[..., Any], job: Job, tell: ReportFunction) -> None:
         self._handler = handler
         self._job = job
         self._tell = tell
@@ -109,7 +109,7 @@ async def _waited(future: asyncio.Future[None], timeout: float | None = None) ->
 class _Process:
     """One process, from its start to its end; all but `signal` happens in a thread of its own."""
 
-    def __init__(self, request: Request, tell: Tell) -> None:
+    def __init__(self, request: Request, tell: ReportFunction) -> None:
         self._loop = asyncio.get_running_loop()
         #: How the attempt went: known a little before the process has ended, when it answered.
         self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
@@ -273,7 +273,7 @@ def _crash_of(crash: BinaryIO) -> str | None:
 # ---------------------------------------------------------------------------------------------------- where it is
 
 
-def _where(handler: HandlerBase[Any]) -> Where:
+def _where(handler: Handler[..., Any]) -> Where:
     """How another process finds the handler; InvalidValue when it cannot."""
     if os.name != "posix":
         raise InvalidValue("isolate", "a POSIX system (process groups and inherited pipes)", os.name)

@@ -1,10 +1,10 @@
--- The whole schema of Jobmill 1: live jobs, the history of final ones, and what only some of them use.
+-- The whole schema of Jobmill 1: live jobs, the history of final jobs, and tables for features that some jobs use.
 
--- Live jobs, nothing else. seq is the order of enqueueing. All columns that a claim changes stand together and are never
--- NULL: neither the bitmap nor what lies before and behind them differs between the two versions of the row, and what is
--- the same is left out of the write-ahead log. fillfactor keeps room for the second version on the same page, and no
--- changed column is indexed: a claim touches no index. (Measured, claims that stay on their page: 60 % at fillfactor 60,
--- all at 40; settle + claim then cost 21 us and 710 B a job instead of 26 us and 850 B.)
+-- Only live jobs. seq is the order of enqueueing. All columns that a claim changes are next to each other and never
+-- NULL: then the bytes before and after them, and the NULL bitmap, are the same in both versions of the row, and are
+-- left out of the write-ahead log. fillfactor keeps room for the second version on the same page, and no changed column
+-- is indexed: a claim touches no index. (Measured, claims that stay on their page: 60 % at fillfactor 60, all at 40;
+-- settle + claim then cost 21 us and 710 B a job instead of 26 us and 850 B.)
 CREATE TABLE {schema}.jobs (
     seq bigint GENERATED ALWAYS AS IDENTITY,
     due_ms bigint NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE {schema}.jobs (
     id text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
-    -- JSON, byte for byte as it was enqueued: jsonb would refuse \u0000 and change numbers.
+    -- JSON, byte for byte as enqueued: jsonb would refuse \u0000 and change numbers.
     payload text NOT NULL,
     unique_key text COLLATE "C",
     tenant text COLLATE "C",
@@ -49,15 +49,15 @@ CREATE TABLE {schema}.jobs (
 CREATE INDEX jobs_line ON {schema}.jobs (queue, name, priority, due_ms, seq);
 CREATE UNIQUE INDEX jobs_id ON {schema}.jobs (id);
 
--- A key may be longer than an index entry can be.
+-- A key may be longer than an index entry may be.
 CREATE FUNCTION {schema}.key_hash(key text) RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN sha256(convert_to(key, 'UTF8'));
 
--- At most one live owner of a unique key. Jobs without one are not in it.
+-- At most one live job has a unique key. Jobs without a key are not in this index.
 CREATE UNIQUE INDEX jobs_unique_key ON {schema}.jobs (queue, name, {schema}.key_hash(unique_key))
     WHERE unique_key IS NOT NULL;
 
--- Final jobs. expires_ms is when a job that is kept by age goes.
+-- Final jobs. expires_ms is when the retention of a job that is kept by age ends.
 CREATE TABLE {schema}.history (
     due_ms bigint NOT NULL,
     created_ms bigint NOT NULL,
@@ -109,20 +109,20 @@ CREATE TABLE {schema}.queues (
     rate_per_ms bigint,
     running_limit integer,
     feed boolean NOT NULL DEFAULT false,
-    events_max_len integer NOT NULL DEFAULT 10000,
+    events_max_len integer NOT NULL DEFAULT {events_max_len},
     window_ends_ms bigint NOT NULL DEFAULT 0,
     window_used integer NOT NULL DEFAULT 0,
     last_event bigint NOT NULL DEFAULT 0
 );
 
--- What may run in queues with a running limit: looked up in jobs whenever it is counted, so that it can be too much,
--- never too little.
+-- Jobs that may be running in queues with a running limit. Each is checked in `jobs` whenever they are counted: there
+-- may be too many rows here, never too few.
 CREATE TABLE {schema}.running (
     queue text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, PRIMARY KEY (queue, id)
 );
 
--- Feeds. An event gets its number when it is first read: numbers then follow the order of commits, and an enqueue in a
--- long transaction neither makes a reader miss an event nor holds other writers up.
+-- Feeds. An event gets its number when it is first read. So numbers follow the order of commits, and an enqueue in a
+-- long transaction neither makes a reader miss an event nor blocks other writers.
 CREATE TABLE {schema}.events (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue text COLLATE "C" NOT NULL,
@@ -131,12 +131,12 @@ CREATE TABLE {schema}.events (
 );
 CREATE INDEX events_number ON {schema}.events (queue, number);
 
--- Who sleeps and would like to be told of work. Nothing of it matters after a crash.
+-- Workers that sleep, and want to be notified of work. The table need not survive a crash.
 CREATE UNLOGGED TABLE {schema}.sleepers (
     listener text COLLATE "C" PRIMARY KEY, queues text[] NOT NULL, until_ms bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- One row per metered run.
+-- Usage: one row for each metered run.
 CREATE TABLE {schema}.usage (
     job_id text NOT NULL,
     name text NOT NULL,
@@ -150,7 +150,7 @@ CREATE TABLE {schema}.usage (
     worker text NOT NULL
 );
 
--- Counted up when a job is put where claims have passed already: they then begin at the start again.
+-- Incremented when a job is put before the position of a claim cursor: claims then begin at the start again.
 CREATE SEQUENCE {schema}.rewinds;
 SELECT nextval('{schema}.rewinds');
 

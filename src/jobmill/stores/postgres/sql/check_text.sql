@@ -1,6 +1,6 @@
--- Raise what is expected of a field where its text is not that: the bounds and the words of core/limits.py.
--- Characters are listed because classes such as [:space:] differ with the locale, in E'' because a session may not conform
--- to the standard. A character beyond the basic plane counts as two, as in UTF-16.
+-- Raise an error unless the text of a field is within its limits, with the limits and messages of core/limits.py.
+-- Characters are listed, because classes such as [:space:] differ by locale; in E'', because
+-- standard_conforming_strings may be off. A character beyond the basic plane counts as two, as in UTF-16.
 CREATE OR REPLACE FUNCTION {schema}.check_text(
     field text, given text, most integer, may_have_blanks boolean, may_be_null boolean
 ) RETURNS void LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -31,7 +31,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- The same of a payload, which has the limit of core/payload.py.
+-- The same for a payload, with the limit of core/payload.py.
 CREATE OR REPLACE FUNCTION {schema}.check_payload(payload text) RETURNS void LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     IF payload IS NULL THEN
@@ -39,8 +39,8 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             HINT = 'for a handler without parameters leave it out, or give {}';
     END IF;
-    IF octet_length(payload) > 10485760 THEN
-        RAISE 'payload: expected at most 10485760 bytes of JSON, got %', octet_length(payload) USING
+    IF octet_length(payload) > {max_payload_bytes} THEN
+        RAISE 'payload: expected at most {max_payload_bytes} bytes of JSON, got %', octet_length(payload) USING
             ERRCODE = 'invalid_parameter_value', HINT = 'store the data elsewhere and pass a reference to it';
     END IF;
     PERFORM payload::json;

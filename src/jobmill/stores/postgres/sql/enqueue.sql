@@ -1,9 +1,9 @@
 -- Enqueue from plain SQL, in the caller's transaction: SELECT {schema}.enqueue('send_email', '{"to": "ada"}').
--- Returns the id of the job; of the live job that has its unique key, where there is one (NULL where that is no uuid).
--- A payload given as text or json is kept byte for byte.
--- Measured: 170 us of the server a call, of which enqueue_jobs takes 110.
+-- Returns the id of the job. Where a live job has its unique key, that job's id (NULL if it is not a uuid).
+-- A payload of type text or json is stored byte for byte.
+-- Measured: 170 us of server time a call, of which enqueue_jobs takes 110.
 CREATE OR REPLACE FUNCTION {schema}.enqueue(
-    name text, payload text, queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    name text, payload text, queue text DEFAULT {default_queue}, due_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -13,13 +13,13 @@ DECLARE
     answer record;
 BEGIN
     PERFORM
-        {schema}.check_text('name', name, 255, false, false),
-        {schema}.check_text('queue', queue, 255, false, false),
-        {schema}.check_text('unique_key', unique_key, 1024, true, true),
-        {schema}.check_text('tenant', tenant, 255, true, true),
+        {schema}.check_text('name', name, {max_name}, false, false),
+        {schema}.check_text('queue', queue, {max_name}, false, false),
+        {schema}.check_text('unique_key', unique_key, {max_key}, true, true),
+        {schema}.check_text('tenant', tenant, {max_name}, true, true),
         {schema}.check_payload(payload);
-    IF priority IS NULL OR priority NOT BETWEEN 0 AND 2097151 THEN
-        RAISE 'priority: expected a whole number from 0 to 2097151, got %', coalesce(priority::text, 'NULL')
+    IF priority IS NULL OR priority NOT BETWEEN 0 AND {max_priority} THEN
+        RAISE 'priority: expected a whole number from 0 to {max_priority}, got %', coalesce(priority::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF due_at NOT BETWEEN 'epoch' AND '9999-12-31 23:59:59.999999+00' THEN
@@ -52,13 +52,13 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.enqueue(
-    name text, payload json, queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    name text, payload json, queue text DEFAULT {default_queue}, due_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
 ) RETURNS uuid LANGUAGE sql
     RETURN {schema}.enqueue($1, $2::text, $3, $4, $5, $6, $7);
 
 CREATE OR REPLACE FUNCTION {schema}.enqueue(
-    name text, payload jsonb DEFAULT '{}', queue text DEFAULT 'default', due_at timestamptz DEFAULT NULL,
+    name text, payload jsonb DEFAULT '{}', queue text DEFAULT {default_queue}, due_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 0, unique_key text DEFAULT NULL, tenant text DEFAULT NULL
 ) RETURNS uuid LANGUAGE sql
     RETURN {schema}.enqueue($1, $2::text, $3, $4, $5, $6, $7);

@@ -1,6 +1,6 @@
--- Insert a job with a recurrence, or give its recurrence, payload and due time to the live job that has its key.
--- given_recurrence is its JSON without a revision. One row: the id that stands for the job, and how; 'feed' and
--- 'elsewhere' as in enqueue_jobs. A live job that has all of it already is not written, and so not locked until the commit.
+-- Insert a job with a recurrence, or write its recurrence, payload and due time to the live job that has its unique
+-- key. given_recurrence is JSON without a revision. One row: the id of the job, and how; 'feed' and 'elsewhere' as in
+-- enqueue_jobs. A live job that has these values already is not written, and so not locked until the commit.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_recurring(
     at_ms bigint, told boolean, inside boolean, home bigint, given_id text, given_queue text, given_name text,
     given_priority integer, given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text,
@@ -29,7 +29,7 @@ BEGIN
     IF due < now_ms THEN
         PERFORM nextval('{schema}.rewinds');
     END IF;
-    -- Until it is inserted or its owner is written: an owner may go, or come, in between.
+    -- Repeated until the job is inserted or the live job is written: that one may end, or be inserted, in between.
     LOOP
         IF EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = given_id)
             OR EXISTS (SELECT FROM {schema}.history WHERE history.id = given_id)
@@ -50,7 +50,7 @@ BEGIN
             RETURN;
         ELSIF FOUND THEN
             IF NOT owner.has_all THEN
-                -- Compared with the row as it is when it is locked.
+                -- The UPDATE compares with the row as it is once it is locked.
                 UPDATE {schema}.jobs SET
                     updated_ms = now_ms, payload = given_payload, recurrence = given_recurrence,
                     due_ms = CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN jobs.due_ms ELSE due END,

@@ -1,6 +1,6 @@
--- Prolong leases, under the guard. Returns the ids of those that are lost.
--- A job that another transaction holds (one that settles or cancels it, and may take its time) is passed by: waiting for
--- it would cost all other leases. It is lost when that transaction has taken it away, and not before.
+-- Extend leases, under the guard. Returns the ids whose leases are lost.
+-- A job that another transaction has locked (to settle or cancel it) is skipped: waiting for it would risk all other
+-- leases. Its lease is lost once that transaction has committed, not before.
 CREATE OR REPLACE FUNCTION {schema}.extend(at_ms bigint, ids text[], tokens text[], for_ms bigint)
 RETURNS text[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$

@@ -1,5 +1,5 @@
--- What most jobs do not have, as the rest of a JSON object: an expression over a row `jobs`, put in place of {extra}.
--- NULL when there is nothing. Columns that hold JSON are spliced in as they are.
+-- The columns that most jobs do not use, as the rest of a JSON object: an expression over a row `jobs`. NULL where the
+-- job uses none of them. Columns that hold JSON are inserted unchanged.
 CASE
     WHEN (
         jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,

@@ -1,5 +1,5 @@
--- Give the events of a queue that nobody has read yet their numbers, and keep its last events.
--- The queue's row is locked first and the events are looked at after that: two readers at once would number twice.
+-- Number the new events of a queue, and delete those beyond the length of its feed.
+-- The queue's row is locked before the events are read: otherwise two readers could give a number twice.
 CREATE OR REPLACE FUNCTION {schema}.number_events(this_queue text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     this {schema}.queues%ROWTYPE;

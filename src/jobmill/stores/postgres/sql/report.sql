@@ -1,5 +1,6 @@
--- Keep progress and log lines of running jobs, under the guard; the last {log_lines} lines a job.
--- reports: a JSON array of {id, token, progress, lines}. Rows: id, and the errors so far; NULL where the lease is lost.
+-- Store progress and log lines of running jobs, under the guard; the last {log_lines} lines of each job are kept.
+-- reports: a JSON array of {id, token, progress, lines}. Rows: id, and its number of errors; NULL where the lease is
+-- lost.
 CREATE OR REPLACE FUNCTION {schema}.report(at_ms bigint, reports json)
 RETURNS TABLE (id text, errors integer) LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off AS $$

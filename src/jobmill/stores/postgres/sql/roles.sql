@@ -1,15 +1,16 @@
--- Roles of Jobmill's schema {schema}: none may do more than it needs. Run this as the owner of the schema, or as a
--- superuser, after `jobmill migrate`, and again after every update of Jobmill: it takes back what it had granted, and
--- grants what is needed now. Other names for the roles: replace them all. Then, for each login:
+-- Roles of Jobmill's schema {schema}, each with the rights that it needs. Run this as the owner of the schema, or as a
+-- superuser, after `jobmill migrate`, and again after every update of Jobmill: it revokes what it granted before, and
+-- grants what is needed now. To use other names, replace them everywhere in this script. Then grant a role to each
+-- login:
 -- GRANT {producer} TO shop_web;
 --
---   {producer}    may enqueue, by the client and by SQL, and see nothing of other jobs
---   {reader}      may look: jobs, results, logs, queues
---   {worker}      may run jobs: enqueue, look, claim, settle, cancel, requeue, purge
---   {admin}       may do that, and set queues up
+--   {producer}    may enqueue, with the client and with SQL; it cannot read other jobs
+--   {reader}      may read jobs, results, logs and queues
+--   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge
+--   {admin}       may do the same, and configure queues
 --
--- No role may change the schema: that is its owner's. A jobs table (--jobs-table) is granted like any table of yours;
--- its triggers need no rights of whoever inserts.
+-- No role may change the schema; only its owner may. Grant rights on a jobs table (--jobs-table) as on any table of
+-- yours; its triggers need no rights of the role that inserts.
 
 BEGIN;
 
@@ -34,7 +35,7 @@ GRANT USAGE ON SCHEMA {schema} TO {producer}, {reader}, {worker}, {admin};
 GRANT SELECT ON {schema}.migrations TO {producer}, {reader}, {worker}, {admin};
 GRANT EXECUTE ON FUNCTION {schema}.now_ms() TO {producer}, {reader}, {worker}, {admin};
 
--- To enqueue: by functions that check and insert with the rights of their owner; and to tell of it.
+-- To enqueue, by functions that check and insert with the rights of their owner; and to notify workers.
 DO $$
 DECLARE
     one regprocedure;
@@ -51,10 +52,10 @@ END $$;
 GRANT SELECT ON {schema}.sleepers, {schema}.queues TO {producer};
 GRANT INSERT ON {schema}.events TO {producer};
 
--- To look.
+-- To read.
 GRANT SELECT ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.queues, {schema}.usage TO {reader};
 
--- To run jobs. Of queues a worker counts what limits use up, and what was told.
+-- To run jobs. In queues a worker counts claims and events.
 GRANT SELECT, INSERT, UPDATE, DELETE
 ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers
 TO {worker}, {admin};
@@ -63,7 +64,7 @@ GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queue
 GRANT USAGE, SELECT ON SEQUENCE {schema}.rewinds TO {worker}, {admin};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
 
--- To set queues up, and to clear what was metered.
+-- To configure queues, and to delete usage records.
 GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.queues TO {admin};
 GRANT UPDATE, DELETE ON {schema}.usage TO {admin};
 

@@ -1,5 +1,5 @@
--- Settle what became final, under the guard: it moves to the history, or leaves where it is not kept.
--- An array that nothing uses may be empty. Returns the ids that were settled.
+-- Settle jobs that end, under the guard: they move to the history, or are deleted where they are not kept.
+-- An array in which no job has a value may be empty. Returns the ids that were settled.
 CREATE OR REPLACE FUNCTION {schema}.settle_final(
     now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
@@ -48,8 +48,9 @@ BEGIN
         FROM gone
         WHERE
             (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)
-            -- Where there is a jobs table its trigger learns from the history how a job ended, and takes it out again.
-            OR (options = {jobs_table_options} AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
+            -- The trigger of a jobs table (jobmill.harmonyk) reads the end of its jobs from the history, and deletes
+            -- those that are not kept.
+            OR (options = '{"preset":"harmonyk"}' AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
     ),
 
     silenced AS (

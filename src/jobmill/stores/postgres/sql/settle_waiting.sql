@@ -1,5 +1,5 @@
--- Settle what waits again, under the guard. NULL leaves tracebacks, due time, slot and runs as they are.
--- others: a JSON array, a settlement each. Returns the ids that were settled.
+-- Settle jobs that wait again, under the guard. NULL leaves tracebacks, due time, slot and runs unchanged.
+-- others: a JSON array with an object for each settlement. Returns the ids that were settled.
 CREATE OR REPLACE FUNCTION {schema}.settle_waiting(now_ms bigint, others json) RETURNS text[] LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE

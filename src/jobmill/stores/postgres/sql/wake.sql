@@ -1,5 +1,5 @@
--- Tell sleeping workers that there may be work in these queues; nothing where nobody sleeps.
--- NOTIFY reaches them when the transaction commits.
+-- Notify sleeping workers that there may be work in these queues; nothing is sent where no worker sleeps.
+-- They receive it when the transaction commits.
 CREATE OR REPLACE FUNCTION {schema}.wake(queues text[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = on AS $$
 DECLARE

@@ -1,4 +1,4 @@
--- Lease jobs. One that ran already had lost its worker: that is a crash.
+-- Lease jobs. A job that was already running has lost its worker: that is a crash.
 -- ?1 seqs as JSON, ?2 token, ?3 lease_until_ms, ?4 now, ?5 worker.
 -- Measured at 50 a statement: 2.1 us a job.
 UPDATE jobmill_jobs SET

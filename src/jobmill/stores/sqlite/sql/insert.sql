@@ -1,4 +1,4 @@
--- Insert jobs; one whose id, or whose unique key in a live job, is taken is left out.
+-- Insert jobs, except those whose id exists or whose unique key a live job has.
 -- ?1 now; per job: id, queue, name, priority, due_ms, unique_key, tenant, options, recurrence, slot_ms, payload.
 -- Measured at 100 a statement: 2.9 us a job.
 INSERT INTO jobmill_jobs (

@@ -1,5 +1,5 @@
--- A job of the row `jobs` as the JSON text of a Job: an expression, put in place of {job} in the other files.
--- Columns that hold JSON are spliced in as they are; what is NULL is left out, which a plain job is read faster for.
+-- The row `jobs` as the JSON text of a Job: an expression that replaces {job} in the other statements.
+-- Columns that hold JSON are inserted unchanged. NULL columns are left out, so that a plain job is read faster.
 '{"payload_json":' || coalesce(jobs.payload, (SELECT big.payload FROM jobmill_payloads AS big WHERE big.seq = jobs.seq))
 || CASE
     WHEN coalesce(

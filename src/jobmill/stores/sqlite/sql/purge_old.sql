@@ -1,6 +1,6 @@
--- Final jobs that are older than they should be kept.
--- ?1 now, ?2 most. Rows: seq, id, name, queue, state, errors, options.
--- A skip scan: some seeks for each state, queue, name and age that there is, then a range of the index.
+-- Final jobs that are past the age up to which they are kept.
+-- ?1 now, ?2 limit. Rows: seq, id, name, queue, state, errors, options.
+-- A skip scan: a few seeks for each state, queue, name and age, then a range of the index.
 WITH RECURSIVE kept (state, queue, name, age_ms) AS (
     SELECT final.column1, '', '', NULL FROM (VALUES ('succeeded'), ('failed'), ('cancelled')) AS final
     UNION ALL

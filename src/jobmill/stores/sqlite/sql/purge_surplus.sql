@@ -1,5 +1,5 @@
--- Final jobs that are not among the last of their queue and state, as they should be.
--- ?1 queue, ?2 state, ?3 keep_last, ?4 most. Rows: seq, id, name, queue, state, errors, options.
+-- Final jobs that are kept only as one of the last `keep_last` of their queue and state, and are older than those.
+-- ?1 queue, ?2 state, ?3 keep_last, ?4 limit. Rows: seq, id, name, queue, state, errors, options.
 WITH last (finished_ms, seq) AS (
     SELECT jobs.finished_ms, jobs.seq FROM jobmill_jobs AS jobs INDEXED BY jobmill_final
     WHERE

@@ -1,4 +1,4 @@
--- What can be read of a job whose JSON columns hold garbage.
+-- The readable columns of a job whose JSON columns hold garbage.
 -- ?1 seq. One row: a Job without them, as JSON.
 SELECT json_object(
     'id', id, 'name', name, 'queue', queue, 'payload_json', NULL, 'state', state, 'priority', priority,

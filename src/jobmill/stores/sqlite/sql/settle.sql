@@ -1,4 +1,4 @@
--- Settle anything else, under the guard. NULL leaves tracebacks, due time, slot and runs as they are.
+-- Settle all that is no plain success, under the guard. NULL keeps tracebacks, due time, occurrence and runs.
 -- ?1 now; per lease: seq, token, state, errors, crashes, error, result, tracebacks, keep_age_ms, keep_last, due_ms,
 --   slot_ms, runs, failed_runs, last_error.
 UPDATE jobmill_jobs AS jobs SET

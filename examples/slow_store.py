@@ -1,0 +1,412 @@
+"""A store over six primitives: copy it, replace the primitives, run the contract. See docs/writing-a-store.md."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from jobmill.core import changes, values
+from jobmill.core.cursors import read_position
+from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
+from jobmill.core.job import LIVE, LOG_LINES_KEPT, NULL, Job, Keep
+from jobmill.core.queue_limits import QueueLimits, changed_settings
+from jobmill.core.stats import matches
+from jobmill.stores.common import whole_jobs
+from jobmill.stores.common.bell import Bell
+from jobmill.stores.common.ids import new_id
+
+
+class Database:
+    """The six primitives, here over dictionaries."""
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
+        self._lock = threading.Lock()
+        self._tables: dict[str, dict[str, bytes]] = defaultdict(dict)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def now(self) -> int:
+        return self._clock()
+
+    def read(self, table: str, key: str) -> bytes | None:
+        return self._tables[table].get(key)
+
+    def read_all(self, table: str) -> list[bytes]:
+        return list(self._tables[table].values())
+
+    def write(self, table: str, key: str, record: bytes) -> None:
+        self._tables[table][key] = record
+
+    def delete(self, table: str, key: str) -> None:
+        del self._tables[table][key]
+
+
+class JobRecord(Struct):
+    """A job, and what the store knows about it that a Job does not show."""
+
+    seq: int
+    job: Job
+    payload: str = ""
+    token: str | None = None
+    lease_until_ms: int = 0
+    keep: Keep = Keep()
+    lines: list[values.LogLine] = []
+
+
+Jobs = dict[str, JobRecord]
+
+
+def load(record: bytes) -> JobRecord:
+    stored = msgspec.json.decode(record, type=JobRecord)
+    stored.job = structs.replace(stored.job, payload_json=Raw(stored.payload.encode()))
+    return stored
+
+
+def save(db: Database, stored: JobRecord, **fields: object) -> None:
+    stored.job = structs.replace(stored.job, **fields)
+    payload = bytes(stored.job.payload_json).decode()
+    record = structs.replace(stored, job=structs.replace(stored.job, payload_json=NULL), payload=payload)
+    db.write("jobs", stored.job.id, msgspec.json.encode(record))
+
+
+def all_jobs(db: Database) -> Jobs:
+    return {stored.job.id: stored for stored in map(load, db.read_all("jobs"))}
+
+
+def owner_of(jobs: Jobs, queue: str, name: str, unique_key: str | None) -> JobRecord | None:
+    """The live job that has a unique key."""
+    live = [stored for stored in jobs.values() if stored.job.state in LIVE and unique_key is not None]
+    key = (queue, name, unique_key)
+    return next((one for one in live if (one.job.queue, one.job.name, one.job.unique_key) == key), None)
+
+
+class QueueRecord(Struct):
+    """A queue: its settings, the window of its rate limit, and its feed."""
+
+    queue: str
+    limits: QueueLimits = QueueLimits()
+    last_event: int = 0
+    feed: list[Event] = []
+
+
+def load_queue(db: Database, queue: str) -> QueueRecord:
+    record = db.read("queues", queue)
+    return QueueRecord(queue) if record is None else msgspec.json.decode(record, type=QueueRecord)
+
+
+def save_queue(db: Database, record: QueueRecord) -> None:
+    db.write("queues", record.queue, msgspec.json.encode(record))
+
+
+def configure(db: Database, now_ms: int, queue: str, change: values.QueueChange) -> values.QueueSettings:
+    record = load_queue(db, queue)
+    record.limits = structs.replace(record.limits, settings=changed_settings(record.limits.settings, change))
+    save_queue(db, record)
+    return record.limits.settings
+
+
+def settings(db: Database, now_ms: int, queues: Sequence[str] | None = None) -> dict[str, values.QueueSettings]:
+    if queues is None:
+        queues = [msgspec.json.decode(record, type=QueueRecord).queue for record in db.read_all("queues")]
+    return {queue: load_queue(db, queue).limits.settings for queue in queues}
+
+
+def publish(db: Database, now_ms: int, events: Sequence[Event]) -> None:
+    for event in events:
+        record = load_queue(db, event.queue)
+        if record.limits.settings.feed:
+            record.last_event += 1
+            record.feed.append(structs.replace(event, id=str(record.last_event)))
+            record.feed = record.feed[-record.limits.settings.events_max_len :]
+            save_queue(db, record)
+
+
+def events(db: Database, now_ms: int, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
+    seen = 0 if after is None else read_position(after, "after", after)
+    return [event for event in load_queue(db, queue).feed if int(event.id or 0) > seen][:limit]
+
+
+def enqueue(db: Database, now_ms: int, new_jobs: Sequence[values.NewJob]) -> list[values.Receipt]:
+    jobs = all_jobs(db)
+    return [enqueue_one(db, now_ms, jobs, new) for new in new_jobs]
+
+
+def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob) -> values.Receipt:
+    if new.id in jobs:
+        return values.Receipt(new.id, "exists")
+    owner = owner_of(jobs, new.queue, new.name, new.unique_key)
+    if owner is None:
+        last_seq = max((stored.seq for stored in jobs.values()), default=0)
+        stored = jobs[new.id] = JobRecord(last_seq + 1, whole_jobs.new_job(new, now_ms))
+        save(db, stored)
+        publish(db, now_ms, [job_event(stored.job, "enqueued", now_ms)])
+        return values.Receipt(new.id, "created")
+    if new.recurrence is None or owner.job.recurrence is None:
+        return values.Receipt(owner.job.id, "duplicate")
+    save(db, owner, **whole_jobs.updated_fields(new, owner.job.recurrence, now_ms))
+    return values.Receipt(owner.job.id, "updated")
+
+
+def held(jobs: Jobs, lease: values.Lease, now_ms: int) -> JobRecord | None:
+    """The guard: the job, while the token of this lease matches and the lease has not ended."""
+    stored = jobs.get(lease.id)
+    return stored if stored and stored.token == lease.token and stored.lease_until_ms > now_ms else None
+
+
+def extend(db: Database, now_ms: int, leases: Sequence[values.Lease], for_ms: int) -> list[str]:
+    jobs, lost = all_jobs(db), []
+    for lease in leases:
+        if (stored := held(jobs, lease, now_ms)) is None:
+            lost.append(lease.id)
+        else:
+            stored.lease_until_ms = now_ms + for_ms
+            save(db, stored)
+    return lost
+
+
+def report(db: Database, now_ms: int, reports: Sequence[values.Report]) -> list[str]:
+    jobs, lost = all_jobs(db), []
+    for one in reports:
+        if (stored := held(jobs, one.lease, now_ms)) is None:
+            lost.append(one.lease.id)
+            continue
+        lines = [*stored.lines, *(values.LogLine(now_ms, text) for text in one.lines)]
+        stored.lines = lines[-LOG_LINES_KEPT:]
+        save(db, stored)
+        if one.progress is not None:
+            save(db, stored, progress=one.progress, updated_ms=now_ms)
+            publish(db, now_ms, [progress_event(stored.job, one.progress, now_ms)])
+    return lost
+
+
+def settle(db: Database, now_ms: int, jobs: Jobs, done: values.Settlement) -> values.Settled:
+    if (stored := held(jobs, done.lease, now_ms)) is None:
+        return "lost"
+    publish(db, now_ms, settlement_events(done, now_ms))
+    stored.token, stored.keep = None, done.keep or Keep()
+    save(db, stored, **whole_jobs.settled_fields(stored.job, done, now_ms))
+    if stored.job.state != "waiting" and stored.keep.at_once:
+        remove(db, now_ms, jobs, stored.job)
+    return "done"
+
+
+def remove(db: Database, now_ms: int, jobs: Jobs, removed: Job) -> None:
+    del jobs[removed.id]
+    db.delete("jobs", removed.id)
+    publish(db, now_ms, [job_event(removed, "removed", now_ms)])
+
+
+def exchange(
+    db: Database, now_ms: int, settlements: Sequence[values.Settlement], claim: values.Claim | None
+) -> values.Exchanged:
+    jobs = all_jobs(db)
+    settled = [settle(db, now_ms, jobs, done) for done in settlements]
+    claimed: list[values.Claimed | values.Broken] = []
+    dues: list[int | None] = []
+    if claim is not None:
+        rooms = dict(claim.names)
+        excluded = {done.lease.id for done in settlements}
+        for queue in claim.queues:
+            own = [stored for stored in jobs.values() if stored.job.queue == queue]
+            found = claimable(db, now_ms, queue, own, rooms, excluded, claim.n - len(claimed))
+            claimed += [lease_one(db, now_ms, stored, claim) for stored in found]
+            dues.append(next_due(db, now_ms, queue, own, claim))
+    next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
+    return values.Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+
+
+def claimable(
+    db: Database, now_ms: int, queue: str, own: list[JobRecord], rooms: dict[str, int], excluded: set[str], most: int
+) -> list[JobRecord]:
+    """Up to `most` jobs of one queue in claim order, within all limits. Counts them against the limits."""
+    record = load_queue(db, queue)
+    running = [stored for stored in own if stored.job.state == "running"]
+    ended = [stored for stored in running if stored.lease_until_ms <= now_ms]
+    due = [stored for stored in own if stored.job.state == "waiting" and stored.job.due_ms <= now_ms]
+    room = record.limits.room(len(running) - len(ended), now_ms)
+    found: list[JobRecord] = []
+    for stored in sorted(due + ended, key=lambda one: (one.job.priority, one.job.due_ms, one.seq)):
+        fits = len(found) < (most if room is None else min(most, room)) and rooms.get(stored.job.name, 0) > 0
+        if fits and stored.job.id not in excluded:
+            rooms[stored.job.name] -= 1
+            found.append(stored)
+    if record.limits.counts_claims:
+        record.limits = record.limits.after_claims(len(found), now_ms)
+        save_queue(db, record)
+    return found
+
+
+def lease_one(db: Database, now_ms: int, stored: JobRecord, claim: values.Claim) -> values.Claimed | values.Broken:
+    was_running = stored.job.state == "running"
+    stored.token, stored.lease_until_ms = claim.token, now_ms + claim.lease_ms
+    save(db, stored, **whole_jobs.claimed_fields(stored.job, claim, now_ms))
+    publish(db, now_ms, claim_events(stored.job, now_ms, lease_lost=was_running))
+    lease = values.Lease(stored.job.id, claim.token, stored.job.queue, stored.job.name, stored.lease_until_ms)
+    try:
+        msgspec.json.decode(stored.job.payload_json)
+    except msgspec.DecodeError as error:
+        return values.Broken(lease, f"payload: {error}")
+    return values.Claimed(stored.job, lease)
+
+
+def next_due(db: Database, now_ms: int, queue: str, own: list[JobRecord], claim: values.Claim) -> int | None:
+    """When a job of this queue that waits now may be claimed."""
+    jobs = [stored.job for stored in own]
+    dues = [one.due_ms for one in jobs if one.state == "waiting" and one.name in claim.names]
+    running = sum(one.state == "running" for one in jobs)
+    return whole_jobs.claimable_ms(load_queue(db, queue).limits, min(dues, default=None), running, now_ms)
+
+
+def change(
+    db: Database, now_ms: int, which: Sequence[str] | values.Filter, change: changes.Change, limit: int = 1_000
+) -> changes.Changed:
+    jobs, changed, refused = all_jobs(db), list[str](), dict[str, str]()
+    if isinstance(which, values.Filter):
+        which = structs.replace(which, states=changes.states_for(change, which))
+        ids = [id for id, stored in jobs.items() if matches(stored.job, which)]
+    else:
+        ids = list(dict.fromkeys(which))
+    for id in ids[:limit]:
+        refusal = change_one(db, now_ms, jobs, id, change, len(changed))
+        if refusal is None:
+            changed.append(id)
+        else:
+            refused[id] = refusal
+    return changes.Changed(ids=changed, refused=refused, more=len(ids) > limit)
+
+
+def change_one(db: Database, now_ms: int, jobs: Jobs, id: str, change: changes.Change, index: int) -> str | None:
+    """Apply what the core decides about one job, or return why it is refused."""
+    if (stored := jobs.get(id)) is None:
+        return changes.NO_SUCH_JOB
+    patch = changes.decide(change, changes.Subject.of(stored.job), now_ms, index)
+    if isinstance(patch, str):
+        return patch
+    owner = owner_of(jobs, stored.job.queue, stored.job.name, stored.job.unique_key)
+    if patch.becomes_live and owner is not None:
+        return changes.key_taken(owner.job.id)
+    stored.token = None if patch.ends_lease else stored.token
+    stored.keep = patch.keep or stored.keep
+    save(db, stored, **patch.fields)
+    if patch.seize is not None:
+        stored.token, stored.lease_until_ms = patch.seize.token, now_ms + patch.seize.lease_ms
+        save(db, stored, claims=stored.job.claims + 1)
+    if patch.removes:
+        db.delete("jobs", id)
+    publish(db, now_ms, patch.events)
+    return None
+
+
+def get(db: Database, now_ms: int, ids: Sequence[str]) -> list[Job | None]:
+    records = [db.read("jobs", id) for id in ids]
+    return [None if record is None else load(record).job for record in records]
+
+
+def matching(db: Database, filter: values.Filter) -> list[tuple[int, Job]]:
+    return [(stored.seq, stored.job) for stored in all_jobs(db).values() if matches(stored.job, filter)]
+
+
+def find(db: Database, now_ms: int, filter: values.Filter, cursor: str | None = None, limit: int = 100) -> values.Page:
+    return whole_jobs.page(matching(db, filter), cursor, limit)
+
+
+def count(db: Database, now_ms: int, filter: values.Filter) -> list[values.Count]:
+    return whole_jobs.counts(one for _, one in matching(db, filter))
+
+
+def stats(db: Database, now_ms: int, queue: str | None = None, name: str | None = None) -> list[values.Stats]:
+    return whole_jobs.statistics([one for _, one in matching(db, values.Filter(queue=queue, name=name))], now_ms)
+
+
+def logs(db: Database, now_ms: int, id: str, limit: int = 1_000) -> list[values.LogLine]:
+    record = db.read("jobs", id)
+    return [] if record is None else load(record).lines[-limit:]
+
+
+def purge(db: Database, now_ms: int, limit: int = 1_000) -> values.Purged:
+    jobs = all_jobs(db)
+    ids = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
+    for id in ids[:limit]:
+        remove(db, now_ms, jobs, jobs[id].job)
+    return values.Purged(min(len(ids), limit), more=len(ids) > limit)
+
+
+#: How often a sleeping worker looks for jobs of other processes.
+POLL_SECONDS = 0.5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Verb = Callable[Concatenate["SlowStore", P], Coroutine[Any, Any, T]]
+
+
+def verb(function: Callable[Concatenate[Database, int, P], T], *, wakes: bool = False) -> Verb[P, T]:
+    """A function as a verb of the port: it runs in a thread, in one transaction, at one instant."""
+
+    async def run(self: "SlowStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def work() -> T:
+            with self.database.transaction():
+                return function(self.database, self.database.now(), *args, **kwargs)
+
+        answer = await asyncio.to_thread(work)
+        if wakes and any(args[:1]):  # an exchange without settlements makes no work for others
+            self.bell.ring()
+        return answer
+
+    return run
+
+
+class SlowStore:
+    """The port over a Database."""
+
+    name: ClassVar[str] = "slow"
+    exchanges_in_flight: ClassVar[int] = 1
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.bell = Bell()
+
+    @property
+    def address(self) -> str:
+        return "this process"
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def migrate(self) -> list[str]:
+        return []
+
+    def now(self) -> int:
+        return self.database.now()
+
+    def new_id(self) -> str:
+        return new_id()
+
+    async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
+        await self.bell.wait(queues, min(POLL_SECONDS, (until_ms - self.now()) / 1000))
+
+    enqueue = verb(enqueue, wakes=True)
+    exchange = verb(exchange, wakes=True)
+    change = verb(change, wakes=True)
+    configure = verb(configure, wakes=True)
+    extend = verb(extend)
+    report = verb(report)
+    get = verb(get)
+    find = verb(find)
+    count = verb(count)
+    stats = verb(stats)
+    logs = verb(logs)
+    purge = verb(purge)
+    settings = verb(settings)
+    publish = verb(publish)
+    events = verb(events)

@@ -1,0 +1,59 @@
+"""What `enqueue` returns: the id of the job, what the store did, and a way to the result."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+from jobmill.core.job import Job
+from jobmill.core.values import Receipt
+from jobmill.handlers.options import Duration
+
+R = TypeVar("R", covariant=True)
+
+
+class ReadsJobs(Protocol):
+    """What an Enqueued needs of its client."""
+
+    async def get(self, id: str) -> Job:
+        """The job with this id."""
+
+    async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait until the job is final; its result."""
+
+
+class Enqueued(Generic[R]):
+    """One enqueued job. `R` is the type that its handler returns."""
+
+    __slots__ = ("_client", "_receipt")
+
+    def __init__(self, client: ReadsJobs, receipt: Receipt) -> None:
+        self._client = client
+        self._receipt = receipt
+
+    @property
+    def id(self) -> str:
+        """The id of the job: the new one, or the one that was there already."""
+        return self._receipt.id
+
+    @property
+    def status(self) -> str:
+        """created, exists (same id), duplicate (of a live job, by unique key) or updated (a live recurring job)."""
+        return self._receipt.status
+
+    @property
+    def created(self) -> bool:
+        """Whether this call created the job."""
+        return self._receipt.created
+
+    def __repr__(self) -> str:
+        """Id and status."""
+        return f"Enqueued(id={self.id!r}, status={self.status!r})"
+
+    async def job(self) -> Job:
+        """The job as it is now; JobNotFound when it is not in the store."""
+        return await self._client.get(self.id)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job is final and return its result, as the type that its handler returns."""
+        result: R = await self._client.result(self.id, timeout=timeout)
+        return result

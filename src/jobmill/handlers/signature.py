@@ -1,0 +1,220 @@
+"""Signatures: how the arguments of a function become JSON and come back typed, and likewise its result."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from jobmill.core.payload import check_json
+from jobmill.errors import InvalidValue
+from jobmill.handlers.context import Context
+
+
+class Arguments:
+    """How the arguments of one function become JSON, and come back typed and validated."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._signature, hints = _signature(fn)
+        parameters = list(self._signature.parameters.values())
+        self.takes_context = bool(parameters) and _is_context_first(parameters[0], hints)
+        if self.takes_context:
+            parameters = parameters[1:]
+            self._signature = self._signature.replace(parameters=parameters)
+        for parameter in parameters:
+            _check_parameter(parameter, hints)
+        extra = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
+        #: The name of `**extra`, and what its values must be.
+        self._extra = extra[0] if extra else None
+        self._extra_kind: Any = dict[str, hints.get(extra[0], Any)] if extra else None  # type: ignore[misc]
+        named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        self._names = tuple(parameter.name for parameter in named)
+        #: What all of them given by name comes to; None where some cannot be.
+        by_position = any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters)
+        self._all_by_name = None if by_position else frozenset(self._names)
+        # A foreign payload that is not an object arrives whole in this parameter.
+        self._whole = "payload" in self._names
+        self._decoder = _decoder_of(fn, named, hints, strict=not extra)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Bind to the signature, validate against its annotations, and print as JSON."""
+        if not args and kwargs.keys() == self._all_by_name:
+            # What binding would come to. Measured: 1.6 of the 10 us that a job of a bulk enqueue costs the client.
+            return self._checked({name: kwargs[name] for name in self._names})
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            given: dict[Any, Any] = dict(enumerate(args))
+            given.update(kwargs)
+            raise InvalidValue("payload", f"arguments as in {self._signature}", given, str(error)) from None
+        if self._extra is not None:
+            bound.update(bound.pop(self._extra, {}))
+        return self._checked(bound)
+
+    def encode_payload(self, payload: object) -> bytes:
+        """The same for arguments that come as one value: none, an object of them, or a value for `payload`."""
+        if payload is None or isinstance(payload, dict):
+            return self.encode((), payload or {})
+        return self._checked(payload)
+
+    def _checked(self, payload: object) -> bytes:
+        encoded = msgspec.json.encode(to_plain(payload, "payload"))
+        self.decode(Raw(encoded))
+        return encoded
+
+    def decode(self, payload: Raw) -> dict[str, Any]:
+        """The arguments for the function; InvalidValue when the payload does not fit its annotations."""
+        try:
+            return self._decoded(payload)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValue(
+                "payload", "arguments that fit the handler's annotations", _cut(payload), str(error)
+            ) from None
+
+    def _decoded(self, payload: Raw) -> dict[str, Any]:
+        try:
+            typed = self._decoder.decode(payload)
+        except msgspec.ValidationError:
+            given = bytes(payload).strip()
+            if self._whole and not given.startswith(b"{"):
+                payload = Raw(b'{"payload":%b}' % given)
+            elif given == b"null":
+                payload = Raw(b"{}")  # what other systems write for a job without arguments
+            else:
+                raise
+            typed = self._decoder.decode(payload)
+        arguments = {name: getattr(typed, name) for name in self._names}
+        if self._extra is not None:
+            rest = {name: value for name, value in msgspec.json.decode(payload).items() if name not in arguments}
+            arguments.update(msgspec.convert(rest, self._extra_kind, dec_hook=_from_json))
+        return arguments
+
+
+def result_decoder(fn: Callable[..., Any]) -> Callable[[Raw], Any]:
+    """Reads a stored result as the type that the function's annotation names."""
+    kind = _signature(fn)[1].get("return", Any)
+    try:
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=_from_json)
+    except TypeError:
+        decoder = msgspec.json.Decoder()
+
+    def decode(result: Raw) -> Any:
+        try:
+            return decoder.decode(result)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValue("result", f"a value that fits the annotation {kind}", _cut(result), str(error)) from None
+
+    return decode
+
+
+def to_plain(value: object, field: str) -> Any:
+    """Values of known types (dataclasses, Structs, datetimes, UUIDs, pydantic models …) as plain JSON values."""
+    try:
+        check_json(value, field)
+    except InvalidValue as refused:
+        # Plain Python values that are not JSON (NaN, bytes, sets, cycles …) stay refused; types that msgspec knows how
+        # to print are printed, and looked at again.
+        if type(refused.given).__module__ == "builtins":
+            raise
+        try:
+            value = _printed(value, {})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidValue(refused.field, "a JSON value", refused.given, str(error)) from None
+        check_json(value, field)
+    return value
+
+
+def _printed(value: Any, seen: dict[int, Any]) -> Any:
+    """The value with all that is not Python's own printed by msgspec, which alone would also print sets."""
+    kind = type(value)
+    if kind not in (dict, list, tuple):
+        return value if kind.__module__ == "builtins" else _to_builtins(value)
+    # What is there twice is looked at once: lists of lists of one list can stand for more than any memory holds.
+    if id(value) not in seen:
+        seen[id(value)] = (
+            {_printed(key, seen): _printed(item, seen) for key, item in value.items()}
+            if kind is dict
+            else [_printed(item, seen) for item in value]
+        )
+    return seen[id(value)]
+
+
+def _to_builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_to_json, builtin_types=(bytes, bytearray, memoryview))
+
+
+def _to_json(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        try:
+            return kind.model_validate(value)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from None
+    raise TypeError(f"there is no way to make a {kind.__qualname__} of JSON")
+
+
+def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    if isinstance(fn, type) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidValue("handler", "a function that returns, not a class and nothing that yields", fn)
+    try:
+        return inspect.signature(fn), typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise InvalidValue(
+            "handler",
+            "annotations that can be resolved when the handler is defined",
+            fn,
+            f"{error}; import the type at module level, not under TYPE_CHECKING",
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise InvalidValue("handler", "a function with a signature", fn, str(error)) from None
+
+
+def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    by_place = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return by_place and hints.get(parameter.name) is Context
+
+
+def _check_parameter(parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
+    if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+        raise InvalidValue("handler", "parameters that can be given by name", str(parameter))
+    if hints.get(parameter.name) is Context:
+        raise InvalidValue("handler", "a Context only as its first parameter", str(parameter))
+
+
+def _decoder_of(
+    fn: Callable[..., Any], named: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool
+) -> msgspec.json.Decoder[Any]:
+    """Reads payloads: a type of its own, with a field for each parameter."""
+    fields: list[Any] = []
+    for parameter in sorted(named, key=lambda one: one.default is not one.empty):
+        kind = hints.get(parameter.name, Any)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, kind))
+        else:
+            fields.append((parameter.name, kind, _default(parameter.default)))
+    try:
+        payload = msgspec.defstruct(f"{fn.__name__}_payload", fields, kw_only=True, forbid_unknown_fields=strict)
+        return msgspec.json.Decoder(payload, dec_hook=_from_json)
+    except (TypeError, RuntimeError) as error:
+        raise InvalidValue("handler", "parameters that a payload can be validated for", fn, str(error)) from None
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, list | dict | set | bytearray):
+        return msgspec.field(default_factory=lambda: copy.deepcopy(value))
+    return msgspec.field(default_factory=lambda: value)
+
+
+def _cut(payload: Raw, most: int = 200) -> str:
+    text = bytes(payload)[: most + 1].decode(errors="replace")
+    return text if len(text) <= most else text[:most] + "…"

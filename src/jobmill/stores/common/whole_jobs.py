@@ -1,0 +1,140 @@
+"""For stores that hold whole jobs in Python: what verbs write to a Job, and what they read from many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, structs
+
+from jobmill.core.cursors import newer_than, older_than, read_cursor
+from jobmill.core.job import STATES, Job, Keep
+from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.stats import by_queue_and_name
+from jobmill.core.stats import stats as summary
+from jobmill.core.values import Claim, Count, NewJob, Page, Stats
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+
+def new_job(new: NewJob, now_ms: int) -> Job:
+    """The job that a NewJob becomes."""
+    due_ms = new.due.resolve(now_ms)
+    return Job(
+        id=new.id,
+        name=new.name,
+        queue=new.queue,
+        payload_json=Raw(new.payload_json),
+        state="waiting",
+        priority=new.priority,
+        due_ms=due_ms,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        unique_key=new.unique_key,
+        tenant=new.tenant,
+        options=new.options,
+        recurrence=new.recurrence,
+        occurrence_ms=due_ms if new.recurrence else None,
+    )
+
+
+def updated_fields(new: NewJob, old: Recurrence, now_ms: int) -> dict[str, object]:
+    """What a live recurring job takes over from a new one with the same unique key."""
+    fields: dict[str, object] = {"payload_json": Raw(new.payload_json), "updated_ms": now_ms}
+    if new.recurrence is not None and not (new.keeps_due and new.recurrence.same_rule(old)):
+        due_ms = new.due.resolve(now_ms)
+        recurrence = structs.replace(new.recurrence, revision=old.revision + 1)
+        fields |= {"recurrence": recurrence, "due_ms": due_ms, "occurrence_ms": due_ms}
+    return fields
+
+
+def claimed_fields(job: Job, wish: Claim, now_ms: int) -> dict[str, object]:
+    """What a claim writes. A job that is still running has lost its worker: that is a crash."""
+    counts = {"claims": job.claims + 1, "crashes": job.crashes + (job.state == "running")}
+    return {"state": "running", "worker": wish.worker, "started_ms": now_ms, "updated_ms": now_ms, **counts}
+
+
+def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]:
+    """What a settlement writes. Where the recurrence was updated while the job ran, the update's due time stays."""
+    if done.runs is not None and job.recurrence is not None and job.recurrence.revision != done.runs.revision:
+        done = done.overtaken()
+    fields: dict[str, object] = {"state": done.state, "error": done.error, "result_json": Raw(done.result_json)}
+    fields |= {"errors": done.errors, "crashes": done.crashes, "updated_ms": now_ms}
+    fields |= {"progress": None} if done.state == "waiting" else {"finished_ms": now_ms}
+    if done.due is not None:
+        fields["due_ms"] = done.due.resolve(now_ms)
+    if done.tracebacks is not None:
+        fields["tracebacks"] = done.tracebacks
+    if done.rearm is not None:
+        fields["occurrence_ms"] = done.rearm.occurrence_ms
+    if (runs := done.runs) is not None:
+        fields |= {"runs": runs.runs, "failed_runs": runs.failed_runs}
+        fields |= {"last_error": runs.last_error, "last_finished_ms": now_ms}
+    return fields
+
+
+def claimable_ms(limits: QueueLimits, due_ms: int | None, running: int, now_ms: int) -> int | None:
+    """When the limits of a queue allow the job that is due first; None while pause or running limit forbid it."""
+    limit = limits.settings.running_limit
+    if due_ms is None or limits.settings.paused or (limit is not None and running >= limit):
+        return None
+    return max(due_ms, limits.window_ends_ms) if limits.claims_left(now_ms) == 0 else due_ms
+
+
+def expired(jobs: Iterable[tuple[int, Job, Keep]], now_ms: int) -> list[str]:
+    """The ids of final jobs that are too old, or not among the last of their queue and state. Takes seq, job, keep."""
+    ids: list[str] = []
+    # For each queue and state: how many jobs finished later, or are this one.
+    rank: Counter[tuple[str, str]] = Counter()
+    final = [(job.finished_ms, seq, job, keep) for seq, job, keep in jobs if job.finished_ms is not None]
+    for finished_ms, _, job, keep in sorted(final, key=lambda one: one[:2], reverse=True):
+        rank[job.queue, job.state] += 1
+        is_old = keep.age_ms is not None and finished_ms + keep.age_ms <= now_ms
+        if is_old or (keep.last is not None and rank[job.queue, job.state] > keep.last):
+            ids.append(job.id)
+    return ids
+
+
+def page(jobs: Iterable[tuple[int, Job]], cursor: str | None, limit: int) -> Page:
+    """A page of jobs, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
+    newer, seq = read_cursor(cursor)
+    found = sorted(jobs, key=lambda one: -one[0])
+    if newer:
+        beyond = [one for one in found if seq is not None and one[0] > seq]
+        part, has_newer = beyond[-limit:], len(beyond) > limit
+        has_older = bool(part)
+    else:
+        beyond = [one for one in found if seq is None or one[0] < seq]
+        part, has_older = beyond[:limit], len(beyond) > limit
+        has_newer = seq is not None and bool(part)
+    return Page(
+        [job for _, job in part],
+        next=older_than(part[-1][0]) if has_older else None,
+        previous=newer_than(part[0][0]) if has_newer else None,
+    )
+
+
+def counts(jobs: Iterable[Job]) -> list[Count]:
+    """How many jobs there are, by queue, name and state."""
+    found = Counter((job.queue, job.name, STATES.index(job.state)) for job in jobs)
+    return [Count(queue, name, STATES[state], number) for (queue, name, state), number in sorted(found.items())]
+
+
+def statistics(jobs: list[Job], now_ms: int) -> list[Stats]:
+    """Counts, the oldest wait and durations by queue and name."""
+    table = by_queue_and_name(counts(jobs))
+    return [_statistics(jobs, now_ms, queue, name, by_state) for (queue, name), by_state in table.items()]
+
+
+def _statistics(jobs: list[Job], now_ms: int, queue: str, name: str, by_state: dict[str, int]) -> Stats:
+    own = [job for job in jobs if (job.queue, job.name) == (queue, name)]
+    waits = [now_ms - job.due_ms for job in own if job.state == "waiting" and job.due_ms <= now_ms]
+    durations = [
+        float(job.finished_ms - job.started_ms)
+        for job in own
+        if job.state == "succeeded" and job.finished_ms is not None and job.started_ms is not None
+    ]
+    return summary(queue, name, by_state, max(waits, default=None), durations)

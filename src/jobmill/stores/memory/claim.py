@@ -1,0 +1,72 @@
+"""Claiming: find due jobs in claim order, within all limits, and lease them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobmill.core.events import claim_events
+from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields
+from jobmill.stores.memory.context import MemoryContext
+from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.job_table import StoredJob
+
+
+def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> tuple[list[Claimed | Broken], int | None]:
+    """Lease up to `wish.n` due jobs, none of `excluded`; and when the next claim may find something."""
+    claimed: list[Claimed | Broken] = []
+    rooms = dict(wish.names)
+    for queue in wish.queues:
+        running = context.jobs.running[queue].values()
+        # A claim of a job whose lease has ended adds no running job, but it counts against the rate limit.
+        ended = [stored for stored in running if stored.lease_until_ms <= context.now_ms]
+        most = wish.n - len(claimed)
+        if (state := context.queues.get(queue)) is not None:
+            room = state.limits.room(len(running) - len(ended), context.now_ms)
+            most = most if room is None else min(most, room)
+        found = _find(context, queue, ended, rooms, excluded, most)
+        claimed += [_lease(context, wish, stored) for stored in found]
+        if state is not None:
+            state.limits = state.limits.after_claims(len(found), context.now_ms)
+    dues = [_next_due(context, queue, wish.names) for queue in wish.queues]
+    return claimed, min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+
+def _find(
+    context: MemoryContext, queue: str, ended: list[StoredJob], rooms: dict[str, int], excluded: set[str], most: int
+) -> list[StoredJob]:
+    """Up to `most` jobs in claim order, within the room of each name. Reduces `rooms`."""
+    candidates = [(stored.job.priority, *stored.position) for stored in ended]
+    for (priority, name), positions in context.jobs.waiting[queue].items():
+        first = positions[: min(most, rooms.get(name, 0)) + len(excluded)]
+        candidates += [(priority, *position) for position in first if position[0] <= context.now_ms]
+    found: list[StoredJob] = []
+    for *_, id in sorted(candidates):
+        stored = context.jobs.by_id[id]
+        if len(found) < most and rooms.get(stored.job.name, 0) > 0 and id not in excluded:
+            rooms[stored.job.name] -= 1
+            found.append(stored)
+    return found
+
+
+def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | Broken:
+    was_running = stored.job.state == "running"
+    job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms))
+    stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
+    if job.queue in context.queues:
+        publish(context, claim_events(job, context.now_ms, lease_lost=was_running))
+    lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms)
+    try:
+        msgspec.json.decode(job.payload_json)
+    except msgspec.DecodeError as error:
+        return Broken(lease, f"payload: {error}")
+    return Claimed(job, lease)
+
+
+def _next_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
+    """The earliest instant at which a job of this queue that waits now may be claimed."""
+    ranges = context.jobs.waiting[queue].items()
+    due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
+    if queue not in context.queues:
+        return due_ms
+    return claimable_ms(context.queues[queue].limits, due_ms, len(context.jobs.running[queue]), context.now_ms)

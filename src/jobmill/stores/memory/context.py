@@ -1,0 +1,30 @@
+"""What a verb of the memory store works with."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from msgspec import Struct, field
+
+from jobmill.core.job import LOG_LINES_KEPT
+from jobmill.core.values import LogLine
+from jobmill.stores.memory.job_table import JobTable
+from jobmill.stores.memory.queues import QueueState
+
+
+def _log() -> deque[LogLine]:
+    return deque(maxlen=LOG_LINES_KEPT)
+
+
+class MemoryContext(Struct):
+    """All that the store holds, and the instant at which the present verb runs. A lock lets one verb run at a time."""
+
+    jobs: JobTable = field(default_factory=JobTable)
+    #: Log lines by the id of their job.
+    logs: defaultdict[str, deque[LogLine]] = field(default_factory=lambda: defaultdict(_log))
+    #: The queues that have settings; the others have the defaults.
+    queues: dict[str, QueueState] = field(default_factory=dict)
+    last_event: int = 0
+    now_ms: int = 0
+    #: Set by a verb that may have made work for a sleeping worker.
+    wakes: bool = False

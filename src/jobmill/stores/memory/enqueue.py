@@ -1,0 +1,39 @@
+"""The verb enqueue: add jobs whose id is new and whose unique key no live job has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmill.core.events import job_event
+from jobmill.core.values import NewJob, Receipt
+from jobmill.stores.common.whole_jobs import new_job, updated_fields
+from jobmill.stores.memory.context import MemoryContext
+from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.job_table import StoredJob
+
+
+def enqueue(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """Add jobs; a receipt for each, in order."""
+    context.wakes = True
+    return [_enqueue_one(context, new) for new in new_jobs]
+
+
+def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:
+    if new.id in context.jobs.by_id:
+        return Receipt(new.id, "exists")
+    if (owner := context.jobs.owner(new.queue, new.name, new.unique_key)) is not None:
+        return _update(context, owner, new)
+    job = new_job(new, context.now_ms)
+    context.jobs.add(job)
+    if job.queue in context.queues:
+        publish(context, [job_event(job, "enqueued", context.now_ms)])
+    return Receipt(job.id, "created")
+
+
+def _update(context: MemoryContext, owner: StoredJob, new: NewJob) -> Receipt:
+    """A live job has the unique key. Where both are recurring, the new job updates it."""
+    old = owner.job.recurrence
+    if new.recurrence is None or old is None:
+        return Receipt(owner.job.id, "duplicate")
+    context.jobs.write(owner, **updated_fields(new, old, context.now_ms))
+    return Receipt(owner.job.id, "updated")

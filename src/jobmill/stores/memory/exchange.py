@@ -1,0 +1,22 @@
+"""The verb exchange: settle what is finished, then claim what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jobmill.core.values import Claim, Exchanged
+from jobmill.stores.memory.claim import claim
+from jobmill.stores.memory.context import MemoryContext
+from jobmill.stores.memory.settle import settle
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+
+def exchange(context: MemoryContext, settlements: Sequence[Settlement], wish: Claim | None) -> Exchanged:
+    """Settle, then claim jobs that this call did not settle."""
+    settled = [settle(context, done) for done in settlements]
+    excluded = {done.lease.id for done in settlements}
+    claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, excluded)
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)

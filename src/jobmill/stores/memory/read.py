@@ -1,0 +1,40 @@
+"""Reading: get, find, count, stats and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmill.core.job import Job
+from jobmill.core.stats import matches
+from jobmill.core.values import Count, Filter, LogLine, Page, Stats
+from jobmill.stores.common.whole_jobs import counts, page, statistics
+from jobmill.stores.memory.context import MemoryContext
+
+
+def get(context: MemoryContext, ids: Sequence[str]) -> list[Job | None]:
+    """Jobs by id."""
+    return [stored.job if (stored := context.jobs.by_id.get(id)) else None for id in ids]
+
+
+def _matching(context: MemoryContext, filter: Filter) -> list[tuple[int, Job]]:
+    return [(stored.seq, stored.job) for stored in context.jobs.by_id.values() if matches(stored.job, filter)]
+
+
+def find(context: MemoryContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+    """A page of matches, newest first."""
+    return page(_matching(context, filter), cursor, limit)
+
+
+def count(context: MemoryContext, filter: Filter) -> list[Count]:
+    """How many jobs match, by queue, name and state."""
+    return counts(job for _, job in _matching(context, filter))
+
+
+def stats(context: MemoryContext, queue: str | None, name: str | None) -> list[Stats]:
+    """Counts, the oldest wait and durations by queue and name."""
+    return statistics([job for _, job in _matching(context, Filter(queue=queue, name=name))], context.now_ms)
+
+
+def logs(context: MemoryContext, id: str, limit: int) -> list[LogLine]:
+    """The last log lines of a job, oldest first."""
+    return list(context.logs.get(id, ()))[-limit:]

@@ -1,0 +1,156 @@
+"""The verb change: write what the core decides about jobs without a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson import ObjectId
+from msgspec import Struct, structs
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    NO_SUCH_JOB,
+    Change,
+    Changed,
+    Patch,
+    Remove,
+    Subject,
+    decide,
+    key_taken,
+    not_from,
+    states_for,
+)
+from jobmill.core.job import Job
+from jobmill.core.values import Filter
+from jobmill.stores.mongo.codec import (
+    LIVE,
+    NO_CLAIM,
+    STATUS,
+    WITHOUT_PAYLOAD,
+    Document,
+    due_fields,
+    id_of,
+    is_ours,
+    job_fields,
+    keep_fields,
+    update_of,
+)
+from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, refused_writes
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.filters import query_of
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.leases import lease_update, marked, remove, remove_marked
+
+
+class _Decided(Struct, frozen=True):
+    """A job, and the patch that was decided for it."""
+
+    document: Document
+    job: Job
+    patch: Patch
+
+    @property
+    def key(self) -> tuple[str, Any]:
+        return self.job.name, self.document.get("uniqueKey")
+
+
+async def change(ctx: MongoContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+    """Change jobs by id, or those that match a filter; at most `limit`."""
+    now_ms = ctx.now()
+    refused: dict[str, str] = {}
+    if isinstance(which, Filter):
+        query = query_of(ctx, structs.replace(which, states=states_for(wanted, which)))
+        found = await ctx.here.jobs.find(query, WITHOUT_PAYLOAD).sort("_id", 1).limit(limit + 1).to_list()
+        more, found = len(found) > limit, found[:limit]
+    else:
+        ids = list(dict.fromkeys(which))
+        by_id = await ctx.by_ids(ids[:limit], WITHOUT_PAYLOAD)
+        refused = {id: NO_SUCH_JOB for id in ids[:limit] if id not in by_id}
+        more, found = len(ids) > limit, [by_id[id] for id in ids[:limit] if id in by_id]
+    decided: list[_Decided] = []
+    for document in found:
+        job = ctx.job(document)
+        subject = structs.replace(Subject.of(job), has_our_retention=is_ours(document))
+        patch = decide(wanted, subject, now_ms, len(decided))
+        if isinstance(patch, Patch):
+            decided.append(_Decided(document, job, patch))
+        else:
+            refused[job.id] = patch
+    statuses = [STATUS[state] for state in CHANGES_FROM[type(wanted)]]
+    apply = _remove if isinstance(wanted, Remove) else _write
+    refused |= await apply(ctx, decided, statuses, now_ms) if decided else {}
+    ctx.claims.cursor.rewind()
+    changed = [one for one in decided if one.job.id not in refused]
+    await publish(ctx, [event for one in changed for event in one.patch.events])
+    return Changed(ids=[one.job.id for one in changed], refused=refused, more=more)
+
+
+async def _write(ctx: MongoContext, decided: list[_Decided], statuses: list[str], now_ms: int) -> dict[str, str]:
+    """Write patches where the states still allow it; why not, for the others."""
+    mark = new_object_id()
+    writes = [
+        UpdateOne({"_id": one.document["_id"], "status": {"$in": statuses}}, _update(one, mark, now_ms), hint=BY_ID)
+        for one in decided
+    ]
+    refused: dict[str, str] = {}
+    matched = -1
+    try:
+        matched = (await ctx.here.jobs.bulk_write(writes, ordered=False)).matched_count
+    except BulkWriteError as error:
+        refused = await _refusals(ctx, [(decided[index], why) for index, why in refused_writes(error).items()])
+    if matched != len(decided):
+        done = await marked(ctx, [one.document["_id"] for one in decided], mark)
+        late = [one for one in decided if one.document["_id"] not in done and one.job.id not in refused]
+        refused |= await _changed_meanwhile(ctx, late)
+    removed = [one.document["_id"] for one in decided if one.patch.removes and one.job.id not in refused]
+    if removed:
+        await remove_marked(ctx, removed, mark)
+    return refused
+
+
+async def _remove(ctx: MongoContext, decided: list[_Decided], statuses: list[str], now_ms: int) -> dict[str, str]:
+    gone = await remove(ctx, [one.document["_id"] for one in decided], statuses)
+    return await _changed_meanwhile(ctx, [one for one in decided if one.document["_id"] not in gone])
+
+
+async def _changed_meanwhile(ctx: MongoContext, decided: list[_Decided]) -> dict[str, str]:
+    """Why jobs do not allow a change any more that allowed it a moment ago."""
+    found = await ctx.by_ids([one.job.id for one in decided], WITHOUT_PAYLOAD) if decided else {}
+    now = {id: not_from(ctx.job(document).state) for id, document in found.items()}
+    return {one.job.id: now.get(one.job.id, NO_SUCH_JOB) for one in decided}
+
+
+async def _refusals(ctx: MongoContext, errors: list[tuple[_Decided, str]]) -> dict[str, str]:
+    """Why the server refused to write: mostly because of a unique key."""
+    taken = {one.key for one, why in errors if str(DUPLICATE_KEY) in why}
+    owners: dict[tuple[str, Any], str] = {}
+    if taken:
+        names, keys = (list(dict.fromkeys(each)) for each in zip(*taken, strict=True))
+        live = {"name": {"$in": names}, "uniqueKey": {"$in": keys}, "status": {"$in": LIVE}}
+        async for owner in ctx.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1}):
+            owners[owner["name"], owner["uniqueKey"]] = id_of(owner)
+    return {one.job.id: key_taken(owners[one.key]) if one.key in owners else why for one, why in errors}
+
+
+def _update(one: _Decided, mark: ObjectId, now_ms: int) -> Document:
+    """The update that writes a patch."""
+    patch, job = one.patch, one.job
+    if patch.seize is not None:
+        update = lease_update(patch.seize.worker, patch.seize.token, patch.seize.lease_ms, now_ms)
+        update["$set"]["jobmill.mark"] = mark
+        return update
+    fields = {"jobmill.mark": mark, **job_fields(patch.fields)}
+    if "due_ms" in patch.fields:
+        fields |= due_fields(patch.fields["due_ms"], job.occurrence_ms)
+    if "state" in patch.fields:
+        fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
+        fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None
+    if patch.becomes_live:
+        fields |= {"jobmill.purgeAt": None, "jobmill.keepLast": None}
+    if patch.keep is not None:
+        fields |= keep_fields(patch.keep, now_ms)
+    return update_of(fields)

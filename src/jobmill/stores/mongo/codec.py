@@ -1,0 +1,382 @@
+"""Jobs as documents: Monque's fields as Monque has them, and all other fields in one sub-document, `jobmill`.
+
+    _id, name, data, status, nextRunAt, failCount, priority, createdAt, updatedAt       always
+    uniqueKey, repeatInterval, timezone                                                where given
+    failReason                                                                         after an error
+    lockedAt, claimedBy, claimId, lastHeartbeat                                        while processing
+    heartbeatInterval                                                                  from the first claim on
+
+    jobmill.v            1: Jobmill enqueued the job, and its rules of retention apply
+           .id           the id that the caller chose; other jobs are known by their _id
+           .queue        absent in the queue that Monque's documents are in (the option `queue`)
+           .key          the unique key, where uniqueKey also contains the queue
+           .tenant .options .progress .result (JSON) .tracebacks
+           .claims .crashes .worker .startedAt .leaseUntil
+           .rule         what Monque's repeatInterval cannot express: an interval, six fields, an end; .revision .armed
+           .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
+           .runs .failedRuns .lastError .lastFinishedAt
+           .purgeAt .keepLast   of a final job
+           .mark         of the last call that changed the job: that call finds by it which jobs it changed
+
+The order of priorities is reversed: our 0, 1, 2 are Monque's 0, -1, -2.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import bson
+import msgspec
+from bson import Binary, DBRef, Decimal128, Int64, ObjectId
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidDocument
+from bson.raw_bson import RawBSONDocument
+from msgspec import Raw
+
+from jobmill.core.durations import to_datetime
+from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
+from jobmill.core.payload import MIN_INT
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob
+from jobmill.errors import InvalidValue
+from jobmill.stores.common.unreadable import UnreadableJob
+
+Document: TypeAlias = dict[str, Any]
+
+#: Milliseconds in and out, of any year; text that is not valid UTF-8 can be read too.
+CODEC: CodecOptions[Document] = CodecOptions(
+    document_class=dict,
+    datetime_conversion=DatetimeConversion.DATETIME_MS,
+    unicode_decode_error_handler="replace",
+)
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+#: The largest document that a server accepts, minus what claims and settlements add.
+MAX_BYTES = 16 * 1024 * 1024 - 16 * 1024
+_MAX_INT = 2**63 - 1
+_YEAR_10000 = 253_402_300_800_000
+
+STATUS: dict[State, str] = {
+    "waiting": "pending",
+    "running": "processing",
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+STATE: dict[str, State] = {status: state for state, status in STATUS.items()}
+LIVE = ("pending", "processing")
+FINAL = ("completed", "failed", "cancelled")
+#: The beginning of claimedBy in claims of Jobmill.
+OURS = "jobmill:"
+#: Leaves out the large fields.
+WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0}
+
+#: Fields of a claim, which only a job that is processing may have.
+NO_CLAIM: Document = dict.fromkeys(
+    ("lockedAt", "claimedBy", "claimId", "leaseExpiresAt", "lastHeartbeat", "jobmill.leaseUntil")
+)
+
+# A unique key counts within its queue, which Monque's index does not know. No key contains a control character.
+_BETWEEN = "\x1f"
+_WORDS_OF_CRON = {
+    *("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+    *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+}
+_NICKNAMES = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_FIVE_FIELDS = re.compile(r"[0-9a-z*,/-]+(?: [0-9a-z*,/-]+){4}", re.IGNORECASE)
+_WORDS = re.compile(r"[a-z]+", re.IGNORECASE)
+# Steps that begin at a number: cron programs differ on their meaning.
+_OPEN_STEP = re.compile(r"(?:^|[ ,])[0-9]+/")
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+
+def date(ms: int) -> DatetimeMS:
+    """An instant as a document has it."""
+    return DatetimeMS(ms)
+
+
+def ms_of(value: Any) -> int | None:
+    """The instant in a field; None where the field holds something else."""
+    return int(value) if isinstance(value, DatetimeMS) else None
+
+
+def packed(document: Document) -> RawBSONDocument:
+    """A document as BSON; InvalidValue where MongoDB cannot hold it."""
+    try:
+        raw = bson.encode(document, codec_options=CODEC)
+    except (OverflowError, InvalidDocument, ValueError) as error:
+        raise _not_bson(document["data"], error) from None
+    if len(raw) > MAX_BYTES:
+        advice = "store the data elsewhere and pass a reference to it"
+        raise InvalidValue("payload", f"a job of at most {MAX_BYTES} bytes of BSON on MongoDB", len(raw), advice)
+    return RawBSONDocument(raw, codec_options=_RAW)
+
+
+def _not_bson(data: Any, error: Exception) -> InvalidValue:
+    if isinstance(error, OverflowError):
+        expected = f"integers from {MIN_INT} to {_MAX_INT} on MongoDB"
+        return InvalidValue("payload", expected, data, "pass larger ones as text")
+    return InvalidValue("payload", "what BSON can hold: no NUL in keys", data, str(error))
+
+
+def _plain(value: Any) -> Any:
+    """A BSON value that JSON has no type for, as Node's JSON.stringify writes it."""
+    match value:
+        case Int64():
+            return int(value)
+        case DatetimeMS():
+            ms = int(value)
+            return to_datetime(ms).isoformat().replace("+00:00", "Z") if 0 <= ms < _YEAR_10000 else ms
+        case ObjectId() | Decimal128() | UUID():
+            return str(value)
+        case DBRef():
+            return value.as_doc()
+        case Binary() if value.subtype == 4:
+            return str(value.as_uuid())
+        case bytes():
+            return base64.b64encode(value).decode()
+    raise TypeError(f"a {type(value).__name__} is no JSON")
+
+
+#: A payload as other programs find it in a document: plain values, not text.
+data_of = msgspec.json.decode
+#: JSON of what a document holds; TypeError for what JSON cannot express (a regex, code).
+payload_of = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def update_of(fields: Document) -> Document:
+    """The update that writes these fields; a field that is None is removed."""
+    written = {name: value for name, value in fields.items() if value is not None}
+    removed = {name: "" for name, value in fields.items() if value is None}
+    return ({"$set": written} if written else {}) | ({"$unset": removed} if removed else {})
+
+
+def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, home: str) -> Document:
+    """A job that waits. `home` is the queue of documents that name none."""
+    is_home = new.queue == home
+    ours: Document = {
+        "v": 1,
+        "id": own_id,
+        "queue": None if is_home else new.queue,
+        "tenant": new.tenant,
+        "options": None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options),
+        "key": None if is_home else new.unique_key,
+    }
+    document: Document = {
+        "_id": id,
+        "name": new.name,
+        "data": data_of(new.payload_json),
+        "status": "pending",
+        "nextRunAt": date(new.due.resolve(now_ms)),
+        "failCount": 0,
+        "priority": -new.priority,
+        "createdAt": date(now_ms),
+        "updatedAt": date(now_ms),
+    }
+    if new.unique_key is not None:
+        document["uniqueKey"] = stored_key(new.queue, new.unique_key, home)
+    if new.recurrence is not None:
+        theirs, rule = rule_fields(new.recurrence)
+        document |= {name: value for name, value in theirs.items() if value is not None}
+        ours |= {"armed": True, "rule": rule, "revision": new.recurrence.revision or None}
+    document["jobmill"] = {name: value for name, value in ours.items() if value is not None}
+    return document
+
+
+def stored_key(queue: str, key: str, home: str) -> str:
+    """A unique key as Monque's index has it."""
+    return key if queue == home else f"{queue}{_BETWEEN}{key}"
+
+
+def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
+    """A recurrence in Monque's fields, or as a rule of ours where Monque cannot express it; the others are None."""
+    if rule.cron is not None and rule.until_ms is None and _is_plain(rule.cron):
+        return {"repeatInterval": rule.cron, "timezone": rule.timezone}, None
+    until = None if rule.until_ms is None else date(rule.until_ms)
+    ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
+    return {"repeatInterval": None, "timezone": None}, {name: it for name, it in ours.items() if it is not None}
+
+
+def _is_plain(cron: str) -> bool:
+    """Whether cron-parser, which Monque uses, understands it as we do."""
+    if cron in _NICKNAMES:
+        return True
+    if not _FIVE_FIELDS.fullmatch(cron) or _OPEN_STEP.search(cron):
+        return False
+    return all(word.lower() in _WORDS_OF_CRON for word in _WORDS.findall(cron))
+
+
+def keep_fields(keep: Keep, now_ms: int) -> Document:
+    """How long a final job stays."""
+    age_ms = 0 if keep.at_once else keep.age_ms
+    return {
+        "jobmill.purgeAt": None if age_ms is None else date(now_ms + age_ms),
+        "jobmill.keepLast": keep.last,
+    }
+
+
+def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:
+    """When a job is due, and for which slot of its recurrence where that differs."""
+    if occurrence_ms is None or occurrence_ms == due_ms:
+        return {"nextRunAt": date(due_ms), "jobmill.slot": None, "jobmill.slotDue": None}
+    return {"nextRunAt": date(due_ms), "jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
+
+
+def job_fields(fields: Document) -> Document:
+    """Fields of a Job, by their names there, as fields of a document; those that no document has are left out."""
+    encoded = ((_ENCODERS[name], value) for name, value in fields.items() if name in _ENCODERS)
+    return {field: encode(value) for (field, encode), value in encoded}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_ENCODERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "state": ("status", lambda state: STATUS[state]),
+    "priority": ("priority", lambda priority: -priority),
+    "updated_ms": ("updatedAt", date),
+    "errors": ("failCount", _same),
+    "crashes": ("jobmill.crashes", lambda crashes: crashes or None),
+    "error": ("failReason", _same),
+    "result_json": ("jobmill.result", lambda json: None if bytes(json) == b"null" else bytes(json).decode()),
+    "tracebacks": ("jobmill.tracebacks", list),
+    "progress": ("jobmill.progress", lambda it: None if it is None else {"value": it.value, "message": it.message}),
+}
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def ours_of(document: Document) -> Document:
+    """The sub-document; empty where there is none."""
+    ours = document.get("jobmill")
+    return ours if isinstance(ours, dict) else {}
+
+
+def is_ours(document: Document) -> bool:
+    """Whether Jobmill enqueued the job, so that its rules of retention apply."""
+    return ours_of(document).get("v") == 1
+
+
+def id_of(document: Document) -> str:
+    """The id of a job: the caller's own, else its _id."""
+    return str(ours_of(document).get("id", document["_id"]))
+
+
+def queue_of(document: Document, home: str) -> str:
+    """The queue of a job."""
+    return str(ours_of(document).get("queue", home))
+
+
+def is_known(document: Document) -> bool:
+    """Whether a document is a job in one of the known states."""
+    status = document.get("status")
+    return isinstance(status, str) and status in STATE
+
+
+def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
+    """A document as a job. `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it."""
+    ours = ours_of(document)
+    due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
+    is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
+    key = _text(ours.get("key", document.get("uniqueKey")))
+    rule = _rule(document, ours, key) if "rule" in ours or document.get("repeatInterval") else None
+    return Job(
+        id=id_of(document),
+        name=str(document.get("name", "")),
+        queue=str(ours.get("queue", home)),
+        payload_json=_payload(document.get("data"), strict),
+        state=STATE[document["status"]],
+        priority=-_int(document.get("priority")),
+        due_ms=due_ms,
+        created_ms=_ms(document.get("createdAt")),
+        updated_ms=updated_ms,
+        started_ms=ms_of(document.get("lockedAt") if is_foreign_claim else ours.get("startedAt")),
+        finished_ms=updated_ms if document["status"] in FINAL else None,
+        errors=max(0, _int(document.get("failCount"))),
+        crashes=_int(ours.get("crashes")),
+        claims=_int(ours.get("claims")),
+        worker=_text(document.get("claimedBy") if is_foreign_claim else ours.get("worker")),
+        progress=_progress(ours["progress"]) if "progress" in ours else None,
+        result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
+        error=_text(document.get("failReason")),
+        tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
+        unique_key=key,
+        tenant=_text(ours.get("tenant")),
+        options=NO_OPTIONS if (given := ours.get("options")) is None else _options(given, strict),
+        recurrence=rule,
+        occurrence_ms=None if rule is None else _slot(ours, due_ms),
+        runs=_int(ours.get("runs")),
+        failed_runs=_int(ours.get("failedRuns")),
+        last_error=_text(ours.get("lastError")),
+        last_finished_ms=ms_of(ours.get("lastFinishedAt")),
+    )
+
+
+def _payload(data: Any, strict: bool) -> Raw:
+    try:
+        return Raw(payload_of(data))
+    except (TypeError, ValueError, RecursionError) as error:
+        if strict:
+            raise UnreadableJob(f"payload: {error}") from error
+        return Raw(f"<{error}>".encode())
+
+
+def _options(given: Any, strict: bool) -> JobOptions:
+    try:
+        return msgspec.convert(given, JobOptions)
+    except msgspec.ValidationError as error:
+        if strict:
+            raise UnreadableJob(f"options: {error}") from error
+        return NO_OPTIONS
+
+
+def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurrence | None:
+    rule, cron = ours.get("rule"), document.get("repeatInterval")
+    key, revision = unique_key or id_of(document), _int(ours.get("revision"))
+    if isinstance(rule, dict):
+        return Recurrence(
+            key=key,
+            cron=_text(rule.get("cron")),
+            every_ms=_int(rule["everyMs"]) if "everyMs" in rule else None,
+            timezone=str(rule.get("zone", "UTC")),
+            until_ms=ms_of(rule.get("until")),
+            revision=revision,
+        )
+    if not isinstance(cron, str) or not cron:
+        return None
+    return Recurrence(key=key, cron=cron, timezone=_text(document.get("timezone")) or "UTC", revision=revision)
+
+
+def _slot(ours: Document, due_ms: int) -> int:
+    """The slot of a run; the due time itself where another program has changed it since."""
+    occurrence_ms = ms_of(ours.get("slot"))
+    return due_ms if occurrence_ms is None or ms_of(ours.get("slotDue")) != due_ms else occurrence_ms
+
+
+def _progress(given: Any) -> Progress | None:
+    return Progress(given["value"], given.get("message")) if isinstance(given, dict) and "value" in given else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _int(value: Any) -> int:
+    """A number of any BSON type; 0 for what is not a finite number."""
+    return int(value) if isinstance(value, int | float) and isfinite(value) else 0
+
+
+def _ms(value: Any) -> int:
+    return ms_of(value) or 0

@@ -1,0 +1,153 @@
+"""Talking to the servers: one client for each event loop, its collections, and pymongo's errors turned into ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
+from pymongo.write_concern import WriteConcern
+
+from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
+from jobmill.stores.mongo.codec import CODEC
+from jobmill.stores.mongo.url import MongoUrl
+
+Document: TypeAlias = dict[str, Any]
+Collection: TypeAlias = AsyncCollection[Document]
+
+QUEUES, EVENTS, LOGS = "jobmill_queues", "jobmill_events", "jobmill_logs"
+
+#: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
+#: every other time limit except the one for connecting.
+CALL_MS = 10_000
+CONNECT_MS = 5_000
+CLOSE_SECONDS = 1.5
+
+MAJORITY = WriteConcern(w="majority")
+ONE = WriteConcern(w=1)
+
+# Codes of a server that shuts down, steps down or is still starting: a retry may work, there or on another server.
+_UNAVAILABLE = {
+    *(6, 7, 64, 89, 91, 100, 112, 133, 189, 202, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 50, 24, 251, 246),
+}
+#: Codes of a server that is in no replica set, so it has neither transactions nor change streams.
+STANDALONE = {20, 40573}
+DUPLICATE_KEY = 11000
+TOO_LARGE = (10334, 17419, 17420)
+#: The index that each collection has. Queries by _id name it; otherwise the server would try other indexes again and
+#: again because of the rest of the filter.
+BY_ID = "_id_"
+
+
+class MongoConnection:
+    """The client of one event loop, and the collections that the store uses through it."""
+
+    def __init__(self, url: MongoUrl) -> None:
+        self._loop = asyncio.get_running_loop()
+        given = url.driver_url.partition("?")[2].lower()
+        defaults: dict[str, Any] = {"timeoutMS": CALL_MS, "connectTimeoutMS": CONNECT_MS}
+        missing = {name: value for name, value in defaults.items() if f"{name.lower()}=" not in given}
+        try:
+            self.client: AsyncMongoClient[Document] = AsyncMongoClient(
+                url.driver_url, document_class=dict, connect=False, appname="jobmill", **missing
+            )
+        except (ConfigurationError, InvalidURI, ValueError, TypeError) as error:
+            raise InvalidValue("url", "options that pymongo has", url.shown, str(error)) from error
+        self.database: AsyncDatabase[Document] = self.client.get_database(
+            url.database, codec_options=CODEC, write_concern=MAJORITY
+        )
+        #: Written to a majority: enqueues, settlements and changes; also claims, because the number of claims (the
+        #: fence) must not be used twice when the only member that knew of it is lost.
+        self.jobs: Collection = self.database[url.collection]
+        #: Written to one member: heartbeats and progress. If one is lost, the lease ends sooner.
+        self.heartbeats: Collection = self.jobs.with_options(write_concern=ONE)
+        self.queues: Collection = self.database[QUEUES]
+        self.events: Collection = self.database[EVENTS]
+        self.logs: Collection = self.database[LOGS]
+        #: Held by the claim that searches for jobs.
+        self.searching = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections. A server that does not respond gets a second and a half, twice."""
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self.client.close()
+                    return
+
+    def abandon(self) -> None:
+        """The loop does not run, and a client cannot be closed without it: close it if the loop ever runs again."""
+        if not self._loop.is_closed():
+            _abandoned.add(self)
+            with contextlib.suppress(RuntimeError):  # the loop was closed at this moment
+                self._loop.call_soon_threadsafe(self._close_later)
+
+    def _close_later(self) -> None:
+        task = self._loop.create_task(self.close(), name="close a client of MongoDB")
+        task.add_done_callback(lambda _: _abandoned.discard(self))
+
+
+_abandoned: set[MongoConnection] = set()
+
+
+@contextlib.contextmanager
+def translated_errors(url: MongoUrl) -> Iterator[None]:
+    """Errors of pymongo as StoreUnavailable, where a later retry may work, or as StoreError."""
+    try:
+        yield
+    except PyMongoError as error:
+        if is_unavailable(error):
+            raise StoreUnavailable(f"MongoDB at {url.shown} cannot be used now: {_short(error)}") from error
+        raise StoreError(f"MongoDB at {url.shown}: {_short(error)}") from error
+
+
+def is_unavailable(error: PyMongoError) -> bool:
+    """Whether a later retry may work. It is not known whether the failed call has changed anything."""
+    if error.timeout or isinstance(error, AutoReconnect | ConnectionFailure | WriteConcernError):
+        return True
+    if isinstance(error, BulkWriteError):
+        details = error.details or {}
+        codes = [one.get("code") for one in details.get("writeErrors", ())]
+        return bool(details.get("writeConcernErrors")) or any(code in _UNAVAILABLE for code in codes)
+    if isinstance(error, OperationFailure):
+        return error.code in _UNAVAILABLE or error.has_error_label("RetryableWriteError")
+    return False
+
+
+def refused_writes(
+    error: BulkWriteError, codes: tuple[int, ...] = (*TOO_LARGE, DUPLICATE_KEY), first: int | None = None
+) -> dict[int, str]:
+    """Why the server refused writes of a bulk, by their index; of the first `first` writes only, where given.
+
+    Raises the error again where the bulk failed for another reason than these codes.
+    """
+    details: Document = error.details or {}  # type: ignore[assignment]
+    errors = [one for one in details.get("writeErrors", []) if first is None or one["index"] < first]
+    if details.get("writeConcernErrors") or any(one["code"] not in codes for one in errors):
+        raise error
+    return {one["index"]: str(one["errmsg"]) for one in errors}
+
+
+def _short(error: PyMongoError) -> str:
+    if isinstance(error, BulkWriteError):
+        # Not the whole text: it contains the statement with all values.
+        details = error.details or {}
+        reasons = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+        return next((str(one.get("errmsg")) for one in reasons), type(error).__name__)[:300]
+    # After it pymongo writes all that it knows about all servers.
+    text = str(error).partition(", Topology Description:")[0]
+    return text if len(text) <= 300 else f"{text[:299]}…"

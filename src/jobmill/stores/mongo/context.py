@@ -1,0 +1,103 @@
+"""The context that every verb gets: the connection of the running loop, the clock, and what the store remembers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from bson import ObjectId
+from pymongo.errors import OperationFailure
+
+from jobmill.core.job import Job
+from jobmill.stores.common.bell import Bell
+from jobmill.stores.common.per_loop import PerLoop
+from jobmill.stores.common.server_clock import ServerClock
+from jobmill.stores.mongo.claim_memory import ClaimMemory
+from jobmill.stores.mongo.codec import CODEC, Document, id_of, is_known, job_of, ms_of
+from jobmill.stores.mongo.connection import MongoConnection
+from jobmill.stores.mongo.ids import object_id
+from jobmill.stores.mongo.url import MongoUrl
+from jobmill.stores.mongo.wake import ChangeStream
+
+T = TypeVar("T")
+log = logging.getLogger("jobmill")
+
+MAX_REPORTED = 1_000
+#: The code for a hint that names no index.
+BAD_VALUE = 2
+
+
+class MongoContext:
+    """What the verbs of one store share."""
+
+    def __init__(self, url: str, clock: Callable[[], int] | None = None) -> None:
+        self.url = MongoUrl.read(url)
+        self.clock = ServerClock(clock)
+        self.connections = PerLoop(lambda: MongoConnection(self.url))
+        self.streams = PerLoop(lambda: ChangeStream(self))
+        self.bell = Bell()
+        #: By queues: how often they had been rung when the last claim of these queues began.
+        self.seen_rings: dict[tuple[str, ...], int] = {}
+        self.claims = ClaimMemory()
+        #: The indexes that exist: a query that names one is not planned anew.
+        self.indexes: set[str] = set()
+        #: The names that workers of this process claim.
+        self.names: set[str] = set()
+        self.is_standalone = False
+        self._reported: set[ObjectId] = set()
+
+    @property
+    def here(self) -> MongoConnection:
+        """The connection of the running loop."""
+        return self.connections.here()
+
+    def now(self) -> int:
+        """The server's time in milliseconds."""
+        return self.clock.now()
+
+    async def measure_clock(self) -> Document:
+        """Ask the server for its time; the whole response."""
+        started = self.clock.start()
+        response: Document = await self.here.database.command("hello", codec_options=CODEC)
+        server_ms = ms_of(response.get("localTime"))
+        if server_ms is not None:
+            self.clock.learn(server_ms, started)
+        return response
+
+    async def hinted(self, index: str, query: Callable[[dict[str, Any]], Awaitable[T]]) -> T:
+        """Run a query with an index as its hint; without, where the index does not exist."""
+        hint = {"hint": index} if index in self.indexes else {}
+        try:
+            return await query(hint)
+        except OperationFailure as error:
+            if not hint or error.code != BAD_VALUE:
+                raise
+            self.indexes.discard(index)  # it was dropped
+            return await query({})
+
+    def queue_field(self, queue: str) -> str | None:
+        """The value of `jobmill.queue` in the documents of a queue."""
+        return None if queue == self.url.queue else queue
+
+    def job(self, document: Document) -> Job:
+        """A document as a job."""
+        return job_of(document, self.url.queue)
+
+    async def by_ids(self, ids: Sequence[str], projection: Document | None = None) -> dict[str, Document]:
+        """The documents of these jobs."""
+        object_ids = [known for id in ids if (known := object_id(id)) is not None]
+        own_ids = [id for id in ids if object_id(id) is None]
+        found: dict[str, Document] = {}
+        for field, values in (("_id", object_ids), ("jobmill.id", own_ids)):
+            if values:
+                async for document in self.here.jobs.find({field: {"$in": values}}, projection):
+                    if is_known(document):
+                        found[id_of(document)] = document
+        return found
+
+    def report_once(self, document: Document, why: str) -> None:
+        """Log, once, that a job will never run."""
+        if document["_id"] not in self._reported and len(self._reported) < MAX_REPORTED:
+            self._reported.add(document["_id"])
+            log.warning("the job %s in %s will never run: %s", document["_id"], self.url.address, why)

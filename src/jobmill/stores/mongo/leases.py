@@ -1,0 +1,181 @@
+"""Leases: what a claim writes, the guard of a lease, and which leases have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from bson import ObjectId
+from msgspec import Struct
+from pymongo.errors import PyMongoError
+
+from jobmill.core.job import Job
+from jobmill.core.values import Lease
+from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, is_ours
+from jobmill.stores.mongo.connection import BY_ID, is_unavailable
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.ids import claim_id
+from jobmill.stores.mongo.schema import LEASE
+
+#: Stale claims of Monque are searched for at this interval; more often where the lock timeout is short.
+STALE_MS = 15_000
+_MIN_STALE_MS = 250
+
+#: The fields by which claims order jobs.
+IN_ORDER = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobmill.id": 1}
+# A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
+_NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
+WRITABLE: Document = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
+_LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
+
+
+class MongoLocator(Struct, frozen=True, gc=False):
+    """Where a lease finds its document, who has claimed it, and whether our rules of retention apply."""
+
+    id: ObjectId
+    claimed_by: str
+    is_ours: bool
+    #: The slot of this run of a recurring job; it stays when nextRunAt changes.
+    occurrence_ms: int | None = None
+
+
+class LocatedLease(Struct, frozen=True):
+    """A lease and the locator of its document."""
+
+    lease: Lease
+    locator: MongoLocator
+
+    def guard(self, now_ms: int) -> Document:
+        """The guard of this lease alone."""
+        return {"_id": self.locator.id, **guard(self.lease.token, self.locator.claimed_by, now_ms)}
+
+
+def locator_of(document: Document, job: Job) -> MongoLocator:
+    """The locator of a job."""
+    return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
+
+
+async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[LocatedLease | None]:
+    """Leases with their locators. Those that other code made are looked up; None where the job does not exist."""
+    unknown = [lease.id for lease in leases if not isinstance(lease.locator, MongoLocator)]
+    found = await ctx.by_ids(unknown, _LOCATED) if unknown else {}
+    locators = {id: locator_of(document, ctx.job(document)) for id, document in found.items()}
+    both = ((one, one.locator if isinstance(one.locator, MongoLocator) else locators.get(one.id)) for one in leases)
+    return [None if locator is None else LocatedLease(lease, locator) for lease, locator in both]
+
+
+def guard(token: str, claimed_by: str, now_ms: int) -> Document:
+    """A filter that matches while a lease holds; for all jobs of one claim."""
+    return {
+        "status": "processing",
+        "claimedBy": claimed_by,
+        "claimId": claim_id(token),
+        "jobmill.leaseUntil": {"$gt": date(now_ms)},
+    }
+
+
+def lease_update(
+    worker: str, token: str, lease_ms: int, now_ms: int, *, is_lost: bool = False, is_fresh: bool = False
+) -> Document:
+    """What a claim writes; `is_lost`: another lease has ended, `is_fresh`: nobody has claimed the job before."""
+    fields = {
+        "status": "processing",
+        "claimedBy": f"{OURS}{worker}",
+        "claimId": claim_id(token),
+        "heartbeatInterval": min(max(1, lease_ms // 3), 2**31 - 1),
+        **dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms)),
+        "jobmill.leaseUntil": date(now_ms + lease_ms),
+        "jobmill.worker": worker,
+    }
+    update: Document = {"$set": fields, "$inc": {"jobmill.claims": 1} | ({"jobmill.crashes": 1} if is_lost else {})}
+    if not is_fresh:
+        # Monque must not take the lease of an earlier claim for its own.
+        update["$unset"] = {"leaseExpiresAt": ""}
+        # A Node worker retries a job without a number here, or with a negative one, for ever.
+        update["$max"] = {"failCount": 0}
+    return update
+
+
+def ended(now_ms: int) -> Document:
+    """A filter for claims of ours whose lease has ended."""
+    return {
+        "status": "processing",
+        "jobmill.leaseUntil": {"$lte": date(now_ms)},
+        "claimedBy": {"$regex": f"^{OURS}"},
+    }
+
+
+def stale(now_ms: int, lock_timeout_ms: int) -> Document:
+    """A filter for claims of Monque without a lease whose lockedAt and heartbeat are both too old."""
+    long_ago = date(now_ms - lock_timeout_ms)
+    return {
+        "status": "processing",
+        "claimedBy": {"$not": {"$regex": f"^{OURS}"}},
+        "lockedAt": {"$lt": long_ago},
+        "$and": [
+            {"$or": [{"lastHeartbeat": None}, {"lastHeartbeat": {"$lt": long_ago}}]},
+            {"$or": [{"leaseExpiresAt": None}, {"leaseExpiresAt": {"$lte": date(now_ms)}}]},
+        ],
+    }
+
+
+async def find_lost(ctx: MongoContext, queue: str, names: Sequence[str], limit: int, now_ms: int) -> list[Document]:
+    """Running jobs whose lease has ended, and stale ones of Monque."""
+    began = time.monotonic()
+    mine = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, **WRITABLE}
+    lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
+    ctx.claims.ended_searched(queue, began)
+    if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= ctx.claims.stale_from_ms:
+        lost += await _find_stale(ctx, mine, limit, now_ms)
+    return lost
+
+
+async def _find_stale(ctx: MongoContext, mine: Document, limit: int, now_ms: int) -> list[Document]:
+    found = await _search(ctx, {**stale(now_ms, ctx.url.lock_timeout_ms), **mine}, limit)
+    pause_ms = max(_MIN_STALE_MS, min(STALE_MS, ctx.url.lock_timeout_ms // 2))
+    ctx.claims.stale_from_ms = now_ms + (0 if found else pause_ms)  # where there is one there may be more
+    return found
+
+
+async def _search(ctx: MongoContext, query: Document, limit: int) -> list[Document]:
+    jobs, size = ctx.here.jobs, {"limit": limit, "batch_size": limit + 1}
+    return await ctx.hinted(LEASE, lambda hint: jobs.find(query, IN_ORDER, **size, **hint).to_list())
+
+
+async def count_running(ctx: MongoContext, queue: str, now_ms: int) -> int:
+    """How many jobs of a queue run under a lease that has not ended."""
+    jobs, mine = ctx.here.jobs, {"jobmill.queue": ctx.queue_field(queue)}
+    running: Document = {**mine, "status": "processing"}
+    lost: Document = {**ended(now_ms), **mine}
+    count = await ctx.hinted(LEASE, lambda hint: jobs.count_documents(running, **hint))
+    return count - await ctx.hinted(LEASE, lambda hint: jobs.count_documents(lost, **hint))
+
+
+# ---------------------------------------------------------------------------------------------------- marks
+
+
+async def marked(ctx: MongoContext, ids: Sequence[ObjectId], mark: ObjectId) -> set[ObjectId]:
+    """Which of these jobs the call with this mark has changed."""
+    found = ctx.here.jobs.find({"_id": {"$in": list(ids)}, "jobmill.mark": mark}, {"_id": 1}, hint=BY_ID)
+    return {document["_id"] async for document in found}
+
+
+async def remove_marked(ctx: MongoContext, ids: Sequence[ObjectId], mark: ObjectId) -> None:
+    """Remove the final jobs among those that this call has changed. Where it cannot, the janitor does it later."""
+    given = list(ids)
+    try:
+        await ctx.here.jobs.delete_many({"_id": {"$in": given}, "jobmill.mark": mark, "status": {"$in": FINAL}})
+        await ctx.here.logs.delete_many({"_id": {"$in": given}})
+    except PyMongoError as error:
+        if not is_unavailable(error):
+            raise
+
+
+async def remove(ctx: MongoContext, ids: Sequence[ObjectId], statuses: Sequence[str]) -> set[ObjectId]:
+    """Delete those of these jobs that have one of these statuses, with their log lines; which are gone."""
+    given = list(ids)
+    await ctx.here.jobs.delete_many({"_id": {"$in": given}, "status": {"$in": statuses}})
+    left = {one["_id"] async for one in ctx.here.jobs.find({"_id": {"$in": given}}, {"_id": 1})}
+    gone = [id for id in given if id not in left]
+    await ctx.here.logs.delete_many({"_id": {"$in": gone}})
+    return set(gone)

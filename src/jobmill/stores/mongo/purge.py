@@ -1,0 +1,131 @@
+"""The janitor's part: remove final jobs past their retention, and re-arm recurring jobs that another program ended."""
+
+from __future__ import annotations
+
+from bson import ObjectId
+from pymongo.errors import DuplicateKeyError
+
+from jobmill.core.events import job_event
+from jobmill.core.job import Job
+from jobmill.core.recurrence import next_occurrence
+from jobmill.core.values import Purged
+from jobmill.errors import InvalidValue
+from jobmill.stores.mongo import schema
+from jobmill.stores.mongo.codec import FINAL, NO_CLAIM, STATE, WITHOUT_PAYLOAD, Document, date, due_fields, update_of
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.leases import remove
+from jobmill.stores.mongo.wake import unknown_status
+
+_ENDED = ("completed", "failed")
+_NO_DATES = ["number", "string", "null", "object", "bool"]
+_ODD = {"nextRunAt": 1, "status": 1}
+
+
+async def purge(ctx: MongoContext, limit: int) -> Purged:
+    """See the port. Of the jobs of which the last n are kept, those beyond n are removed."""
+    await ctx.measure_clock()  # an idle worker has no other reason to ask
+    now_ms = ctx.now()
+    await _report_odd(ctx)
+    await _rearm(ctx, limit, now_ms)
+    past = await _too_old(ctx, limit + 1, now_ms)
+    if len(past) <= limit:
+        past |= await _too_many(ctx, limit + 1 - len(past))
+    chosen = dict(list(past.items())[:limit])
+    gone = await remove(ctx, list(chosen), FINAL) if chosen else set()
+    await publish(ctx, [job_event(ctx.job(chosen[id]), "removed", now_ms) for id in chosen if id in gone])
+    return Purged(len(gone), more=len(past) > limit)
+
+
+async def _find(ctx: MongoContext, query: Document, shown: Document, index: str, limit: int) -> list[Document]:
+    jobs = ctx.here.jobs
+    return await ctx.hinted(index, lambda hint: jobs.find(query, shown, **hint).limit(limit).to_list())
+
+
+async def _report_odd(ctx: MongoContext) -> None:
+    """Log, once, jobs that will never run: their due time is no date, or their status is unknown."""
+    if not ctx.names:
+        return
+    mine = {"jobmill.queue": None, "name": {"$in": list(ctx.names)}}
+    no_dates = {**mine, "status": "pending", "nextRunAt": {"$type": _NO_DATES}}
+    for document in await _find(ctx, no_dates, _ODD, schema.DUE, 100):
+        ctx.report_once(document, f"its nextRunAt is no date but {document.get('nextRunAt')!r}")
+    if schema.NAME_STATUS in ctx.indexes:  # without it all documents would be read; then only the stream reports them
+        unknown = {**mine, "status": {"$nin": list(STATE)}}
+        for document in await _find(ctx, unknown, _ODD, schema.NAME_STATUS, 100):
+            ctx.report_once(document, unknown_status(document))
+
+
+async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId, Document]:
+    old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
+    # A job that Monque ran again after that time follows Monque's own retention.
+    query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
+    return {one["_id"]: one for one in await _find(ctx, query, WITHOUT_PAYLOAD, schema.PURGE, limit)}
+
+
+async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:
+    """Jobs beyond the last n of their queue and state."""
+    kept = {"jobmill.keepLast": {"$exists": True}, "status": {"$in": FINAL}}
+    group = {
+        "_id": {"queue": "$jobmill.queue", "status": "$status"},
+        "least": {"$min": "$jobmill.keepLast"},
+        "count": {"$sum": 1},
+    }
+    jobs = ctx.here.jobs
+
+    async def counted(hint: Document) -> list[Document]:
+        return await (await jobs.aggregate([{"$match": kept}, {"$group": group}], **hint)).to_list()
+
+    past: dict[ObjectId, Document] = {}
+    for one in await ctx.hinted(schema.LAST, counted):
+        if one["count"] <= one["least"] or len(past) >= limit:
+            continue
+        mine = {**kept, "jobmill.queue": one["_id"].get("queue"), "status": one["_id"]["status"]}
+        found = jobs.find(mine, WITHOUT_PAYLOAD).sort([("updatedAt", -1), ("_id", -1)]).skip(one["least"])
+        number = one["least"]
+        async for document in found:
+            number += 1
+            if number > document["jobmill"]["keepLast"]:
+                past[document["_id"]] = document
+            if len(past) >= limit:
+                break
+    return past
+
+
+async def _rearm(ctx: MongoContext, limit: int, now_ms: int) -> None:
+    """Re-arm recurring jobs of ours that Monque ended, because it does not know their rule or gave up."""
+    query = {"jobmill.armed": True, "status": {"$in": _ENDED}}
+    for document in await _find(ctx, query, WITHOUT_PAYLOAD, schema.ARMED, limit):
+        unchanged = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
+        update = update_of(_next_run(ctx.job(document), now_ms))
+        try:
+            await ctx.here.jobs.update_one({**unchanged, "jobmill.armed": True}, update)
+        except DuplicateKeyError:
+            # Another job has its unique key by now and replaces it.
+            await ctx.here.jobs.update_one(unchanged, {"$unset": {"jobmill.armed": ""}})
+
+
+def _next_run(job: Job, now_ms: int) -> Document:
+    """The fields that re-arm a job; where its recurrence is over, it is no longer armed."""
+    try:
+        occurrence_ms = (
+            next_occurrence(job.recurrence, job.occurrence_ms or job.due_ms, now_ms) if job.recurrence else None
+        )
+    except InvalidValue:
+        occurrence_ms = None
+    if occurrence_ms is None:
+        return {"jobmill.armed": None}
+    failed = job.state == "failed"
+    return {
+        "status": "pending",
+        "failCount": 0,
+        "updatedAt": date(now_ms),
+        **due_fields(occurrence_ms),
+        **NO_CLAIM,
+        "jobmill.progress": None,
+        "jobmill.crashes": None,
+        "jobmill.runs": job.runs + 1,
+        "jobmill.failedRuns": job.failed_runs + failed,
+        "jobmill.lastFinishedAt": date(job.updated_ms),
+        **({"jobmill.lastError": job.error} if failed and job.error is not None else {}),
+    }

@@ -1,0 +1,141 @@
+"""Indexes: those that Monque makes itself, under the names that it expects, and those that this store needs.
+
+A Node process fails at its start where an index on its keys has another name or filter. So ours are on other keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymongo
+from pymongo import IndexModel
+from pymongo.errors import OperationFailure
+
+from jobmill.errors import SchemaTooOld, StoreError
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.url import Indexes
+
+MIN_VERSION = (6, 0)
+#: Codes of an index that exists with another name, or with other options.
+_CONFLICTS = {85, 86}
+
+_LIVE = {"$in": ["pending", "processing"]}
+
+#: Without these the store would be wrong, not just slow: unique keys, and the ids that callers choose.
+UNIQUE_KEY = "name_1_uniqueKey_1"
+OWN_ID = "jobmill_id"
+NEEDED = (UNIQUE_KEY, OWN_ID)
+
+CLAIM = "jobmill_claim"
+DUE = "jobmill_due"
+LEASE = "jobmill_lease"
+ARMED = "jobmill_armed"
+PURGE = "jobmill_purge"
+LAST = "jobmill_last"
+
+#: An index of Monque.
+NAME_STATUS = "name_1_status_1"
+
+_MONQUE: list[list[tuple[str, int]]] = [
+    [("status", 1), ("nextRunAt", 1)],
+    [("name", 1), ("status", 1)],
+    [("createdAt", -1), ("_id", -1)],
+    [("updatedAt", -1), ("_id", -1)],
+    [("nextRunAt", -1), ("_id", -1)],
+    [("claimedBy", 1), ("status", 1)],
+    [("lastHeartbeat", 1), ("status", 1)],
+    [("name", 1), ("status", 1), ("nextRunAt", 1), ("claimedBy", 1)],
+    [("status", 1), ("lockedAt", 1), ("lastHeartbeat", 1)],
+    [("name", 1), ("status", 1), ("priority", -1), ("nextRunAt", 1), ("_id", 1)],
+    [("name", 1), ("createdAt", -1), ("_id", -1)],
+    [("status", 1), ("createdAt", -1), ("_id", -1)],
+]
+
+
+async def migrate(ctx: MongoContext) -> list[str]:
+    """Make the missing indexes of those that the option `indexes` names; the names of the new ones."""
+    await check_version(ctx)
+    existing = await _names(ctx)
+    missing = [one for one in models(ctx.url.indexes) if one.document["name"] not in existing]
+    if missing:
+        try:
+            with pymongo.timeout(None):  # a large collection takes as long as it takes
+                await ctx.here.jobs.create_indexes(missing)
+        except OperationFailure as error:
+            if error.code not in _CONFLICTS:
+                raise
+            raise StoreError(
+                f"{ctx.url.address} already has another index on the same keys: {error}; "
+                "drop it, or set indexes=none in the URL and make the indexes yourself"
+            ) from error
+    ctx.indexes = await _names(ctx)
+    return [str(one.document["name"]) for one in missing]
+
+
+async def check_version(ctx: MongoContext) -> None:
+    """Refuse servers before MongoDB 6.0: they have no partial indexes over several states."""
+    info = await ctx.here.database.command("buildInfo")
+    if tuple(info["versionArray"][:2]) < MIN_VERSION:
+        raise StoreError(f"{ctx.url.shown} is MongoDB {info['version']}; Jobmill needs MongoDB 6.0 or newer")
+
+
+async def check_indexes(ctx: MongoContext) -> None:
+    """Refuse a collection without the indexes that make jobs unique."""
+    ctx.indexes = await _names(ctx)
+    missing = [name for name in NEEDED if name not in ctx.indexes]
+    if missing and ctx.url.indexes != "none":
+        raise SchemaTooOld(
+            f"{ctx.url.address} has no index {' and no '.join(missing)}, without which nothing is unique; "
+            "is it the right database? If so run `jobmill migrate`"
+        )
+
+
+async def _names(ctx: MongoContext) -> set[str]:
+    cursor = await ctx.here.jobs.list_indexes()
+    return {str(one["name"]) for one in await cursor.to_list()}
+
+
+def models(which: Indexes) -> list[IndexModel]:
+    """The indexes that `migrate` makes."""
+    if which == "none":
+        return []
+    unique = IndexModel(
+        [("name", 1), ("uniqueKey", 1)],
+        unique=True,
+        partialFilterExpression={"uniqueKey": {"$exists": True}, "status": _LIVE},
+    )
+    theirs = [IndexModel(keys) for keys in _MONQUE] if which == "monque" else []
+    return [unique, *theirs, *_ours()]
+
+
+def _ours() -> list[IndexModel]:
+    """Partial indexes: a waiting job is in some, a running job in another, a final job in neither."""
+    pending: dict[str, Any] = {"partialFilterExpression": {"status": "pending"}}
+    return [
+        IndexModel(
+            [("jobmill.id", 1)],
+            name=OWN_ID,
+            unique=True,
+            partialFilterExpression={"jobmill.id": {"$exists": True}},
+        ),
+        # In claim order, so that jobs which are not due, or come later, cost nothing.
+        IndexModel(
+            [("jobmill.queue", 1), ("name", 1), ("priority", -1), ("nextRunAt", 1), ("_id", 1)], name=CLAIM, **pending
+        ),
+        IndexModel([("jobmill.queue", 1), ("name", 1), ("nextRunAt", 1)], name=DUE, **pending),
+        # By name: jobs without a handler here cost nothing.
+        IndexModel(
+            [("jobmill.queue", 1), ("name", 1), ("jobmill.leaseUntil", 1)],
+            name=LEASE,
+            partialFilterExpression={"status": "processing"},
+        ),
+        IndexModel([("jobmill.armed", 1)], name=ARMED, partialFilterExpression={"jobmill.armed": True}),
+        IndexModel(
+            [("jobmill.purgeAt", 1)], name=PURGE, partialFilterExpression={"jobmill.purgeAt": {"$exists": True}}
+        ),
+        IndexModel(
+            [("jobmill.queue", 1), ("status", 1), ("updatedAt", -1), ("_id", -1)],
+            name=LAST,
+            partialFilterExpression={"jobmill.keepLast": {"$exists": True}},
+        ),
+    ]

@@ -1,0 +1,220 @@
+"""Settlements: guarded updates in one bulk; settlements that write the same to jobs of one claim are one update.
+
+The response to a bulk contains how many jobs matched, not which. Each call marks the jobs that it changes, and where
+the number is not the expected one it reads which jobs have its mark. So it also finds out what a bulk has done whose
+response was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from bson import ObjectId
+from msgspec import Struct
+from pymongo import UpdateMany, UpdateOne
+from pymongo.errors import BulkWriteError, PyMongoError
+
+from jobmill.core.job import TRACEBACKS_KEPT
+from jobmill.core.values import Refused, Settled
+from jobmill.stores.mongo.codec import (
+    MAX_BYTES,
+    NO_CLAIM,
+    Document,
+    date,
+    due_fields,
+    job_fields,
+    keep_fields,
+    update_of,
+)
+from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.leases import LocatedLease, guard, located, marked, remove_marked
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Runs, Settlement
+
+#: How often a bulk is sent whose response was lost.
+MAX_SENDS = 3
+
+Write: TypeAlias = UpdateOne | UpdateMany
+
+
+class ClaimWrites(Struct):
+    """The leases of a claim that go into the bulk of settlements; they may be sent twice."""
+
+    writes: Sequence[Write] = ()
+    #: How many jobs they match if nobody is faster.
+    expected: int = 0
+    #: Afterwards: whether they are known to have matched all of them.
+    has_matched: bool = False
+
+
+class _Given(Struct, frozen=True):
+    """A settlement, its index in the call, and its lease."""
+
+    index: int
+    settlement: Settlement
+    held: LocatedLease
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the job is not kept when it is final."""
+        keep = self.settlement.keep
+        return keep is not None and keep.at_once and self.held.locator.is_ours
+
+
+async def settle(
+    ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
+) -> list[Settled]:
+    """Write settlements, and with them the leases of a claim; a response for each settlement in order."""
+    if not settlements:
+        return []
+    settled: list[Settled] = ["lost"] * len(settlements)
+    seen: set[str] = set()
+    first: list[_Given] = []
+    repeated: list[_Given] = []
+    held = await located(ctx, [one.lease for one in settlements])
+    for index, (settlement, one) in enumerate(zip(settlements, held, strict=True)):
+        if len(settlement.result_json) > MAX_BYTES:
+            # The server would refuse the whole bulk.
+            settled[index] = Refused(f"a result of at most {MAX_BYTES} bytes fits into a document")
+        elif one is not None:
+            # A second settlement of the same job must not be taken for the first: it goes into a bulk of its own.
+            (repeated if settlement.lease.id in seen else first).append(_Given(index, settlement, one))
+            seen.add(settlement.lease.id)
+    for some, also in [(first, claims or ClaimWrites()), *(([one], ClaimWrites()) for one in repeated)]:
+        for given, response in zip(some, await _settle_once(ctx, some, now_ms, also), strict=True):
+            settled[given.index] = response
+    if any(one.state == "waiting" and is_due(one, now_ms) for one in settlements):
+        ctx.claims.cursor.rewind()
+    return settled
+
+
+def is_due(settlement: Settlement, now_ms: int) -> bool:
+    """Whether a settlement that lets its job wait leaves it due at once."""
+    return settlement.due is None or settlement.due.resolve(now_ms) <= now_ms
+
+
+async def _settle_once(ctx: MongoContext, given: Sequence[_Given], now_ms: int, claims: ClaimWrites) -> list[Settled]:
+    mark = new_object_id()
+    groups, indexes = _grouped(given, mark, now_ms)
+    writes = [*(group.write(now_ms) for group in groups), *claims.writes]
+    if not writes:
+        return []
+    errors = await _send(ctx, writes, len(given) + claims.expected, len(groups))
+    claims.has_matched = errors is None
+    settled: list[Settled] = ["done"] * len(given)
+    if errors is not None:
+        done = await marked(ctx, [one.held.locator.id for one in given], mark)
+        settled = [_response(one, own, done, errors) for one, own in zip(given, indexes, strict=True)]
+    left = [one for one, response in zip(given, settled, strict=True) if response == "done" and one.leaves]
+    if left:
+        await remove_marked(ctx, [one.held.locator.id for one in left], mark)
+    return settled
+
+
+def _response(one: _Given, indexes: list[int], done: set[ObjectId], errors: dict[int, str]) -> Settled:
+    if one.held.locator.id in done:
+        return "done"
+    why = next((errors[index] for index in indexes if index in errors), None)
+    return "lost" if why is None else Refused(why)
+
+
+async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: int) -> dict[int, str] | None:
+    """Send a bulk, again if its response was lost; None where all jobs matched, else why its first writes failed."""
+    for send in range(MAX_SENDS):
+        try:
+            result = await ctx.here.jobs.bulk_write(writes, ordered=False)
+        except BulkWriteError as error:
+            ctx.claims.cursor.rewind()
+            if not is_unavailable(error) or send == MAX_SENDS - 1:
+                return refused_writes(error, first=first)
+        except PyMongoError as error:
+            if not is_unavailable(error) or send == MAX_SENDS - 1:
+                raise
+        else:
+            return None if send == 0 and result.matched_count == expected else {}
+    return {}
+
+
+# ---------------------------------------------------------------------------------------------------- updates
+
+
+class _Group(Struct):
+    """Jobs of one claim to which the same is written."""
+
+    held: LocatedLease
+    update: Document
+    more: Document
+    ids: list[ObjectId] = []
+
+    def write(self, now_ms: int) -> Write:
+        query = {**guard(self.held.lease.token, self.held.locator.claimed_by, now_ms), **self.more}
+        if len(self.ids) == 1:
+            return UpdateOne({"_id": self.ids[0], **query}, self.update, hint=BY_ID)
+        return UpdateMany({"_id": {"$in": self.ids}, **query}, self.update, hint=BY_ID)
+
+
+def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list[_Group], list[list[int]]]:
+    """The updates, and for each settlement the indexes of its updates."""
+    groups: dict[object, _Group] = {}
+    numbers: dict[object, int] = {}
+    indexes: list[list[int]] = []
+    for one in given:
+        own: list[int] = []
+        for settlement, more in [(one.settlement, {})] if one.settlement.runs is None else _recurring(one.settlement):
+            key = (*_values(settlement, one.held), repr(more) if more else "")
+            if key not in groups:
+                numbers[key] = len(groups)
+                groups[key] = _Group(one.held, _update(settlement, one.held, mark, now_ms), more)
+            groups[key].ids.append(one.held.locator.id)
+            own.append(numbers[key])
+        indexes.append(own)
+    return list(groups.values()), indexes
+
+
+def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
+    """What is written where the recurrence is unchanged, and where it was updated since; each with its filter."""
+    revision = settlement.runs.revision if settlement.runs else 0
+    same = {"jobmill.revision": {"$in": [0, None]} if revision == 0 else revision}
+    other = {"jobmill.revision": {"$nin": [0, None]} if revision == 0 else {"$ne": revision}}
+    return [(settlement, same), (settlement.overtaken(), other)]
+
+
+def _values(one: Settlement, held: LocatedLease) -> tuple[object, ...]:
+    """The values that decide which update is written under which guard."""
+    locator = held.locator
+    occurrence_ms = None if one.due is None else locator.occurrence_ms
+    written = (one.state, one.errors, one.crashes, one.due, one.error, one.tracebacks, one.result_json, one.keep)
+    return (held.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, one.runs, one.rearm)
+
+
+def _update(one: Settlement, held: LocatedLease, mark: ObjectId, now_ms: int) -> Document:
+    values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
+    fields = {
+        **NO_CLAIM,
+        **job_fields({**values, "updated_ms": now_ms, "result_json": one.result_json}),
+        "jobmill.mark": mark,
+        ("jobmill.progress" if one.state == "waiting" else "jobmill.armed"): None,
+    }
+    if one.tracebacks is not None:
+        fields["jobmill.tracebacks"] = list(one.tracebacks[-TRACEBACKS_KEPT:])
+    if one.due is not None:
+        occurrence_ms = held.locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
+        fields |= due_fields(one.due.resolve(now_ms), occurrence_ms)
+    if one.runs is not None:
+        fields |= _run_fields(one.runs, now_ms)
+    if one.keep is not None and held.locator.is_ours:
+        fields |= keep_fields(one.keep, now_ms)
+    return update_of(fields)
+
+
+def _run_fields(runs: Runs, now_ms: int) -> Document:
+    return {
+        "jobmill.runs": runs.runs,
+        "jobmill.failedRuns": runs.failed_runs,
+        "jobmill.lastFinishedAt": date(now_ms),
+        "jobmill.lastError": runs.last_error,
+    }

@@ -1,0 +1,204 @@
+"""Waking workers: a change stream reports jobs that are inserted or wait again, of any program.
+
+A job that is due later wakes nobody now: a timer wakes those who still sleep when it is due. While nobody sleeps the
+stream is closed. A server that is in no replica set has no change streams: there workers poll every fifth of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
+from pymongo.errors import OperationFailure
+
+from jobmill.errors import StoreError
+from jobmill.stores.mongo.claim_memory import order_of
+from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, queue_of
+from jobmill.stores.mongo.connection import QUEUES, STANDALONE, translated_errors
+
+if TYPE_CHECKING:
+    from jobmill.stores.mongo.context import MongoContext
+
+log = logging.getLogger("jobmill")
+
+POLL_SECONDS = 0.2
+#: The pause after an error of the stream.
+RETRY_SECONDS = 0.5
+#: How long the server waits for the next change before it sends an empty response.
+AWAIT_MS = 500
+#: The stream is closed when nobody has slept for this time, because the server reads its whole log for it (measured:
+#: 35 of the 200 us that a job of a busy worker costs it).
+UNUSED_SECONDS = 1.0
+#: The stream cannot continue where it was: the server has forgotten that position, or cannot read it.
+_CANNOT_RESUME = {136, 260, 280, 286}
+
+
+async def wait_for_work(ctx: MongoContext, queues: Sequence[str], until_ms: int) -> None:
+    """See the port."""
+    seconds = (until_ms - ctx.now()) / 1000
+    if seconds <= 0:
+        return
+    stream = ctx.streams.here()
+    if ctx.is_standalone:
+        seconds = min(seconds, POLL_SECONDS)
+    stream.sleeping += 1
+    try:
+        await ctx.bell.wait(queues, seconds, ctx.seen_rings.get(tuple(queues), 0), on_sleep=stream.open)
+    finally:
+        stream.sleeping -= 1
+        stream.used_at = time.monotonic()
+
+
+def notify(ctx: MongoContext, queue: str | None, due_ms: int | None) -> None:
+    """Wake workers of this process: a job waits in a queue (None: in any), now or from `due_ms` on."""
+    now_ms = ctx.now()
+    if due_ms is not None and due_ms > now_ms and ctx.bell.sleepers:
+        ctx.streams.here().ring_later(queue, (due_ms - now_ms) / 1000)
+    else:
+        ctx.bell.ring(None if queue is None else [queue])
+
+
+def note_standalone(ctx: MongoContext) -> None:
+    """Log once that the server is in no replica set."""
+    if not ctx.is_standalone:
+        ctx.is_standalone = True
+        log.warning(
+            "MongoDB at %s is in no replica set: it has no change streams and no transactions, so workers poll for "
+            "jobs every %g s and nothing can be enqueued within a transaction",
+            ctx.url.shown,
+            POLL_SECONDS,
+        )
+
+
+class ChangeStream:
+    """The change stream of one event loop, open while somebody sleeps and a little longer."""
+
+    def __init__(self, ctx: MongoContext) -> None:
+        self._ctx = ctx
+        #: How many tasks of this loop sleep, and when the last of them woke up.
+        self.sleeping = 0
+        self.used_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._resume: Any = None
+        self._is_closed = False
+        self._timers: dict[str | None, asyncio.TimerHandle] = {}
+
+    def open(self) -> None:
+        """Open the stream."""
+        if not self._ctx.is_standalone and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._watch(), name="watch for jobs")
+
+    def ring_later(self, queue: str | None, seconds: float) -> None:
+        """Ring after this time, unless the queue is rung sooner anyway."""
+        loop, timer = asyncio.get_running_loop(), self._timers.get(queue)
+        if timer is not None and timer.when() <= loop.time() + seconds and timer.when() > loop.time():
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timers[queue] = loop.call_later(seconds, self._ctx.bell.ring, None if queue is None else [queue])
+
+    async def close(self) -> None:
+        """End the stream. It ends by itself where pymongo loses the cancellation, as Python 3.11's wait_for does."""
+        self._is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def abandon(self) -> None:
+        """The loop has ended, and the task with it."""
+
+    @property
+    def _is_unused(self) -> bool:
+        return self._is_closed or (not self.sleeping and time.monotonic() - self.used_at > UNUSED_SECONDS)
+
+    async def _watch(self) -> None:
+        while not self._ctx.is_standalone and not self._is_unused:
+            try:
+                with translated_errors(self._ctx.url):
+                    await self._listen()
+            except StoreError as error:
+                # The worker's next exchange reports the problem; the stream tries again.
+                log.debug("waiting for jobs at %s: %s", self._ctx.url.shown, error)
+                self._ctx.bell.ring()
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                log.exception("unexpected change in the stream of %s; it is opened again", self._ctx.url.address)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _listen(self) -> None:
+        try:
+            async with await self._connect() as stream:
+                self._ctx.bell.ring()  # nobody has reported what came before the stream was open
+                while stream.alive and not self._is_unused:
+                    change = await stream.try_next()
+                    self._resume = stream.resume_token
+                    if change is not None:
+                        self._handle(change)
+            # Nobody sleeps, or the database was dropped: the next stream begins at its own time.
+            self._resume = None
+        except OperationFailure as error:
+            self._handle_failure(error)
+
+    def _handle_failure(self, error: OperationFailure) -> None:
+        if error.code in _CANNOT_RESUME:
+            self._resume = None
+        if error.code not in STANDALONE:
+            raise error
+        note_standalone(self._ctx)
+
+    async def _connect(self) -> AsyncDatabaseChangeStream[Document]:
+        pipeline = _pipeline(self._ctx.url.collection)
+        database = self._ctx.here.database
+        return await database.watch(pipeline, resume_after=self._resume, max_await_time_ms=AWAIT_MS)
+
+    def _handle(self, change: Document) -> None:
+        ctx = self._ctx
+        if change["ns"]["coll"] != ctx.url.collection:
+            notify(ctx, str(change["documentKey"]["_id"]), None)
+            return
+        document = change.get("fullDocument")
+        if document is None:
+            updated = change.get("updateDescription", {}).get("updatedFields", {})
+            notify(ctx, None, ms_of(updated.get("nextRunAt")))
+            return
+        name = document.get("name")
+        if ctx.names and not (isinstance(name, str) and name in ctx.names):
+            return
+        job = {**document, **change["documentKey"]}
+        if not is_known(job):
+            ctx.report_once(job, unknown_status(job))
+        queue, due_ms = queue_of(job, ctx.url.queue), ms_of(job.get("nextRunAt"))
+        if due_ms is not None and due_ms <= ctx.now():
+            ctx.claims.cursor.added(queue, str(name), order_of(job)[0], due_ms)
+        notify(ctx, queue, due_ms)
+
+
+def unknown_status(document: Document) -> str:
+    """Why a job with a status that neither side knows will never run."""
+    return f"its status is none of {', '.join(STATE)} but {document.get('status')!r}"
+
+
+def _pipeline(collection: str) -> list[Document]:
+    """Jobs that are inserted, wait again or are due at another time; and queues whose settings change."""
+    waits = [
+        {"updateDescription.updatedFields.status": "pending"},
+        {"updateDescription.updatedFields.nextRunAt": {"$exists": True}},
+    ]
+    match = {
+        "$or": [
+            {"ns.coll": collection, "operationType": {"$in": ["insert", "replace"]}},
+            {"ns.coll": collection, "operationType": "update", "$or": waits},
+            {"ns.coll": QUEUES, "operationType": "insert"},
+            {"ns.coll": QUEUES, "updateDescription.updatedFields.changes": {"$exists": True}},
+        ]
+    }
+    shown = ("ns", "operationType", "documentKey", "updateDescription.updatedFields.nextRunAt")
+    of_job = ("name", "status", "nextRunAt", "priority", "jobmill.queue")
+    return [{"$match": match}, {"$project": dict.fromkeys((*shown, *(f"fullDocument.{one}" for one in of_job)), 1)}]

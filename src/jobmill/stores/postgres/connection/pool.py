@@ -1,0 +1,209 @@
+"""The connection pool of one event loop.
+
+Every use has a deadline. A connection whose use was interrupted is closed: an answer may still be on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import asyncpg
+
+from jobmill.errors import StoreBusy, StoreUnavailable
+from jobmill.stores.postgres.connection.connector import Connection, close
+from jobmill.stores.postgres.connection.errors import ends_connection, translated_errors
+
+T = TypeVar("T")
+
+# Shorter than the default lease, longer than any verb takes on a healthy server.
+CALL_SECONDS = 10.0
+# A router between us and the server may have dropped an idle connection silently.
+MAX_IDLE_SECONDS = 60.0
+# Of two transactions that wait for each other, one is aborted and tried again.
+TRIES = 5
+_TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+_CLOSED = "the store was closed"
+
+
+class ConnectionPool:
+    """At most `size` connections, made when they are needed; the one used last is used next.
+
+    A connection that was idle for `max_idle_seconds` is closed instead of used.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Coroutine[Any, Any, Connection]], size: int, max_idle_seconds: float | None = None
+    ) -> None:
+        self._connect = connect
+        self._size = size
+        self._max_idle_seconds = MAX_IDLE_SECONDS if max_idle_seconds is None else max_idle_seconds
+        self._room = asyncio.Semaphore(size)
+        #: Idle connections and since when, the oldest first.
+        self._idle: list[tuple[float, Connection]] = []
+        self._used: set[Connection] = set()
+        self._connecting: set[asyncio.Task[Connection]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        #: Calls that wait for a connection to be returned, because the server refuses another.
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, idle or in use."""
+        return any(not connection.is_closed() for connection in self.connections())
+
+    def connections(self) -> list[Connection]:
+        """All connections, idle or in use."""
+        return [*(connection for _, connection in self._idle), *self._used]
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do something with a connection; all of it, connecting included, within these seconds (CALL_SECONDS)."""
+        seconds = CALL_SECONDS if seconds is None else seconds
+        deadline = asyncio.timeout(seconds)
+        has_room = False
+        try:
+            with translated_errors():
+                async with deadline, self._room:
+                    has_room = True
+                    return await self._try(work)
+        except Exception as error:
+            if self._closed and isinstance(error, StoreUnavailable):
+                raise StoreUnavailable(_CLOSED) from error
+            if deadline.expired():
+                raise self._late(seconds, has_room) from error
+            raise
+
+    def _late(self, seconds: float, has_room: bool) -> StoreUnavailable:
+        if not has_room:
+            return StoreUnavailable(
+                f"all {self._size} connections were in use for {seconds:g} s; see pool=… in the URL"
+            )
+        # The other connections may be silent too: finding that out one by one would take a deadline for each.
+        self.drop_idle()
+        return StoreUnavailable(f"PostgreSQL did not answer within {seconds:g} s")
+
+    async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        for tries in range(1, TRIES + 1):
+            connection = await self._take()
+            try:
+                answer = await work(connection)
+            except BaseException as error:
+                self._give_back(connection, error)
+                if not isinstance(error, _TRY_AGAIN):
+                    raise
+                if tries == TRIES:
+                    raise StoreBusy(f"other transactions were in the way {TRIES} times: {error}") from error
+            else:
+                self._give_back(connection)
+                return answer
+        raise AssertionError("unreachable")
+
+    # ------------------------------------------------------------------------------------------------ take, give back
+
+    async def _take(self) -> Connection:
+        while not self._closed:
+            self.drop_idle(time.monotonic() - self._max_idle_seconds)
+            connection = self._idle.pop()[1] if self._idle else await self._new()
+            if connection is not None and not connection.is_closed():
+                self._used.add(connection)
+                return connection
+        raise StoreUnavailable(_CLOSED)
+
+    async def _new(self) -> Connection | None:
+        """A new connection; None where the server refuses another, and one was returned meanwhile."""
+        # In a task of its own, which is cancelled when the caller stops waiting or the store is closed.
+        connecting = asyncio.get_running_loop().create_task(self._connect())
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
+        try:
+            await asyncio.wait([connecting])
+        except asyncio.CancelledError:
+            connecting.cancel()
+            connecting.add_done_callback(_terminate_result)
+            raise
+        if connecting.cancelled() or self._closed:
+            _terminate_result(connecting)
+            raise StoreUnavailable(_CLOSED)
+        try:
+            return connecting.result()
+        except asyncpg.TooManyConnectionsError:
+            if not self._used and not self._idle and all(other.done() for other in self._connecting):
+                self._let_one_retry()
+                raise
+        if not self._idle:
+            self._waiting.append(waiting := asyncio.get_running_loop().create_future())
+            await waiting
+        return None
+
+    def _give_back(self, connection: Connection, error: BaseException | None = None) -> None:
+        """Keep the connection for the next use, unless it is broken, in an unknown state, or cannot write."""
+        self._used.discard(connection)
+        if error is not None and not isinstance(error, Exception):
+            self._drop(connection)
+        elif self._closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append((time.monotonic(), connection))
+        if error is not None and ends_connection(error):
+            # The reason (the server accepts no writes any more) may apply to all.
+            self.drop_idle()
+        if self._waiting:
+            self._let_one_retry()
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection in the background; the driver also asks the server to stop what runs on it."""
+        if self._closed or connection.is_closed():
+            connection.terminate()
+        else:
+            closing = asyncio.get_running_loop().create_task(close(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._let_one_retry()
+
+    def _let_one_retry(self) -> None:
+        """Let one waiting call try again: a connection was returned, or the server may have room for another."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+    def drop_idle(self, since: float = math.inf) -> None:
+        """Close the connections that are idle since before this moment."""
+        while self._idle and self._idle[0][0] < since:
+            self._drop(self._idle.pop(0)[1])
+
+    # ------------------------------------------------------------------------------------------------ close
+
+    async def close(self) -> None:
+        """Close all, within CLOSE_SECONDS; calls in flight are cancelled, here and at the server."""
+        self._closed = True
+        for connecting in list(self._connecting):
+            connecting.cancel()
+        while self._waiting:
+            self._let_one_retry()
+        closing = [close(connection) for connection in self.connections()]
+        self._idle.clear()
+        await asyncio.gather(*closing, *self._connecting, *self._closing, asyncio.sleep(0), return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Drop all connections of a loop that does not run any more, without awaiting anything."""
+        self._closed = True
+        for connection in self.connections():
+            # The sockets of a closed loop are closed when they are collected.
+            with contextlib.suppress(RuntimeError):
+                connection.terminate()
+        self._idle.clear()
+
+
+def _terminate_result(connecting: asyncio.Task[Connection]) -> None:
+    """Terminate a connection that nobody waits for any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()

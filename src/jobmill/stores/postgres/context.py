@@ -1,0 +1,94 @@
+"""What the verbs of the store share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from jobmill.errors import StoreUnavailable
+from jobmill.stores.common.claim_cursor import ClaimCursor
+from jobmill.stores.common.per_loop import PerLoop
+from jobmill.stores.common.server_clock import ServerClock
+from jobmill.stores.postgres.connection.connector import Connection, Connector, transaction
+from jobmill.stores.postgres.connection.pool import ConnectionPool
+from jobmill.stores.postgres.statements import Statements
+from jobmill.stores.postgres.url import PostgresUrl
+from jobmill.stores.postgres.wake import WorkNotifications
+
+T = TypeVar("T")
+
+
+class LoopResources:
+    """What the store holds for one event loop."""
+
+    def __init__(self, url: PostgresUrl, statements: Statements) -> None:
+        self.connector = Connector(url.url)
+        self.pool = ConnectionPool(self.connector.connect, url.pool_size)
+        # Only for extending leases, so that a full pool cannot end a lease. Kept however long it is idle.
+        self.lease_pool = ConnectionPool(self.connector.connect, 1, math.inf)
+        self.notifications = WorkNotifications(self.connector, self.pool, statements)
+        self.cursor = ClaimCursor()
+        #: Queues whose feeds were on when last seen: verbs about them take a transaction.
+        self.feeds_on: set[str] = set()
+        self.is_open = False
+
+    async def connect_for_leases(self, *, or_settle: bool) -> bool:
+        """Connect the pool for leases: without it, nothing is claimed.
+
+        False where that fails and the caller has jobs to settle; otherwise the error is raised.
+        """
+        try:
+            await self.lease_pool.use(_do_nothing)
+        except StoreUnavailable:
+            if not or_settle:
+                raise
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close everything, within about three seconds. Closing twice is harmless."""
+        await self.notifications.close()
+        await asyncio.gather(self.lease_pool.close(), self.pool.close())
+
+    def abandon(self) -> None:
+        """Drop everything when the loop does not run any more."""
+        self.lease_pool.abandon()
+        self.pool.abandon()
+
+
+async def _do_nothing(_: Connection) -> None:
+    """Only connect."""
+
+
+class PostgresContext:
+    """Where the store is, its statements and its clock, and what it holds for each event loop."""
+
+    def __init__(self, url: PostgresUrl, clock: Callable[[], int] | None) -> None:
+        self.url = url
+        self.statements = Statements(url.schema)
+        self.clock = ServerClock(clock)
+        #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
+        self.schema_id: int | None = None
+        self.loops = PerLoop(lambda: LoopResources(url, self.statements))
+
+    async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do something with a connection of the running loop."""
+        return await self.loops.here().pool.use(work, seconds)
+
+    async def transact(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
+        """Do something in a transaction."""
+
+        async def within(connection: Connection) -> T:
+            async with transaction(connection):
+                return await work(connection)
+
+        return await self.use(within, seconds)
+
+    async def now_ms(self, connection: Connection) -> int:
+        """The time by the server's clock, or by the clock that the store was given."""
+        if self.clock.is_given:
+            return self.clock.now()
+        now_ms: int = await connection.fetchval(self.statements.call("now_ms", 0))
+        return now_ms

@@ -1,0 +1,182 @@
+"""The verb enqueue: what is sent, and the receipts. Transactions of callers use it too: see within.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from jobmill.core.events import Event
+from jobmill.core.job import NO_OPTIONS
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import StoreBusy
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_and_learn
+
+_encode = msgspec.json.Encoder().encode
+
+#: Calls a function of the schema with these parameters, and returns its rows.
+CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any]]]]
+
+#: The first parameters of the functions that enqueue: the time, where the store was given a clock; whether the caller
+#: adds the events (FeedIsOn otherwise); whether sleepers are woken by the commit of the caller's own transaction; and
+#: the id of the schema, if another one is to be refused (WrongSchema).
+FirstParameters = tuple[int | None, bool, bool, int | None]
+
+# A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
+_TRIES = 20
+# Payloads in one statement: PostgreSQL accepts no more than 1 GB.
+MAX_BYTES = 128 * 1024 * 1024
+
+
+class FeedIsOn(Exception):
+    """Nothing was done: the feed of a queue is on, and its events must be added in the same transaction."""
+
+
+class WrongSchema(Exception):
+    """Nothing was done: the schema is not the one that was meant."""
+
+
+async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """See the port."""
+    if not new_jobs:
+        return []
+    loop = context.loops.here()
+    queues = {new.queue for new in new_jobs}
+    groups = grouped(new_jobs)
+    receipts: list[Receipt] = []
+    if len(groups) == 1 and loop.feeds_on.isdisjoint(queues):
+        try:
+            first = (context.clock.given_ms(), False, False, None)
+            receipts = await context.use(lambda c: insert(partial(_call, context, c), groups, first))
+        except FeedIsOn:
+            loop.feeds_on |= queues
+    if not receipts:
+        receipts = await context.transact(lambda c: _insert_with_events(context, c, groups))
+    loop.notifications.notify(queues)
+    return receipts
+
+
+async def _insert_with_events(
+    context: PostgresContext, connection: Connection, groups: Sequence[Sequence[NewJob]]
+) -> list[Receipt]:
+    first = (context.clock.given_ms(), True, False, None)
+    receipts = await insert(partial(_call, context, connection), groups, first)
+    await add_and_learn(context, connection, enqueued_events(groups, receipts, context.clock.now()))
+    return receipts
+
+
+async def _call(
+    context: PostgresContext, connection: Connection, function: str, parameters: Sequence[object]
+) -> Sequence[Iterable[Any]]:
+    return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
+
+
+def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
+    """Runs of jobs that one statement takes: without recurrence and of different ids, or one with a recurrence."""
+    groups: list[list[NewJob]] = []
+    ids: set[str] = set()
+    size = 0
+    for new in new_jobs:
+        size += len(new.payload_json)
+        is_alone = new.recurrence is not None or (groups and groups[-1][0].recurrence is not None)
+        if not groups or is_alone or new.id in ids or size > MAX_BYTES:
+            groups.append([])
+            ids, size = set(), len(new.payload_json)
+        groups[-1].append(new)
+        ids.add(new.id)
+    return groups
+
+
+async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order."""
+    receipts: list[Receipt] = []
+    for group in groups:
+        receipts += await (_insert if group[0].recurrence is None else _insert_recurring)(call, group, first)
+    return receipts
+
+
+async def _insert(call: CallFunction, group: Sequence[NewJob], first: FirstParameters) -> list[Receipt]:
+    receipts = [Receipt(new.id, "created") for new in group]
+    indexes = list(range(len(group)))
+    for _ in range(_TRIES):
+        rows = await call("enqueue_jobs", (*first, *_columns([group[index] for index in indexes])))
+        again = []
+        for number, id, how in rows:
+            _check_done(how)
+            if how == "again":
+                again.append(indexes[number - 1])
+            else:
+                receipts[indexes[number - 1]] = Receipt(id, how)
+        if not again:
+            return receipts
+        indexes = again
+    raise StoreBusy(
+        f"could not resolve a unique-key conflict after {_TRIES} attempts: the conflicting job kept disappearing"
+    )
+
+
+async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: FirstParameters) -> list[Receipt]:
+    (new,) = group
+    assert new.recurrence is not None
+    # The revision has a column of its own, so that the stored rules can be compared as text.
+    rule = _encode(structs.replace(new.recurrence, revision=0)).decode()
+    due = new.due
+    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, new.payload_json.decode())
+    more = (new.unique_key, new.tenant, _options(new), rule, new.keeps_due)
+    ((id, how),) = await call("enqueue_recurring", (*first, *job, *more))
+    _check_done(how)
+    return [Receipt(id, how)]
+
+
+def _check_done(how: str) -> None:
+    if how == "feed":
+        raise FeedIsOn
+    if how == "elsewhere":
+        raise WrongSchema
+
+
+def _options(new: NewJob) -> str | None:
+    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
+    return None if is_plain else _encode(new.options).decode()
+
+
+#: The columns that enqueue_jobs takes, and those of them that may be an empty array where no job has a value.
+_COLUMNS: tuple[Callable[[NewJob], object], ...] = (
+    *(attrgetter("id"), attrgetter("queue"), attrgetter("name"), attrgetter("priority"), attrgetter("due.at_ms")),
+    *(attrgetter("due.after_ms"), lambda new: new.payload_json.decode()),
+    *(attrgetter("unique_key"), attrgetter("tenant"), _options),
+)
+
+
+def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
+    columns = [list(map(column, new_jobs)) for column in _COLUMNS]
+    return [[] if column.count(None) == len(column) else column for column in columns]
+
+
+def enqueued_events(groups: Sequence[Sequence[NewJob]], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
+    """The events of jobs that were created."""
+    new_jobs = [new for group in groups for new in group]
+    return [
+        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
+        for new, receipt in zip(new_jobs, receipts, strict=True)
+        if receipt.created
+    ]
+
+
+#: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
+TYPES: dict[str, tuple[str, ...]] = {
+    "enqueue_jobs": (
+        *("bigint", "boolean", "boolean", "bigint", "text[]", "text[]", "text[]", "integer[]", "bigint[]", "bigint[]"),
+        *("text[]", "text[]", "text[]", "text[]"),
+    ),
+    "enqueue_recurring": (
+        *("bigint", "boolean", "boolean", "bigint", "text", "text", "text", "integer", "bigint", "bigint", "text"),
+        *("text", "text", "text", "text", "boolean"),
+    ),
+}

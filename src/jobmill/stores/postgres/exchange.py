@@ -1,0 +1,122 @@
+"""The verb exchange: settle and claim in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled
+from jobmill.stores.common.claim_cursor import Start
+from jobmill.stores.postgres import claim as claims
+from jobmill.stores.postgres import settle
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_and_learn
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+
+async def exchange(context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+    """See the port."""
+    loop, start = context.loops.here(), None
+    if claim is not None and not loop.lease_pool.is_connected:
+        claim = claim if await loop.connect_for_leases(or_settle=bool(settlements)) else None
+    if claim is not None:
+        loop.notifications.exchange_begins(claim.queues)
+        start = loop.cursor.start(claim.queues, claim.names)
+    by_id, later = settle.first_of_each(settlements)
+    excluded = [id for id, one in by_id.items() if one.state == "waiting"]
+    wish = claims.NO_CLAIM if claim is None or start is None else claims.parameters(claim, start, excluded)
+    rows = await _call(context, by_id, claim, wish)
+    head = rows[-1]
+    done, next_due_ms, now_ms = settle.done_ids(by_id, head[3]), head[5], head[6]
+    claimed: list[Claimed | Broken] = []
+    if claim is not None and start is not None:
+        claimed, next_due_ms = await _claimed(context, claim, start, rows, skipped=bool(excluded))
+    settled: list[Settled] = ["done"] * len(settlements)
+    if len(done) < len(settlements):
+        settled, has_settled_more = await _settle_rest(context, settlements, by_id, later, done)
+        # A job that was settled after the claim may be due before those that the claim has seen.
+        next_due_ms = now_ms if has_settled_more else next_due_ms
+    if excluded and (freed := settle.freed_queues(by_id[id] for id in done)):
+        loop.notifications.notify(freed)
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+
+
+async def _call(
+    context: PostgresContext, by_id: dict[str, Settlement], claim: Claim | None, wish: tuple[object, ...]
+) -> list[asyncpg.Record]:
+    """The claimed rows, and last the head: see exchange.sql. In a transaction where a feed is on."""
+    queues, feeds_on = {one.lease.queue for one in by_id.values()}, context.loops.here().feeds_on
+    parameters = (context.clock.given_ms(), False, *settle.parameters(by_id.values(), queues), *wish)
+    queues.update(claim.queues if claim is not None else ())
+    if feeds_on.isdisjoint(queues):
+        text, began = context.statements.call("exchange", len(parameters)), context.clock.start()
+        rows = await context.use(lambda connection: connection.fetch(text, *parameters))
+        if rows[-1][11] != "feed":
+            context.clock.learn(rows[-1][6], began)
+            return rows
+        feeds_on |= queues
+    return await context.transact(lambda connection: _call_with_events(context, connection, by_id, claim, parameters))
+
+
+async def _call_with_events(
+    context: PostgresContext,
+    connection: Connection,
+    by_id: dict[str, Settlement],
+    claim: Claim | None,
+    parameters: tuple[object, ...],
+) -> list[asyncpg.Record]:
+    at_ms, _, *others = parameters
+    rows = await connection.fetch(context.statements.call("exchange", len(parameters)), at_ms, True, *others)
+    now_ms, done = rows[-1][6], settle.done_ids(by_id, rows[-1][3])
+    events = settle.events_of([one for id, one in by_id.items() if id in done], now_ms)
+    if claim is not None:
+        events += claims.events_of(rows[:-1], claim.worker, now_ms)
+    await add_and_learn(context, connection, events)
+    return rows
+
+
+async def _claimed(
+    context: PostgresContext, claim: Claim, start: Start, rows: list[asyncpg.Record], *, skipped: bool
+) -> tuple[list[Claimed | Broken], int | None]:
+    """The claimed jobs, and when to claim again; after a second claim where the cursor may have hidden a job."""
+    *rows, head = rows
+    cursor, next_due_ms, now_ms = context.loops.here().cursor, head[5], head[6]
+    jobs, full = claims.claimed_jobs(rows, claim, now_ms), len(rows) >= claim.n
+    cursor.learn(start, claims.positions(rows), full=full, rewinds=head[7], pages=head[8], skipped=skipped)
+    # Skipped jobs are not for this call, and no position hides them: they are due later, or their settlement rewound.
+    again_ms = None if skipped else cursor.look_again_ms(start)
+    if again_ms == 0:
+        rest = await exchange(context, [], claims.rest(claim, rows))
+        return jobs + rest.claimed, rest.next_due_ms
+    if again_ms is not None:
+        next_due_ms = min(now_ms + again_ms, next_due_ms or now_ms + again_ms)
+    return jobs, next_due_ms
+
+
+async def _settle_rest(
+    context: PostgresContext,
+    settlements: Sequence[Settlement],
+    by_id: dict[str, Settlement],
+    later: list[Settlement],
+    done: set[str],
+) -> tuple[list[Settled], bool]:
+    """The answers where some were not done at once; and whether a further call has settled any.
+
+    A settlement whose recurrence has changed since it was decided is settled as overtaken. Further settlements of a
+    job that this call has settled come after it.
+    """
+    overtaken = [one.overtaken() for id, one in by_id.items() if id not in done and settle.has_revision(one)]
+    answers = (await exchange(context, overtaken, None)).settled if overtaken else []
+    redone = {one.lease.id for one, answer in zip(overtaken, answers, strict=True) if answer == "done"}
+    done |= redone
+    further = iter((await exchange(context, later, None)).settled if later else [])
+    settled: list[Settled] = [
+        ("done" if one.lease.id in done else "lost") if by_id[one.lease.id] is one else next(further)
+        for one in settlements
+    ]
+    return settled, bool(redone or later)

@@ -1,0 +1,46 @@
+"""The verb purge, in one transaction."""
+
+from __future__ import annotations
+
+from jobmill.core.changes import Patch, Remove, Subject, decide
+from jobmill.core.values import Purged
+from jobmill.stores.postgres.change import remove
+from jobmill.stores.postgres.codec import subject
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_events
+from jobmill.stores.postgres.schema import extensions
+from jobmill.stores.postgres.statements import quoted
+
+# How many rows an extension of the schema may catch up on in one purge.
+CATCH_UP_ROWS = 10_000
+
+
+async def purge(context: PostgresContext, limit: int) -> Purged:
+    """Remove jobs that are too old, then those that are not among the last of their queue and state."""
+    return await context.transact(lambda connection: _purge(context, connection, limit))
+
+
+async def _purge(context: PostgresContext, connection: Connection, limit: int) -> Purged:
+    statements = context.statements
+    now_ms = await context.now_ms(connection)
+    for extension in await extensions(connection, statements):
+        function = quoted(f"{extension}_catch_up")
+        await connection.execute(f"SELECT {statements.quoted_schema}.{function}($1)", CATCH_UP_ROWS)
+    found = [subject(row) for row in await connection.fetch(statements("purge_old"), now_ms, limit + 1)]
+    for queue, state, last in await connection.fetch(statements("keep_last")):
+        if len(found) <= limit:
+            rows = await connection.fetch(statements("purge_surplus"), queue, state, last, limit + 1)
+            known = {one.id for one in found}
+            found += [subject(row) for row in rows if row[0] not in known]
+    await _remove(context, connection, found[:limit], now_ms)
+    schema = statements.quoted_schema
+    await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
+    return Purged(min(len(found), limit), more=len(found) > limit)
+
+
+async def _remove(context: PostgresContext, connection: Connection, subjects: list[Subject], now_ms: int) -> None:
+    await remove(connection, context.statements, [one.id for one in subjects])
+    patches = [decide(Remove(), one, now_ms) for one in subjects]
+    events = [event for patch in patches if isinstance(patch, Patch) for event in patch.events]
+    await add_events(connection, context.statements, events)

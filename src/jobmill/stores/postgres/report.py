@@ -1,0 +1,44 @@
+"""The verb report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from jobmill.core.events import Event, bare_job, progress_event
+from jobmill.core.values import Report
+from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.context import PostgresContext
+from jobmill.stores.postgres.feed import add_events
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def report(context: PostgresContext, reports: Sequence[Report]) -> list[str]:
+    """See the port."""
+    if not reports:
+        return []
+    documents = _encode([_document(one) for one in reports]).decode()
+
+    async def work(connection: Connection) -> list[str]:
+        rows = await connection.fetch(context.statements.call("report", 2), context.clock.given_ms(), documents)
+        errors: dict[str, int | None] = {row[0]: row[1] for row in rows}
+        events = [event for one in reports for event in _events(one, errors, context.clock.now())]
+        await add_events(connection, context.statements, events)
+        return [one.lease.id for one in reports if errors[one.lease.id] is None]
+
+    return await context.transact(work)
+
+
+def _document(one: Report) -> dict[str, object]:
+    progress = None if one.progress is None else _encode(one.progress).decode()
+    return {"id": one.lease.id, "token": one.lease.token, "progress": progress, "lines": one.lines}
+
+
+def _events(one: Report, errors: dict[str, int | None], now_ms: int) -> list[Event]:
+    count = errors[one.lease.id]
+    if one.progress is None or count is None:
+        return []
+    job = bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", count)
+    return [progress_event(job, one.progress, now_ms)]

@@ -1,0 +1,99 @@
+"""Settlements as parameters of an exchange, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobmill.core.events import Event, bare_job, job_event, settlement_events
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+_encode = msgspec.json.Encoder().encode
+_decode_ids = msgspec.json.Decoder(list[str]).decode
+
+
+def first_of_each(settlements: Sequence[Settlement]) -> tuple[dict[str, Settlement], list[Settlement]]:
+    """By id the settlements that one statement takes, and further settlements of the same jobs."""
+    by_id: dict[str, Settlement] = {}
+    later = [one for one in settlements if by_id.setdefault(one.lease.id, one) is not one]
+    return by_id, later
+
+
+def parameters(settlements: Iterable[Settlement], queues: Iterable[str]) -> tuple[object, ...]:
+    """What the function exchange takes: 14 columns of those that end a job, the others as JSON, and their queues."""
+    final: list[Settlement] = []
+    waiting: list[Settlement] = []
+    for one in settlements:
+        (waiting if one.state == "waiting" else final).append(one)
+    others = _encode([_waiting(one) for one in waiting]).decode() if waiting else None
+    has_runs = any(one.runs is not None for one in final)
+    runs = [list(map(column, final)) for column in _FINAL_RUNS] if has_runs else [[]] * len(_FINAL_RUNS)
+    return (*(list(map(column, final)) for column in _FINAL), *runs, others, list(queues))
+
+
+def _tracebacks(one: Settlement) -> str | None:
+    return None if one.tracebacks is None else _encode(one.tracebacks).decode()
+
+
+def has_revision(one: Settlement) -> bool:
+    """Whether it is valid only for the recurrence that it was decided from; `overtaken()` is valid for any."""
+    return one.runs is not None and (one.state != "waiting" or one.rearm is not None)
+
+
+#: The columns of settlements that end a job, and of those that end a run of a recurring job: see settle_final.sql.
+_FINAL: tuple[Callable[[Settlement], object], ...] = (
+    *(attrgetter("lease.id"), attrgetter("lease.token"), attrgetter("state"), attrgetter("errors")),
+    *(attrgetter("crashes"), lambda one: one.result_json.decode(), attrgetter("error"), _tracebacks),
+    *(lambda one: one.keep and one.keep.age_ms, lambda one: one.keep and one.keep.last),
+)
+_FINAL_RUNS: tuple[Callable[[Settlement], object], ...] = (
+    *(lambda one: one.runs and one.runs.runs, lambda one: one.runs and one.runs.failed_runs),
+    lambda one: one.runs and one.runs.last_error,
+    lambda one: one.runs and one.runs.revision if has_revision(one) else None,
+)
+
+
+def _waiting(one: Settlement) -> dict[str, object]:
+    runs = one.runs
+    return {
+        "id": one.lease.id,
+        "token": one.lease.token,
+        "errors": one.errors,
+        "crashes": one.crashes,
+        "error": one.error,
+        "result": one.result_json.decode(),
+        "tracebacks": _tracebacks(one),
+        "due_ms": one.due and one.due.at_ms,
+        "delay_ms": one.due.after_ms if one.due is not None and one.due.at_ms is None else None,
+        "slot_ms": one.rearm and one.rearm.occurrence_ms,
+        "runs": runs and runs.runs,
+        "failed_runs": runs and runs.failed_runs,
+        "last_error": runs and runs.last_error,
+        "revision": runs.revision if runs is not None and has_revision(one) else None,
+    }
+
+
+def done_ids(by_id: dict[str, Settlement], answer: str | None) -> set[str]:
+    """The ids that were settled, by the answer of the function exchange: NULL for all."""
+    return set(by_id) if answer is None else set(_decode_ids(answer))
+
+
+def freed_queues(settled: Iterable[Settlement]) -> set[str]:
+    """Queues in which a settled job waits again and is due at once."""
+    return {one.lease.queue for one in settled if one.state == "waiting" and (one.due is None or one.due.after_ms == 0)}
+
+
+def events_of(settled: Iterable[Settlement], now_ms: int) -> list[Event]:
+    """The events of settlements that were done."""
+    events: list[Event] = []
+    for one in settled:
+        events += settlement_events(one, now_ms)
+        if one.keep is not None and one.keep.at_once and one.state != "waiting":
+            gone = bare_job(one.lease.id, one.lease.name, one.lease.queue, one.state, one.errors)
+            events.append(job_event(gone, "removed", now_ms))
+    return events

@@ -1,7 +1,0 @@
--- Another due time.
--- $1 ids, $2 now, $3 due_ms. Claims may have passed the new place.
-WITH changed AS (
-    UPDATE {schema}.jobs SET updated_ms = $2, due_ms = $3 WHERE id = ANY ($1::text[]) RETURNING id
-)
-
-SELECT nextval('{schema}.rewinds') FROM changed LIMIT 1

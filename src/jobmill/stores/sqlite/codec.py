@@ -1,0 +1,178 @@
+"""Rows of the tables as values, and values as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from jobmill.core.changes import Patch, Subject
+from jobmill.core.events import Event, bare_job, job_event
+from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
+from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.values import NewJob, QueueSettings, RateLimit
+from jobmill.stores.common.unreadable import UnreadableJob
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+# A larger payload is stored in a table of its own: SQLite rewrites the whole row at each claim and settlement.
+LARGE_PAYLOAD = 2_048
+
+_encode = msgspec.json.Encoder().encode
+_decode_jobs = msgspec.json.Decoder(list[Job]).decode
+_decode_job = msgspec.json.Decoder(Job).decode
+
+
+def as_json(value: object) -> str:
+    """A value as JSON text."""
+    return _encode(value).decode()
+
+
+# ---------------------------------------------------------------------------------------------------- jobs
+
+
+def decode_jobs(text: bytes | None, count: int) -> list[Job]:
+    """Jobs from the JSON that read.sql returns; raises UnreadableJob where one of them cannot be read."""
+    try:
+        jobs = _decode_jobs(text or b"[]")
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableJob(str(error)) from None
+    if len(jobs) != count:  # a missing payload makes the JSON of its job NULL, and leaves it out
+        raise UnreadableJob("a payload is missing")
+    return jobs
+
+
+def decode_job(text: bytes | None) -> Job:
+    """One job from its JSON; raises UnreadableJob."""
+    if text is None:
+        raise UnreadableJob("there is no payload")
+    try:
+        return _decode_job(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnreadableJob(str(error)) from None
+
+
+def new_job_row(new: NewJob, now_ms: int) -> tuple[object, ...]:
+    """The parameters of insert.sql for one job."""
+    due_ms = new.due.resolve(now_ms)
+    options = None if new.options is NO_OPTIONS or new.options == NO_OPTIONS else as_json(new.options)
+    recurrence = None if new.recurrence is None else as_json(new.recurrence)
+    payload = None if len(new.payload_json) > LARGE_PAYLOAD else new.payload_json.decode()
+    given = (new.id, new.queue, new.name, new.priority, due_ms, new.unique_key, new.tenant)
+    return (*given, options, recurrence, None if recurrence is None else due_ms, payload)
+
+
+# ---------------------------------------------------------------------------------------------------- settlements
+
+
+def plain_success(done: Settlement) -> tuple[object, ...] | None:
+    """Token, errors, crashes, result and retention of a success that writes nothing else; None for all others."""
+    extra = done.runs or done.error is not None or done.tracebacks is not None or done.due
+    if done.state != "succeeded" or extra:
+        return None
+    age_ms, last = (None, None) if done.keep is None else (done.keep.age_ms, done.keep.last)
+    return (done.lease.token, done.errors, done.crashes, _json_or_null(done.result_json), age_ms, last)
+
+
+def settlement_row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...]:
+    """The parameters of settle.sql for one settlement."""
+    keep, runs, rearm = done.keep, done.runs, done.rearm
+    return (
+        seq,
+        done.lease.token,
+        done.state,
+        done.errors,
+        done.crashes,
+        done.error,
+        _json_or_null(done.result_json),
+        None if done.tracebacks is None else as_json(done.tracebacks),
+        keep and keep.age_ms,
+        keep and keep.last,
+        None if done.due is None else done.due.resolve(now_ms),
+        rearm and rearm.occurrence_ms,
+        runs and runs.runs,
+        runs and runs.failed_runs,
+        runs and runs.last_error,
+    )
+
+
+def _json_or_null(json: bytes) -> str | None:
+    return None if json == b"null" else json.decode()
+
+
+# ---------------------------------------------------------------------------------------------------- changes
+
+#: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options.
+SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None]
+
+
+# The fields of a Job whose column has another name, and the columns that hold JSON.
+_COLUMNS = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
+_JSON_COLUMNS = {"result", "progress"}
+
+
+def subject_of(row: SubjectRow) -> Subject:
+    """A row as the subject of a change."""
+    _, id, name, queue, state, errors, options = row
+    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
+
+
+def removed_event(row: SubjectRow, now_ms: int) -> Event:
+    """The event that a job of this row was removed."""
+    _, id, name, queue, state, errors, _ = row
+    return job_event(bare_job(id, name, queue, state, errors), "removed", now_ms)
+
+
+def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
+    """The columns that a patch writes."""
+    columns = {_COLUMNS.get(field, field): value for field, value in patch.fields.items()}
+    for column in _JSON_COLUMNS.intersection(columns):
+        columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
+    if "state" in columns:
+        columns["keep_age_ms"] = patch.keep and patch.keep.age_ms
+        columns["keep_last"] = patch.keep and patch.keep.last
+    if patch.seize is not None:
+        columns |= {"token": patch.seize.token, "lease_until_ms": now_ms + patch.seize.lease_ms}
+    elif patch.ends_lease:
+        columns |= {"token": None, "lease_until_ms": None}
+    return columns
+
+
+# ---------------------------------------------------------------------------------------------------- queues
+
+
+class QueueRow(Struct, frozen=True):
+    """One row of the queue table: settings, rate-limit window, and the number of the last event in the feed."""
+
+    limits: QueueLimits = QueueLimits()
+    last_event: int = 0
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What is set for the queue."""
+        return self.limits.settings
+
+
+def queue_from_row(row: Sequence[Any]) -> QueueRow:
+    """A row of the queue table, without its first column."""
+    paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event = row
+    settings = QueueSettings(
+        paused=bool(paused),
+        rate_limit=None if rate_count is None else RateLimit(rate_count, rate_per_ms),
+        running_limit=running_limit,
+        feed=bool(feed),
+        events_max_len=events_max_len,
+    )
+    return QueueRow(QueueLimits(settings=settings, window_ends_ms=window_ends_ms, window_used=window_used), last_event)
+
+
+def queue_to_row(row: QueueRow) -> tuple[object, ...]:
+    """The columns of the queue table, without the first."""
+    limits, settings, rate = row.limits, row.settings, row.settings.rate_limit
+    return (
+        *(settings.paused, rate and rate.count, rate and rate.per_ms, settings.running_limit),
+        *(settings.feed, settings.events_max_len, limits.window_ends_ms, limits.window_used, row.last_event),
+    )

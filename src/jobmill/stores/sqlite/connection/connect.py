@@ -1,0 +1,116 @@
+"""Opening connections to the file, beginning transactions, and SQLite's errors as ours."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobmill.errors import JobmillError, StoreBusy, StoreError, StoreUnavailable
+
+# The first version with UPDATE … FROM.
+MIN_VERSION = (3, 33, 0)
+
+BUSY_SECONDS = 5.0
+# Short to the end: a connection that commits and begins again at once frees the lock only for a moment.
+_PAUSES = (0.0005, 0.001, 0.002, 0.003)
+
+# Trying again later may help: the disk is full or missing, or permissions forbid the file or its directory.
+_UNAVAILABLE = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_PERM", "SQLITE_AUTH")
+
+
+def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connection:
+    """A connection that one thread at a time may use, and that begins no transactions by itself."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=512,
+    )
+    try:
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -16000")
+        # Some builds overwrite deleted content with zeros, which costs page writes.
+        connection.execute("PRAGMA secure_delete = OFF")
+        # A checkpoint every 16 MB: at the default of 4 MB its two fsyncs come four times as often.
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def begin(connection: sqlite3.Connection, how: str = "IMMEDIATE", seconds: float = BUSY_SECONDS) -> None:
+    """Begin a transaction; StoreBusy where another connection holds the lock for this long.
+
+    SQLite's own waiting sleeps up to 100 ms at a time and is not fair; this tries again sooner.
+    """
+    if not _begins(connection, how):
+        _begin_later(connection, how, seconds)
+
+
+def _begins(connection: sqlite3.Connection, how: str) -> bool:
+    try:
+        connection.execute(f"BEGIN {how}")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
+
+
+def _begin_later(connection: sqlite3.Connection, how: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        if time.monotonic() >= deadline:
+            raise StoreBusy(
+                f"another connection has held the write lock of the database for {seconds:g} s; "
+                "keep transactions short, and commit or roll back what is open"
+            )
+        time.sleep(pause)
+        if _begins(connection, how):
+            return
+
+
+@contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Errors of SQLite become errors of Jobmill."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+
+
+def translated(error: BaseException, path: Path) -> BaseException:
+    """An error of SQLite as an error of Jobmill; other errors unchanged."""
+    if not isinstance(error, sqlite3.Error) or isinstance(error, JobmillError):
+        return error
+    name: str = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreBusy(f"another connection holds the lock of {path}: {error}")
+    if name.startswith(_UNAVAILABLE):
+        return StoreUnavailable(f"cannot use {path} now: {error}{_hint(name, path)}")
+    if name == "SQLITE_NOTADB":
+        return StoreError(f"{path} is not a SQLite database; choose another file")
+    if name.startswith("SQLITE_CORRUPT"):
+        return StoreError(f"{path} is damaged: {error}; restore a backup or use sqlite3's .recover")
+    return StoreError(f"{path}: {error}")
+
+
+def _hint(name: str, path: Path) -> str:
+    if name.startswith("SQLITE_CANTOPEN"):
+        if not path.parent.is_dir():
+            return f"; the directory {path.parent} does not exist"
+        if path.is_dir():
+            return "; it is a directory"
+        return "; check the permissions of the file and its directory"
+    if name.startswith("SQLITE_READONLY") or (path.exists() and not os.access(path, os.W_OK)):
+        return "; the file and its directory must be writable"
+    return ""

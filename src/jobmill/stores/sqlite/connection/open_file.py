@@ -1,0 +1,62 @@
+"""An open file: its connections, and the threads that use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from jobmill.stores.common.bell import Bell
+from jobmill.stores.sqlite.connection.connect import connect, translated_errors
+from jobmill.stores.sqlite.connection.reader import Reader
+from jobmill.stores.sqlite.connection.threads import WorkThread
+from jobmill.stores.sqlite.connection.writer import Writer
+from jobmill.stores.sqlite.wake import CommitWatcher
+
+
+class OpenFile:
+    """A writer, a reader, and a watcher for commits of other processes once somebody sleeps."""
+
+    def __init__(self, path: Path, synchronous: str, clock: Callable[[], int], bell: Bell) -> None:
+        self.write_connection, self._read_connection = connect(path, synchronous), connect(path, synchronous)
+        try:
+            self._read_connection.execute("PRAGMA busy_timeout = 5000")
+            self._writer = Writer(self.write_connection, path, clock, bell)
+            self._writer.notice_commits()
+        except BaseException:
+            self._close_connections()
+            raise
+        self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run)
+        self.reader = WorkThread("jobmill-sqlite-reader", Reader(self._read_connection, path, clock).run)
+        self._path, self._synchronous, self._bell = path, synchronous, bell
+        self._lock = threading.Lock()
+        self._watcher: CommitWatcher | None = None
+
+    def watch(self) -> None:
+        """A worker falls asleep: notice what other connections have committed, and watch them from now on."""
+        self._notice_commits()
+        with self._lock:
+            self._watcher = self._watcher or self._start_watcher()
+            self._watcher.wake_up()
+
+    def _start_watcher(self) -> CommitWatcher:
+        with translated_errors(self._path):
+            connection = connect(self._path, self._synchronous)
+            return CommitWatcher(self._path, connection, self._bell, self._notice_commits)
+
+    def _notice_commits(self) -> None:
+        self.writer.call_soon(self._writer.notice_commits)
+
+    def close(self) -> None:
+        """Finish what was submitted, wake sleeping workers, and close everything."""
+        with self._lock:
+            if self._watcher is not None:
+                self._watcher.close()
+        self.writer.close()
+        self._bell.ring()
+        self.reader.close()
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        self.write_connection.close()
+        self._read_connection.close()

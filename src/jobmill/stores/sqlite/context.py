@@ -1,0 +1,53 @@
+"""What a verb works with: one transaction, at one instant."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from jobmill.stores.sqlite.codec import QueueRow
+from jobmill.stores.sqlite.statements import batches, flat, sql, sql_rows
+
+
+class NeedsCare(Exception):
+    """A statement matched fewer rows than expected: the transaction must run again and check each row first."""
+
+
+class SqliteContext(Struct):
+    """Runs statements in one transaction. Verbs are functions of it; the writer gives several verbs the same one.
+
+    `careful` is false at first: verbs then write without reading and count the matched rows. Where the count is wrong
+    they raise NeedsCare; the transaction is rolled back and runs again with `careful`.
+    """
+
+    cursor: sqlite3.Cursor
+    now_ms: int
+    #: The rows of the queue table by queue; None until a verb needs them.
+    queue_rows: dict[str, QueueRow] | None = None
+    #: How often the bell had rung when the transaction began: what it rang for is visible in this transaction.
+    rings: int = 0
+    careful: bool = False
+    #: How many verbs of this transaction may have made work for a sleeping worker.
+    wakes: int = 0
+
+    def write(self, name: str, parameters: Sequence[object] = ()) -> int:
+        """Run a statement; the number of rows it matched."""
+        return self.cursor.execute(sql(name), parameters).rowcount
+
+    def write_rows(self, name: str, first: Iterable[object], rows: Sequence[Sequence[object]]) -> int:
+        """Run a statement about many rows; the number of rows it matched."""
+        matched = 0
+        for batch in batches(rows):
+            matched += self.cursor.execute(sql_rows(name, len(batch)), flat(first, batch)).rowcount
+        return matched
+
+    def row(self, name: str, parameters: Sequence[object] = ()) -> Any:
+        """The one row that a statement returns, or None."""
+        return self.cursor.execute(sql(name), parameters).fetchone()
+
+    def rows(self, name: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """All rows that a statement returns."""
+        return self.cursor.execute(sql(name), parameters).fetchall()

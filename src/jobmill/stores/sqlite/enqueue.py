@@ -1,0 +1,97 @@
+"""The verb enqueue: insert many jobs at once, then look up the few that were there already."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import structs
+
+from jobmill.core.events import Event
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob, Receipt
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
+from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.feed import feeding, publish
+
+_decode_recurrence = msgspec.json.Decoder(Recurrence).decode
+
+
+def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order."""
+    receipts: list[Receipt] = []
+    for recurring, group in itertools.groupby(new_jobs, lambda new: new.recurrence is not None):
+        if recurring:
+            receipts += [_update_or_insert(context, new) for new in group]
+        else:
+            receipts += _insert(context, list(group))
+    context.wakes += 1
+    return receipts
+
+
+def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
+    inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
+    if inserted == len(new_jobs):
+        receipts = [Receipt(new.id, "created") for new in new_jobs]
+    else:
+        fresh = {id for (id,) in context.rows("newest_ids", (inserted,))}
+        receipts = [_receipt(context, new, fresh) for new in new_jobs]
+    created = [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created]
+    for new in created:
+        if len(new.payload_json) > LARGE_PAYLOAD:
+            context.write("insert_payload", (new.id, new.payload_json.decode()))
+    if queues := feeding(context):
+        publish(context, [_enqueued(new, context.now_ms) for new in created if new.queue in queues])
+    return receipts
+
+
+def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
+    """The receipt of a job from a call that did not insert all; `fresh`: ids inserted, without a receipt so far."""
+    if new.id in fresh:
+        fresh.remove(new.id)
+        return Receipt(new.id, "created")
+    if context.row("seq_of", (new.id,)):
+        return Receipt(new.id, "exists")
+    _, owner, _ = context.row("owner", (new.queue, new.name, new.unique_key))
+    return Receipt(owner, "duplicate")
+
+
+def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
+    """A recurring job whose unique key is live updates the live job, even while that runs."""
+    if context.row("seq_of", (new.id,)):
+        return Receipt(new.id, "exists")
+    owner = context.row("owner", (new.queue, new.name, new.unique_key))
+    if owner is None:
+        return _insert(context, [new])[0]
+    seq, id, old = owner
+    if old is None:
+        return Receipt(id, "duplicate")
+    _write_payload(context, seq, id, new)
+    known = _readable(old)
+    assert new.recurrence is not None
+    if not (new.keeps_due and known is not None and new.recurrence.same_rule(known)):
+        recurrence = structs.replace(new.recurrence, revision=known.revision + 1 if known else 1)
+        context.write("update_recurrence", (seq, new.due.resolve(context.now_ms), as_json(recurrence)))
+    return Receipt(id, "updated")
+
+
+def _write_payload(context: SqliteContext, seq: int, id: str, new: NewJob) -> None:
+    payload = new.payload_json.decode()
+    is_large = len(new.payload_json) > LARGE_PAYLOAD
+    context.write("remove_payload", (seq,))
+    context.write("update_payload", (seq, context.now_ms, None if is_large else payload))
+    if is_large:
+        context.write("insert_payload", (id, payload))
+
+
+def _readable(recurrence: str) -> Recurrence | None:
+    try:
+        return _decode_recurrence(recurrence)
+    except msgspec.MsgspecError:
+        # The update replaces a recurrence that cannot be read.
+        return None
+
+
+def _enqueued(new: NewJob, now_ms: int) -> Event:
+    return Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)

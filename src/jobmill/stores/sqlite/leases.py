@@ -1,0 +1,31 @@
+"""The guard: which leases still own their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from jobmill.core.values import Lease
+from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.statements import batches, flat, sql_rows
+
+
+def held(context: SqliteContext, leases: Sequence[Lease]) -> set[int]:
+    """The indexes of the leases that still own their jobs."""
+    rows = [(index, locate(context, lease), lease.token) for index, lease in enumerate(leases)]
+    found: set[int] = set()
+    for batch in batches(rows):
+        (indexes,) = context.cursor.execute(sql_rows("held", len(batch)), flat((context.now_ms,), batch)).fetchone()
+        found.update(msgspec.json.decode(indexes))
+    return found
+
+
+def locate(context: SqliteContext, lease: Lease) -> int:
+    """The seq of a lease's job: the lease carries it, unless it was made outside this store."""
+    return lease.locator if type(lease.locator) is int else _seq_of(context, lease.id)
+
+
+def _seq_of(context: SqliteContext, id: str) -> int:
+    row = context.row("seq_of", (id,))
+    return row[0] if row else 0

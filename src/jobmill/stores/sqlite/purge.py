@@ -1,0 +1,22 @@
+"""The verb purge: remove final jobs that are past their retention."""
+
+from __future__ import annotations
+
+from jobmill.core.values import Purged
+from jobmill.stores.sqlite.codec import SubjectRow, as_json, removed_event
+from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.feed import feeding, publish
+
+
+def purge(context: SqliteContext, limit: int) -> Purged:
+    """Remove jobs that are too old, then those that are not among the last of their queue and state."""
+    found: dict[int, SubjectRow] = {row[0]: row for row in context.rows("purge_old", (context.now_ms, limit + 1))}
+    for queue, state, keep_last in context.rows("keep_last"):
+        if len(found) <= limit:
+            rows = context.rows("purge_surplus", (queue, state, keep_last, limit + 1))
+            found.update((row[0], row) for row in rows)
+    removed = list(found.values())[:limit]
+    context.write("remove", (as_json([row[0] for row in removed]),))
+    if queues := feeding(context):
+        publish(context, [removed_event(row, context.now_ms) for row in removed if row[3] in queues])
+    return Purged(len(removed), more=len(found) > limit)

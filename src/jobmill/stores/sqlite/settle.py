@@ -1,0 +1,78 @@
+"""Settling: write finished jobs under the guard of their leases, many leases in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from jobmill.core.events import Event, bare_job, job_event, settlement_events
+from jobmill.core.values import Settled
+from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
+from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
+from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.leases import held, locate
+from jobmill.stores.sqlite.queues import known_queues
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+# Up to this number of successes that ended alike share a statement with the others.
+_FEW = 2
+
+
+def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
+    """Write the settlements whose leases still stand; an answer for each settlement."""
+    answers: list[Settled] = ["done"] * len(settlements)
+    if context.careful:
+        settlements, answers = _standing(context, settlements)
+    if _write(context, settlements) != len(settlements):
+        raise NeedsCare
+    if queues := feeding(context):
+        publish(
+            context, [event for done in settlements if done.lease.queue in queues for event in _events(done, context)]
+        )
+    limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
+    context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
+    return answers
+
+
+def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
+    """The settlements whose lease stands, of several for one lease only the first; and all answers."""
+    first: dict[str, int] = {}
+    for index in sorted(held(context, [done.lease for done in settlements])):
+        first.setdefault(settlements[index].lease.id, index)
+    standing = set(first.values())
+    answers: list[Settled] = ["done" if index in standing else "lost" for index in range(len(settlements))]
+    return [settlements[index] for index in sorted(standing)], answers
+
+
+def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
+    """Write settlements; the number of them whose lease stands."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    others: list[tuple[object, ...]] = []
+    removed: list[tuple[object, ...]] = []
+    for done in settlements:
+        seq = locate(context, done.lease)
+        if done.runs is not None and context.row("revision", (seq,)) not in (None, (done.runs.revision,)):
+            done = done.overtaken()  # noqa: PLW2901 - the settlement that counts
+        if done.keep is not None and done.keep.at_once:
+            removed.append((seq, done.lease.token))
+        elif (plain := plain_success(done)) is not None:
+            alike.setdefault(plain, []).append(seq)
+        else:
+            others.append(settlement_row(done, seq, context.now_ms))
+    many = [(plain, seqs) for plain, seqs in alike.items() if len(seqs) > _FEW]
+    few = [(seq, *plain) for plain, seqs in alike.items() if len(seqs) <= _FEW for seq in seqs]
+    written = sum(context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many)
+    for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
+        written += context.write_rows(statement, (context.now_ms,), rows)
+    return written
+
+
+def _events(done: Settlement, context: SqliteContext) -> list[Event]:
+    events = settlement_events(done, context.now_ms)
+    if done.keep is not None and done.keep.at_once:
+        lease = done.lease
+        removed = bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)
+        events.append(job_event(removed, "removed", context.now_ms))
+    return events

@@ -1,3 +1,0 @@
--- A page of matches above a seq, oldest first.
--- The conditions' parameters, then seq, most. Rows: seq.
-SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq > ? ORDER BY jobs.seq LIMIT ?

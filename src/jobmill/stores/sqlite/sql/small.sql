@@ -1,0 +1,197 @@
+-- Statements of a few lines. Each begins with its name, what it does, its parameters and what it returns.
+
+-- -------------------- enqueue
+
+-- name: newest_ids
+-- The jobs inserted last. ?1 their number. Rows: id.
+SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
+
+-- name: seq_of
+-- ?1 id. One row: seq.
+SELECT seq FROM jobmill_jobs WHERE id = ?1
+
+-- name: owner
+-- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence.
+SELECT seq, id, recurrence FROM jobmill_jobs
+WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND (state = 'waiting' OR state = 'running')
+
+-- name: insert_payload
+-- Store a large payload beside its job. ?1 id, ?2 payload.
+INSERT OR REPLACE INTO jobmill_payloads (seq, payload) SELECT seq, ?2 FROM jobmill_jobs WHERE id = ?1
+
+-- name: remove_payload
+-- Delete a large payload. ?1 seq.
+DELETE FROM jobmill_payloads WHERE seq = ?1
+
+-- name: update_payload
+-- Replace the payload of a live job. ?1 seq, ?2 now, ?3 payload (NULL: it is large and stored beside).
+UPDATE jobmill_jobs SET updated_ms = ?2, payload = ?3 WHERE seq = ?1
+
+-- name: update_recurrence
+-- Replace recurrence, due time and occurrence of a live recurring job. ?1 seq, ?2 due_ms, ?3 recurrence.
+UPDATE jobmill_jobs SET due_ms = ?2, slot_ms = ?2, recurrence = ?3 WHERE seq = ?1
+
+-- -------------------- claim
+
+-- name: due_jobs
+-- The first due jobs of an index range, in claim order, from the index alone.
+-- ?1 queue, ?2 name, ?3 priority, ?4 now, ?5 limit. One row: their due_ms as JSON, their seqs as JSON.
+SELECT json_group_array(first.due_ms), json_group_array(first.seq)
+FROM (
+    SELECT jobs.due_ms, jobs.seq FROM jobmill_jobs AS jobs
+    WHERE jobs.state = 'waiting' AND jobs.queue = ?1 AND jobs.name = ?2 AND jobs.priority = ?3 AND jobs.due_ms <= ?4
+    ORDER BY jobs.due_ms, jobs.seq LIMIT ?5
+) AS first
+
+-- name: running
+-- How many jobs of a queue run under a lease that ends later. ?1 queue, ?2 now (-1: all that run). One row: the number.
+SELECT count(*) FROM jobmill_jobs WHERE state = 'running' AND queue = ?1 AND lease_until_ms > ?2
+
+-- -------------------- settle, extend and report
+
+-- name: held
+-- The guard: which of these leases still own their jobs.
+-- ?1 now; per lease: its index, seq, token. One row: the indexes of those that do, as JSON.
+SELECT json_group_array(leases.column1)
+FROM (VALUES {rows of 3 from ?2}) AS leases CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = leases.column2
+WHERE jobs.token = leases.column3 AND jobs.state = 'running' AND jobs.lease_until_ms > ?1
+
+-- name: revision
+-- The revision of a job's recurrence. ?1 seq. One row: the revision.
+SELECT coalesce(json_extract(recurrence, '$.revision'), 0) FROM jobmill_jobs WHERE seq = ?1
+
+-- name: settle_and_remove
+-- Settle jobs that are not kept: delete them, under the guard. ?1 now; per lease: seq, token.
+DELETE FROM jobmill_jobs
+WHERE seq IN (
+    SELECT jobs.seq
+    FROM (VALUES {rows of 2 from ?2}) AS done CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = done.column1
+    WHERE jobs.token = done.column2 AND jobs.state = 'running' AND jobs.lease_until_ms > ?1
+)
+
+-- name: extend
+-- Prolong leases, under the guard. ?1 now, ?2 the new end; per lease: seq, token.
+UPDATE jobmill_jobs AS jobs SET lease_until_ms = ?2
+FROM (VALUES {rows of 2 from ?3}) AS leases
+WHERE
+    jobs.seq = leases.column1 AND jobs.token = leases.column2 AND jobs.state = 'running' AND jobs.lease_until_ms > ?1
+
+-- name: progress
+-- ?1 seq, ?2 now, ?3 progress as JSON.
+UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1
+
+-- name: errors_of
+-- ?1 seq. One row: the number of errors.
+SELECT errors FROM jobmill_jobs WHERE seq = ?1
+
+-- name: log
+-- Add log lines. Per line: seq, its number, at_ms, text.
+INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES {rows of 4 from ?1}
+
+-- name: log_last
+-- ?1 seq. One row: the number of the job's last log line, 0 without any.
+SELECT coalesce(max(line), 0) FROM jobmill_logs WHERE seq = ?1
+
+-- name: log_trim
+-- Delete old log lines. ?1 seq, ?2 the number of the last line to delete.
+DELETE FROM jobmill_logs WHERE seq = ?1 AND line <= ?2
+
+-- -------------------- change and purge
+
+-- name: subject
+-- What a decision about a job needs. ?1 id. One row: seq, id, name, queue, state, errors, options.
+SELECT seq, id, name, queue, state, errors, options FROM jobmill_jobs WHERE id = ?1
+
+-- name: subjects
+-- The same for jobs that match, oldest first. The conditions' parameters, then limit.
+SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
+FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+
+-- name: rival
+-- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
+SELECT live.id
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_jobs AS live
+    ON live.queue = jobs.queue AND live.name = jobs.name AND live.unique_key = jobs.unique_key
+    AND (live.state = 'waiting' OR live.state = 'running')
+WHERE jobs.seq = ?1 AND live.seq <> ?1
+
+-- name: remove
+-- Delete jobs; a trigger deletes their log lines and large payloads. ?1 seqs as JSON.
+DELETE FROM jobmill_jobs WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: keep_last
+-- The queues and states in which some jobs are kept only as one of the last. Rows: queue, state, keep_last.
+SELECT DISTINCT queue, state, keep_last FROM jobmill_jobs INDEXED BY jobmill_keep_last
+WHERE keep_last IS NOT NULL AND (state = 'succeeded' OR state = 'failed' OR state = 'cancelled')
+
+-- -------------------- read
+
+-- name: seqs_of
+-- ?1 ids as JSON. Rows: id, seq.
+SELECT jobs.id, jobs.seq FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted.value
+
+-- name: read_one
+-- A job that cannot be read together with others. ?1 seq. One row: id, queue, name, the job's JSON as a blob.
+SELECT jobs.id, jobs.queue, jobs.name, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
+
+-- name: find_newer
+-- A page of matches above a seq, oldest first. The conditions' parameters, then seq, limit. Rows: seq.
+SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq > ? ORDER BY jobs.seq LIMIT ?
+
+-- name: find_older
+-- A page of matches below a seq, newest first. The conditions' parameters, then seq, limit. Rows: seq.
+SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq < ? ORDER BY jobs.seq DESC LIMIT ?
+
+-- name: count
+-- The conditions' parameters. Rows: queue, name, number of jobs.
+SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+
+-- name: durations
+-- How long the last succeeded jobs of a name ran, those with the longest retention first, as the index orders them.
+-- ?1 queue, ?2 name, ?3 limit. One row: milliseconds, as JSON.
+SELECT json_group_array(last.finished_ms - last.started_ms)
+FROM (
+    SELECT jobs.finished_ms, jobs.started_ms FROM jobmill_jobs AS jobs
+    WHERE jobs.state = 'succeeded' AND jobs.queue = ?1 AND jobs.name = ?2
+    ORDER BY jobs.keep_age_ms DESC, jobs.finished_ms DESC LIMIT ?3
+) AS last
+WHERE last.started_ms IS NOT NULL
+
+-- name: logs
+-- The last log lines of a job, newest first. ?1 id, ?2 limit. Rows: at_ms, text.
+SELECT logs.at_ms, logs.text
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_logs AS logs ON logs.seq = jobs.seq
+WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
+
+-- -------------------- queues, feeds and usage
+
+-- name: queues
+-- All queues that have settings. Rows: queue and the other columns, in the order of the table.
+SELECT
+    queue, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event
+FROM jobmill_queues ORDER BY queue
+
+-- name: write_queue
+-- ?1 queue, then the other columns in their order.
+INSERT OR REPLACE INTO jobmill_queues (
+    queue, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+
+-- name: add_events
+-- Per event: queue, number, the event as JSON.
+INSERT INTO jobmill_events (queue, number, event) VALUES {rows of 3 from ?1}
+
+-- name: trim_events
+-- Delete old events. ?1 queue, ?2 the number of the last event to delete.
+DELETE FROM jobmill_events WHERE queue = ?1 AND number <= ?2
+
+-- name: events
+-- The feed after an event. ?1 queue, ?2 the number of that event, ?3 limit. Rows: the event as JSON.
+SELECT event FROM jobmill_events WHERE queue = ?1 AND number > ?2 ORDER BY number LIMIT ?3
+
+-- name: usage
+-- Add usage records. Per record: the fields of Usage, in their order.
+-- Measured at 500 a transaction, CPU per record with the file in memory: this 1.0 us; executemany 1.3; json_each 3.2.
+INSERT INTO jobmill_usage (
+    job_id, name, queue, tenant, attempt, outcome, duration_ms, started_ms, finished_ms, worker
+) VALUES {rows of 10 from ?1}

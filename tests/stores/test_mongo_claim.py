@@ -1,0 +1,260 @@
+"""Claims of the MongoDB store where a review found them wanting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from bson import ObjectId
+
+from jobmill.core.values import QueueChange
+from jobmill.stores.mongo import MongoStore
+from jobmill.stores.mongo.codec import CODEC, date
+from jobmill.testing.contract.support import (
+    claim,
+    claim_ids,
+    claim_one,
+    put_one,
+    settle,
+    started,
+    state_of,
+    succeed,
+    wish,
+)
+from tests.kit.mongo import MongoReplicaSet
+from tests.stores.mongo_scene import (
+    HOME,
+    LOCK_TIMEOUT_S,
+    NOT_REPLICATED,
+    RATE,
+    Document,
+    Scene,
+    examined,
+    foreign,
+    home,
+    left,
+    profiled,
+)
+
+pytestmark = pytest.mark.stores("mongo")
+
+PATIENCE_S = 5
+FAR_MS = 600_000
+LOST_ANSWER = {"code": 91, "codeName": "ShutdownInProgress", "errmsg": "the answer is lost"}
+
+
+@pytest.fixture
+async def scene(mongo_url: str) -> AsyncIterator[Scene]:
+    scene = Scene(mongo_url)
+    await scene.open()
+    yield scene
+    await scene.store.close()
+
+
+@pytest.fixture
+async def own(own_mongo: MongoReplicaSet) -> AsyncIterator[Scene]:
+    """On a server that may be told to fail."""
+    scene = Scene(own_mongo.url("jobs"))
+    await scene.open()
+    yield scene
+    await scene.store.close()
+
+
+@pytest.fixture
+async def store(mongo_url: str) -> AsyncIterator[MongoStore]:
+    """One that has its time from the server."""
+    store = MongoStore(mongo_url)
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name == "jobmill" and one.levelname == "WARNING"]
+
+
+# ---------------------------------------------------------------------------------------------------- documents
+
+
+async def test_a_document_that_is_full_keeps_no_other_from_being_claimed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = [f"good-{n}" for n in range(5)]
+    await scene.put(*ids)
+    full = await scene.insert_nearly_full()
+    claimed = await claim(scene.store, queues=HOME)
+    assert [(one.job.id, one.job.crashes) for one in claimed] == [(id, 0) for id in ids]
+    for _ in range(2):
+        exchanged = await scene.store.exchange([], wish(queues=HOME))
+        assert (exchanged.claimed, exchanged.next_due_ms) == ([], None)
+    (told,) = warnings(caplog)
+    assert told.startswith(f"the job {full} in ")
+    assert "will never run: it cannot be claimed: " in told
+
+
+SPOILT: list[tuple[str, Document]] = [
+    ("no sub-document on a stale claim", {"jobmill": None, **left(0)}),
+    ("a number of claims that is none", {"jobmill": {"claims": "x"}}),
+    ("a document as its _id", {"_id": {"a": 1}}),
+]
+
+
+@pytest.mark.parametrize("spoilt", [one for _, one in SPOILT], ids=[name for name, _ in SPOILT])
+@pytest.mark.parametrize("others", [0, 2])
+async def test_a_document_that_no_claim_fits_keeps_no_other_from_being_claimed(
+    scene: Scene, spoilt: Document, others: int
+) -> None:
+    scene.clock.advance(2 * LOCK_TIMEOUT_S)
+    await scene.put(*["before"][:others])
+    await scene.insert(**spoilt)
+    await scene.put(*["behind"][:others])
+    claimed = await claim(scene.store, queues=HOME)
+    assert [(one.job.id, one.job.crashes) for one in claimed] == [("before", 0), ("behind", 0)][:others]
+    scene.clock.advance(60)
+    assert [one.job.crashes for one in await claim(scene.store, queues=HOME)] == [1, 1][:others]
+
+
+async def test_tracebacks_that_are_none_are_no_tracebacks(scene: Scene) -> None:
+    id = await scene.insert(jobmill={"tracebacks": 5})
+    await scene.put("good")
+    claimed = {one.job.id: one.job for one in await claim(scene.store, queues=HOME)}
+    assert claimed.keys() == {str(id), "good"}
+    assert claimed[str(id)].tracebacks == ()
+
+
+# The server takes them in the order of their _ids, and stops at the one that it refuses.
+PLACES = [
+    pytest.param("f" * 24, id="behind"),
+    pytest.param("0" * 24, id="before"),
+]
+
+
+@pytest.mark.parametrize("claims", [None, "x"])
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_document_that_no_claim_fits_keeps_no_settlement_from_being_told(
+    scene: Scene, claims: object, place: str
+) -> None:
+    held = await started(scene.store, home("held"))
+    await scene.put("good")
+    await scene.insert(_id=ObjectId(place), jobmill={"claims": claims})
+    exchanged = await scene.store.exchange([succeed(held)], wish(queues=HOME))
+    assert exchanged.settled == ["done"]
+    assert await state_of(scene.store, "held") == "succeeded"
+    assert [one.lease.id for one in exchanged.claimed] == ["good"]
+
+
+# ---------------------------------------------------------------------------------------------------- leases
+
+
+async def test_a_claim_whose_answer_was_lost_is_made_once(own: Scene, own_mongo: MongoReplicaSet) -> None:
+    ids = [f"job-{n:02}" for n in range(20)]
+    await own.put(*ids)
+    own_mongo.nodes[0].fail("update", times=1, writeConcernError=LOST_ANSWER)
+    claimed = await claim(own.store, queues=HOME)
+    assert [(one.job.id, one.job.crashes) for one in claimed] == [(id, 0) for id in ids]
+    assert await own.store.context.here.jobs.distinct("jobmill.claims") == [1]
+    assert await settle(own.store, *map(succeed, claimed)) == ["done"] * 20
+
+
+async def test_a_claim_of_one_job_whose_answer_was_lost_is_made_once(own: Scene, own_mongo: MongoReplicaSet) -> None:
+    await own.put("job")
+    own_mongo.nodes[0].fail("findAndModify", times=1, writeConcernError=NOT_REPLICATED)
+    assert await claim_ids(own.store, queues=HOME) == ["job"]
+
+
+async def test_ended_leases_of_a_queue_are_found_behind_one_that_is_idle(scene: Scene) -> None:
+    await scene.put("dead", queue="busy")
+    async with scene.another() as other:
+        assert await claim_ids(other, queues=("busy",)) == ["dead"]
+    scene.clock.advance(60)
+    await scene.put(*(f"job-{n}" for n in range(50)), queue="busy")
+    assert "dead" in await claim_ids(scene.store, 5, queues=("idle", "busy"))
+
+
+async def test_a_clock_that_was_set_steals_no_job(store: MongoStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put_one(store)
+    real = time.time
+    with monkeypatch.context() as patched:
+        held = await claim_one(store)
+        patched.setattr(time, "time", lambda: real() + 60)
+        assert await claim(store) == []
+    assert await settle(store, succeed(held)) == ["done"]
+
+
+@pytest.mark.parametrize("verb", ["open", "extend", "purge"])
+async def test_the_clock_is_measured(store: MongoStore, verb: str) -> None:
+    held = await started(store)
+    clock = store.context.clock
+    clock.learn(store.now() + 60_000, clock.start())
+    match verb:
+        case "open":
+            await store.open()
+        case "extend":
+            await store.extend([held.lease], 15_000)
+        case "purge":
+            await store.purge()
+    said = await store.context.here.database.command("hello", codec_options=CODEC)
+    assert abs(store.now() - int(said["localTime"])) < 5_000
+
+
+async def test_ended_leases_of_names_that_nobody_works_are_not_looked_at(scene: Scene) -> None:
+    ended = {"status": "processing", "claimedBy": "jobmill:gone", "claimId": "x", "lockedAt": date(scene.clock())}
+    ours = {"v": 1, "leaseUntil": date(scene.clock())}
+    retired = [foreign(scene.clock(), name="retired", **ended, jobmill=ours) for _ in range(300)]
+    await scene.store.context.here.jobs.insert_many(retired)
+    scene.clock.advance(60)
+    async with profiled(scene.store) as done:
+        assert await claim(scene.store, queues=HOME) == []
+    assert done
+    assert examined(done) < 20
+
+
+# ---------------------------------------------------------------------------------------------------- what comes when
+
+
+async def test_a_window_of_a_rate_limit_is_opened_once(scene: Scene) -> None:
+    await scene.store.configure("default", QueueChange(rate_limit=RATE))
+    # One of those that are found cannot be had, so the claim looks again.
+    await scene.insert(jobmill={"claims": "x"}, nextRunAt=date(scene.clock() - 1_000))
+    await scene.put(*(f"job-{n:02}" for n in range(40)))
+    assert [len(await claim(scene.store, 10, queues=HOME)) for _ in range(3)] == [10, 0, 0]
+    scene.clock.advance(60)
+    assert len(await claim(scene.store, 5, queues=HOME)) == 5
+    assert len(await claim(scene.store, 10, queues=HOME)) == 5
+
+
+ODD: list[tuple[str, Document]] = [
+    ("a document as its name", {"name": {"a": 1}}),
+    ("a list of documents as ours", {"jobmill": [{"a": 1}]}),
+]
+
+
+@pytest.mark.parametrize("odd", [one for _, one in ODD], ids=[name for name, _ in ODD])
+async def test_an_odd_document_does_not_end_the_stream(
+    store: MongoStore, odd: Document, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ready(store)
+    told: list[list[Document]] = [[{"status": "completed", **odd}, {}], [{}]]
+    for documents in told:
+        sleep = asyncio.create_task(store.wait_for_work(HOME, store.now() + FAR_MS))
+        for document in documents:
+            await store.context.here.jobs.insert_one(foreign(store.now(), **document))
+        async with asyncio.timeout(PATIENCE_S):
+            await sleep
+        await ready(store)
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+async def ready(store: MongoStore) -> None:
+    """Nothing to claim, and nothing told that a claim has not seen."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await claim(store, queues=HOME)
+            sleep = asyncio.create_task(store.wait_for_work(HOME, store.now() + FAR_MS))
+            done, _ = await asyncio.wait([sleep], timeout=0.1)
+            sleep.cancel()
+            if not done:
+                return
