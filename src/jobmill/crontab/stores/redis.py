@@ -30,8 +30,8 @@ from jobmill.stores.redis.url import RedisUrl
 _LUA = files("jobmill.crontab.stores") / "lua"
 LOCK, FINISH, ADD = (Script((_LUA / f"{verb}.lua").read_text("utf-8")) for verb in ("lock", "finish", "add"))
 
-#: So that no call keeps the server for long: it does one thing at a time.
-MOST_A_CALL = 200
+#: The server executes one call at a time: no call may keep it busy for long.
+MAX_PER_CALL = 200
 Word = str | bytes | int
 
 
@@ -96,7 +96,7 @@ class RedisCrontab:
     async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
         """The earliest that are due, in one script."""
         lock = instant_ms(lock_until, "lock_until")
-        args: list[Word] = [self._clock(), lock, min(most, MOST_A_CALL), self._prefix]
+        args: list[Word] = [self._clock(), lock, min(most, MAX_PER_CALL), self._prefix]
         return [_job(found, lock_until) for found in await self._line.run(LOCK, self._set, args)]
 
     # ------------------------------------------------------------------------------------------------ finish
@@ -116,12 +116,12 @@ class RedisCrontab:
         answers: list[bool] = []
         keys = [(one.id, one.locked_until) for one in endings]
         with self._doubts.unless_answered(keys):
-            for n in range(0, len(endings), MOST_A_CALL):
+            for n in range(0, len(endings), MAX_PER_CALL):
                 words: list[Word] = []
-                for one in endings[n : n + MOST_A_CALL]:
+                for one in endings[n : n + MAX_PER_CALL]:
                     sleep_until = "" if one.remove else _sleep(one.sleep_until)
                     words += [one.id, _fence(one.locked_until), sleep_until, "", 1 if one.remove else ""]
-                answers += await self._finish(keys[n : n + MOST_A_CALL], words)
+                answers += await self._finish(keys[n : n + MAX_PER_CALL], words)
         return answers
 
     async def _finish(self, keys: Sequence[tuple[Word, datetime | None]], words: Sequence[Word]) -> list[bool]:

@@ -26,7 +26,7 @@ from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.codec import reset_fields
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
 from jobmill.stores.redis.ids import local_id, port_id
-from jobmill.stores.redis.read import StoredJob, queues_of, stored_jobs, walk
+from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs, walk
 from jobmill.stores.redis.scripts import CHANGE
 from jobmill.stores.redis.settle import keep_request
 
@@ -42,7 +42,7 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
         ids = list(dict.fromkeys(which))
         subjects, more = await _by_id(c, ids[:limit], refused), len(ids) > limit
     changed: list[str] = []
-    by_queue: defaultdict[str, list[StoredJob]] = defaultdict(list)
+    by_queue: defaultdict[str, list[FoundJob]] = defaultdict(list)
     for one in subjects:
         by_queue[one.job.queue].append(one)
     for queue, own in by_queue.items():
@@ -51,9 +51,9 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
     return Changed(ids=changed, refused=refused, more=more)
 
 
-async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) -> tuple[list[StoredJob], bool]:
+async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) -> tuple[list[FoundJob], bool]:
     wanted = structs.replace(which, states=states_for(change, which))
-    found: list[StoredJob] = []
+    found: list[FoundJob] = []
     async for one in walk(c, wanted):
         if len(found) == limit:
             return found, True
@@ -61,7 +61,7 @@ async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) 
     return found, False
 
 
-async def _by_id(c: RedisContext, ids: list[str], refused: dict[str, str]) -> list[StoredJob]:
+async def _by_id(c: RedisContext, ids: list[str], refused: dict[str, str]) -> list[FoundJob]:
     queues = await queues_of(c, ids)
     found = await stored_jobs(c, ids, queues)
     refused |= {id: SEVERAL_QUEUES if queues[id] == "" else NO_SUCH_JOB for id in ids if id not in found}
@@ -71,7 +71,7 @@ async def _by_id(c: RedisContext, ids: list[str], refused: dict[str, str]) -> li
 async def _change_some(
     c: RedisContext,
     queue: str,
-    some: Sequence[StoredJob],
+    some: Sequence[FoundJob],
     change: Change,
     changed: list[str],
     refused: dict[str, str],

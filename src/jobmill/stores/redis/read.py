@@ -35,7 +35,7 @@ _JOBS_PER_CALL = 200
 _MAX_READ_PER_PAGE = 5_000
 
 
-class StoredJob(NamedTuple):
+class FoundJob(NamedTuple):
     """A job, its position among all that a filter may match, and whether Jobmill made it."""
 
     job: Job
@@ -57,13 +57,13 @@ async def get(c: RedisContext, ids: Sequence[str]) -> list[Job | None]:
     return [found[id].job if id in found else None for id in ids]
 
 
-async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str | None]) -> dict[str, StoredJob]:
+async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str | None]) -> dict[str, FoundJob]:
     """The jobs of these ids in these queues, by id."""
     by_queue: defaultdict[str, list[str]] = defaultdict(list)
     for id in dict.fromkeys(ids):
         if queue := queues[id]:
             by_queue[queue].append(id)
-    found: dict[str, StoredJob] = {}
+    found: dict[str, FoundJob] = {}
     for queue, own in by_queue.items():
         for some in chunks(own, _JOBS_PER_CALL):
             rows = await c.run(GET, queue, 0, ids=[local_id(queue, id) for id in some])
@@ -71,10 +71,10 @@ async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str
     return found
 
 
-def _stored(queue: str, row: list[Any], id: str) -> StoredJob:
+def _stored(queue: str, row: list[Any], id: str) -> FoundJob:
     raw_id, state, _, score, flat = row
     h = fields(flat)
-    return StoredJob(job_of(queue, raw_id.decode(), state.decode(), h, score=score, shown=id), b"jm" in h)
+    return FoundJob(job_of(queue, raw_id.decode(), state.decode(), h, score=score, shown=id), b"jm" in h)
 
 
 async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) -> Page:
@@ -83,7 +83,7 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) 
     parts = await _parts(c, filter, fresh=cursor is None)
     total = sum(part.length for part in parts)
     start = min(position or 0, total)
-    found: list[StoredJob] = []
+    found: list[FoundJob] = []
     if backwards:
         low = start
         while low > 0 and len(found) < limit and start - low < _MAX_READ_PER_PAGE:
@@ -152,7 +152,7 @@ def _times(text: str, lines: int) -> list[int]:
 # ---------------------------------------------------------------------------------------------------- scans
 
 
-async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[StoredJob]:
+async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
     """Every job that matches, each once while nobody moves any."""
     parts = await _parts(c, filter, fresh=True)
     total = sum(part.length for part in parts)
@@ -179,9 +179,9 @@ async def _parts(c: RedisContext, filter: Filter, *, fresh: bool) -> list[_Part]
     return [part for parts in await for_each(queues, of_queue) for part in parts]
 
 
-async def _range(c: RedisContext, parts: list[_Part], low: int, high: int) -> list[StoredJob]:
+async def _range(c: RedisContext, parts: list[_Part], low: int, high: int) -> list[FoundJob]:
     """The jobs from one position up to another."""
-    jobs: list[StoredJob] = []
+    jobs: list[FoundJob] = []
     before = 0
     for queue, name, length in parts:
         start, stop = max(low, before) - before, min(high, before + length) - before - 1
@@ -192,7 +192,7 @@ async def _range(c: RedisContext, parts: list[_Part], low: int, high: int) -> li
                 state: State = "cancelled" if cancelled else SETS[name]
                 due = score if name == "delayed" else b""
                 job = job_of(queue, raw_id.decode(errors="replace"), state, h, score=due)
-                jobs.append(StoredJob(job, b"jm" in h, before + start + n))
+                jobs.append(FoundJob(job, b"jm" in h, before + start + n))
         before += length
     return jobs
 

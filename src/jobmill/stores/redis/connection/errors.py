@@ -87,7 +87,7 @@ def _moved(reply: str, host: str) -> Moved:
 
 @contextmanager
 def translated_errors(url: RedisUrl, seconds: float) -> Iterator[None]:
-    """Raise errors of redis-py, which connects within so many seconds, as ours. It removes the code from replies."""
+    """Raise errors of redis-py as ours. It removes the code from error replies. `seconds`: the deadline."""
     try:
         yield
     except TimeoutError as error:  # the deadline; redis-py has a TimeoutError of its own
