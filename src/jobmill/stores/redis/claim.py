@@ -11,8 +11,8 @@ from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
 from jobmill.stores.redis.ids import LocalId, port_id, readable_id
 from jobmill.stores.redis.scripts import RECOVER
 
-# Where a handler has its own limit and the queue is long: after a claim has read this number of jobs without taking
-# one, the next claims read few jobs, for a while.
+# Where a handler has a limit of its own and the queue is long: after a claim has read this number of jobs and taken
+# none, the next claims read few jobs, for a while.
 FRUITLESS_JOBS = 100
 FEW_JOBS = 20
 FRUITLESS_MS = 1_000
