@@ -199,8 +199,8 @@ async def test_who_wants_the_same_key_or_id_waits_for_the_end(
     assert len(await find_all(store, EVERYTHING)) == 1
 
 
-async def test_who_waits_too_long_is_told_so(
-    store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_that_waits_too_long_is_stopped(
+    url: str, store: PostgresStore, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.enqueue_within(connection, [new("first", key="k")])
     with monkeypatch.context() as patch:
@@ -208,6 +208,11 @@ async def test_who_waits_too_long_is_told_so(
         with pytest.raises(StoreUnavailable, match="did not answer within 0.2 s"):
             await enqueue_one(store, new("second", key="k"))
     await put_one(store, new("other"))
+
+    async def is_stopped() -> bool:
+        return not await waits(url)
+
+    await until(is_stopped)
     await connection.execute("ROLLBACK")
     assert await enqueue_one(store, new("second", key="k")) == Receipt("second", "created")
 

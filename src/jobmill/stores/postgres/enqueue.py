@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -146,17 +145,23 @@ def _options(new: NewJob) -> str | None:
     return None if is_plain else _encode(new.options).decode()
 
 
-#: The columns that enqueue_jobs takes, and those of them that may be an empty array where no job has a value.
-_COLUMNS: tuple[Callable[[NewJob], object], ...] = (
-    *(attrgetter("id"), attrgetter("queue"), attrgetter("name"), attrgetter("priority"), attrgetter("due.at_ms")),
-    *(attrgetter("due.after_ms"), lambda new: new.payload_json.decode()),
-    *(attrgetter("unique_key"), attrgetter("tenant"), _options),
-)
-
-
 def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
-    columns = [list(map(column, new_jobs)) for column in _COLUMNS]
-    return [[] if column.count(None) == len(column) else column for column in columns]
+    """The columns of enqueue_jobs; an empty one where no job has a value."""
+    columns = [list(column) for column in zip(*map(_row, new_jobs), strict=True)]
+    for index in _OPTIONAL:
+        if columns[index].count(None) == len(new_jobs):
+            columns[index] = []
+    return columns
+
+
+#: Of a row: when it is due, its unique key, tenant and options.
+_OPTIONAL = (4, 7, 8, 9)
+
+
+def _row(new: NewJob) -> tuple[object, ...]:
+    due, payload = new.due, new.payload_json.decode()
+    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)
+    return (*job, new.unique_key, new.tenant, _options(new))
 
 
 def enqueued_events(groups: Sequence[Sequence[NewJob]], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:

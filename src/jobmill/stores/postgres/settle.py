@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,30 +31,31 @@ def parameters(settlements: Iterable[Settlement], queues: Iterable[str]) -> tupl
         (waiting if one.state == "waiting" else final).append(one)
     others = _encode([_waiting(one) for one in waiting]).decode() if waiting else None
     has_runs = any(one.runs is not None for one in final)
-    runs = [list(map(column, final)) for column in _FINAL_RUNS] if has_runs else [[]] * len(_FINAL_RUNS)
-    return (*(list(map(column, final)) for column in _FINAL), *runs, others, list(queues))
+    columns = map(list, zip(*map(_final, final), strict=True)) if final else ([],) * 10
+    runs = map(list, zip(*map(_final_runs, final), strict=True)) if has_runs else ([],) * 4
+    return (*columns, *runs, others, list(queues))
 
 
-def _tracebacks(one: Settlement) -> str | None:
-    return None if one.tracebacks is None else _encode(one.tracebacks).decode()
+def _final(one: Settlement) -> tuple[object, ...]:
+    """The columns of a settlement that ends a job: see settle_final.sql."""
+    lease, keep = one.lease, one.keep
+    tracebacks = None if one.tracebacks is None else _encode(one.tracebacks).decode()
+    kept = (None, None) if keep is None else (keep.age_ms, keep.last)
+    result = one.result_json.decode()
+    return (lease.id, lease.token, one.state, one.errors, one.crashes, result, one.error, tracebacks, *kept)
+
+
+def _final_runs(one: Settlement) -> tuple[object, ...]:
+    """The further columns of a settlement that ends a recurring job."""
+    runs = one.runs
+    if runs is None:
+        return (None, None, None, None)
+    return (runs.runs, runs.failed_runs, runs.last_error, runs.revision if has_revision(one) else None)
 
 
 def has_revision(one: Settlement) -> bool:
     """Whether it is valid only for the recurrence that it was decided from; `overtaken()` is valid for any."""
     return one.runs is not None and (one.state != "waiting" or one.rearm is not None)
-
-
-#: The columns of settlements that end a job, and of those that end a run of a recurring job: see settle_final.sql.
-_FINAL: tuple[Callable[[Settlement], object], ...] = (
-    *(attrgetter("lease.id"), attrgetter("lease.token"), attrgetter("state"), attrgetter("errors")),
-    *(attrgetter("crashes"), lambda one: one.result_json.decode(), attrgetter("error"), _tracebacks),
-    *(lambda one: one.keep and one.keep.age_ms, lambda one: one.keep and one.keep.last),
-)
-_FINAL_RUNS: tuple[Callable[[Settlement], object], ...] = (
-    *(lambda one: one.runs and one.runs.runs, lambda one: one.runs and one.runs.failed_runs),
-    lambda one: one.runs and one.runs.last_error,
-    lambda one: one.runs and one.runs.revision if has_revision(one) else None,
-)
 
 
 def _waiting(one: Settlement) -> dict[str, object]:
@@ -67,7 +67,7 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "crashes": one.crashes,
         "error": one.error,
         "result": one.result_json.decode(),
-        "tracebacks": _tracebacks(one),
+        "tracebacks": None if one.tracebacks is None else _encode(one.tracebacks).decode(),
         "due_ms": one.due and one.due.at_ms,
         "delay_ms": one.due.after_ms if one.due is not None and one.due.at_ms is None else None,
         "slot_ms": one.rearm and one.rearm.occurrence_ms,
