@@ -12,6 +12,16 @@ STORES = "src/jobmill/stores"
 #: SQL that runs without Python; `migrate` fills its defaults in from the core, and a test compares them.
 RUNS_WITHOUT_PYTHON: tuple[str, ...] = ("stores/postgres/sql/enqueue.sql",)
 
+#: The end of a path, and a part of a line, whose number means something else and is a default of the core by chance.
+OTHER_NUMBERS = (
+    ("redis/lua/clean.lua", "ask.limit or 10000"),  # BullMQ's own limit of one clean
+    ("redis/lua/lib/claim.lua", "MAX_SCANNED = 1000"),
+    ("redis/lua/lib/claim.lua", "ended - now + 1000"),  # a second
+    ("redis/lua/lib/retention.lua", "keep.limit or 1000"),  # BullMQ's own limit of one removal
+    ("redis/lua/lib/waiting.lua", "'LIMIT', 0, 1000"),
+    ("redis/lua/recover.lua", "for last = #ids, 1, -1000"),
+)
+
 _NUMBER = re.compile(r"(?<![\w.$?])\d[\d_]*(?![\w.])")
 #: Seconds as milliseconds and back.
 _CONVERSION = re.compile(r"[*/%]\s*1000\b|\b1000\s*[*/]")
@@ -54,7 +64,7 @@ def _numbers(root: Path) -> Iterator[str]:
             code = _CONVERSION.sub("", line.partition("--")[0])
             for found in _NUMBER.finditer(code):
                 value = int(found[0].replace("_", ""))
-                if value in defaults:
+                if value in defaults and not any(name.endswith(end) and part in line for end, part in OTHER_NUMBERS):
                     yield f"{name}:{number}: {found[0]} is {defaults[value]} of the core: pass it as a parameter"
 
 

@@ -27,7 +27,7 @@ end
 
 local ids
 if ask.source == 'completed' or ask.source == 'failed' then
-  ids = call('ZRANGEBYSCORE', key, '-inf', ask.before, 'LIMIT', 0, ask.limit > 0 and ask.limit or -1)
+  ids = call('ZRANGEBYSCORE', key, '-inf', ask.before, 'LIMIT', 0, ask.limit > 0 and ask.limit or 10000)
 elseif is_list then
   ids = {}
   local found = call('LRANGE', key, 0, -1)

@@ -1,7 +1,7 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
 -- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
 --   claim {n, token, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
---   scan: how many to read, or nil for 1,200}
+--   scan: how many to read, or nil for 1,000}
 -- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, whether
 --   only jobs with unknown names wait, whether the feed is on, how many jobs the next call is to skip, or 0,
 --   how many jobs were read after the last one that was taken.

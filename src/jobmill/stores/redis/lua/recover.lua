@@ -17,12 +17,12 @@ local next_end = -1
 -- The oldest first. Locks of one claim are the same text: it is parsed once.
 local known = {}
 local enough = not concurrency and c.n or #ids
-for last = #ids, 1, -1200 do
+for last = #ids, 1, -1000 do
   if #ended > enough then
     break  -- the others are found after these have been taken over
   end
   local keys = {}
-  for i = last, math.max(1, last - 1199), -1 do
+  for i = last, math.max(1, last - 999), -1 do
     keys[#keys + 1] = job_key(ids[i]) .. ':lock'
   end
   for k, value in ipairs(call('MGET', unpack(keys))) do

@@ -1,5 +1,5 @@
 -- Taking jobs under a lease. c: n, token, lease_ms, worker, names {name: room}
-local MAX_SCANNED = 1200
+local MAX_SCANNED = 1000
 local EVENTS = Q .. ':events'
 
 -- How many claims the rate limit leaves in this window, and when the window ends; nil without a limit.
@@ -15,7 +15,7 @@ local function room_in_window()
   -- The key of Node's window lives as long as the window; the end of ours is in a key of its own.
   local ended = tonumber(call('GET', Q .. ':jobmill:window'))
   local left = call('PTTL', Q .. ':limiter')
-  if ended and linger == 0 and left > ended - now + 1500 then
+  if ended and linger == 0 and left > ended - now + 1000 then
     ended = nil  -- another program has opened a window since, or closed the queue for a while
   end
   if left <= 0 or (ended and ended <= now) then
@@ -128,7 +128,7 @@ local function has_room(rooms, name)
   return false, room == nil
 end
 
--- Earlier calls have read the first `skip` waiting jobs: this one reads 1,200 of those behind them, without moving them.
+-- Earlier calls have read the first `skip` waiting jobs: this one reads 1,000 of those behind them, without moving them.
 -- Returns whether some had no room, and how many the next call is to skip, if there are more.
 local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
   local waiting = call('LLEN', Q .. ':wait')
@@ -163,7 +163,7 @@ local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
 end
 
 -- Takes up to `most` waiting jobs, in order, and puts the others back where they were. Redis cannot select by name: jobs with
--- names that this worker does not know are passed over, up to 1,200 in one call. Returns whether there are more jobs for
+-- names that this worker does not know are passed over, up to 1,000 in one call. Returns whether there are more jobs for
 -- this claim or the next of its kind, whether some were passed over, how many the next call is to skip where these were not
 -- all, and how many were read after the last one that was taken.
 local function claim_waiting(c, most, rooms, not_these, taken)

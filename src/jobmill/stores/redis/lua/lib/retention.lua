@@ -50,7 +50,7 @@ end
 -- BullMQ's retention: {count, age in s, limit}, for all jobs of the set.
 local function keep_as_node(set, keep)
   if keep.age then
-    local old = call('ZRANGEBYSCORE', Q .. ':' .. set, '-inf', now - keep.age * 1000, 'LIMIT', 0, keep.limit or 1200)
+    local old = call('ZRANGEBYSCORE', Q .. ':' .. set, '-inf', now - keep.age * 1000, 'LIMIT', 0, keep.limit or 1000)
     for _, id in ipairs(old) do
       forget(id, set)
     end

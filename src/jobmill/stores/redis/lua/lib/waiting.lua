@@ -46,7 +46,7 @@ local function promote()
   if not first or first > now then
     return first
   end
-  local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1200)
+  local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
     -- A key that is no hash is left to the claim: an error here would stop all jobs after it.
     local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
