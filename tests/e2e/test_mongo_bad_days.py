@@ -24,7 +24,7 @@ from tests.servers.mongo import MongoReplicaSet
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
-AWAY = "the mongo store is away"
+AWAY = "the mongo store is unavailable"
 
 #: Workers here have a lease of 1 s.
 LONGER_THAN_THE_LEASE_S = 2.5

@@ -350,7 +350,7 @@ async def test_a_settlement_that_the_store_chokes_on(chokes_on: str, outcome: st
 async def test_a_run_that_the_store_never_answers_is_lost_when_the_worker_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(worker_module, "LAST_CALLS_S", 0.05)
     jobs, store, used = faulty()
     go = asyncio.Event()
 
@@ -370,7 +370,7 @@ async def test_a_run_that_the_store_never_answers_is_lost_when_the_worker_ends(
 
 @pytest.mark.stores("memory")
 async def test_a_handler_that_does_not_end_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(worker_module, "LAST_CALLS_S", 0.05)
     jobs, _, used = faulty()
     go, ended = asyncio.Event(), asyncio.Event()
 

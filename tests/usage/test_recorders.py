@@ -148,8 +148,8 @@ async def test_a_recorder_that_raises_is_logged_once_and_touches_no_job(
     said = complaints(caplog)
     # At once, and what went unsaid since at the end.
     assert len(said) == 10
-    assert sum("over 1 usage records; no job is affected" in one for one in said) == 5
-    assert sum("over 49 usage records" in one for one in said) == 5
+    assert sum("for 1 usage records; no job is affected" in one for one in said) == 5
+    assert sum("for 49 usage records" in one for one in said) == 5
     assert "a bad recorder" in caplog.text
     assert (await jobs.count())[0].state == "succeeded"
 
@@ -176,7 +176,7 @@ async def test_batches_that_cannot_be_kept_are_given_up_and_logged(
     assert (await jobs.tick()).succeeded == 3
     assert sink.batches == []
     (said,) = complaints(caplog)
-    assert "raised, over 3 usage records" in said
+    assert "raised an error for 3 usage records" in said
     await noop.enqueue()
     await jobs.tick()
     assert len(sink.batches) == 1

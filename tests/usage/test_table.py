@@ -149,7 +149,7 @@ async def test_a_table_that_is_not_there_harms_no_job(
     async with Worker(jobs):
         for one in await jobs.enqueue_many(work.draft() for _ in range(20)):
             await one.result(timeout=5)
-    assert "raised, over 20 usage records; no job is affected" in caplog.text
+    assert "raised an error for 20 usage records; no job is affected" in caplog.text
     said = {"sqlite": "no such table: jobmill_usage", "postgres": 'relation "jobmill.usage" does not exist'}
     assert said[store_name] in caplog.text
     (count,) = await jobs.count()

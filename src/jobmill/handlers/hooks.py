@@ -41,6 +41,10 @@ class Hooks:
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
 
+    def has(self, what: str) -> bool:
+        """Whether any hook is called at this moment."""
+        return what in self._hooks
+
     async def call_event(self, event: Event) -> None:
         """Call the hooks of an event, in order."""
         for hook in (*self._hooks.get(event.type, ()), *self._hooks.get("*", ())):
