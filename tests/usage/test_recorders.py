@@ -101,7 +101,8 @@ async def test_all_kinds_of_functions_are_told_every_run_in_order(jobs: Client, 
 
 def test_what_is_no_recorder_is_refused(jobs: Client) -> None:
     with pytest.raises(
-        InvalidValue, match="recorder: expected a function of one Usage, or a store that records .*, got 'table'"
+        InvalidValue,
+        match="recorder: expected a function that takes one Usage, or a store that records .*, got 'table'",
     ):
         jobs.record_usage("table")  # type: ignore[type-var]
     with pytest.raises(InvalidValue, match="the memory store has no table for usage"):
