@@ -43,7 +43,7 @@ def app(shell: Shell) -> Shell:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_runs_and_ends_gracefully(app: Shell, number: signal.Signals) -> None:
+def test_a_crontab_runs_and_stops_gracefully(app: Shell, number: signal.Signals) -> None:
     crontab = app.start("crontab", "quick.py")
     said = read_until(crontab, "hello ada")
     assert "INFO    crontab quick.py: started" in said
@@ -53,7 +53,7 @@ def test_it_runs_and_ends_gracefully(app: Shell, number: signal.Signals) -> None
     assert rest.index("goodbye ada") < rest.index("crontab quick.py: stopped")
 
 
-def test_a_second_signal_means_now(app: Shell) -> None:
+def test_a_second_signal_cancels_handlers(app: Shell) -> None:
     crontab = app.start("crontab", "app:crontab")
     read_until(crontab, "hello ada")
     crontab.send_signal(signal.SIGTERM)
@@ -65,7 +65,7 @@ def test_a_second_signal_means_now(app: Shell) -> None:
     assert "cancelled ada" in rest
 
 
-def test_the_shutdown_timeout_ends_handlers(app: Shell) -> None:
+def test_the_shutdown_timeout_cancels_handlers(app: Shell) -> None:
     crontab = app.start("crontab", "app:crontab", "--shutdown-timeout", "10ms", "--quiet")
     # Nothing is logged before that; the handler itself says that it has begun.
     assert crontab.stdout is not None
@@ -77,7 +77,7 @@ def test_the_shutdown_timeout_ends_handlers(app: Shell) -> None:
     assert "1 handlers did not end in time" in rest
 
 
-def test_migrate_makes_the_index_first(shell: Shell, tmp_path: Path) -> None:
+def test_migrate_creates_the_index_first(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "own.db"
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE mails (id INTEGER PRIMARY KEY, sleep_until TEXT)")
@@ -121,7 +121,7 @@ crontab = Crontab(Own(), on_document=print, idle_delay="50ms")
 """
 
 
-def test_a_store_of_ones_own_may_have_methods_that_are_not_async(shell: Shell) -> None:
+def test_a_store_may_have_sync_methods(shell: Shell) -> None:
     shell.write_app(OWN)
     crontab = shell.start("crontab", "app", "--migrate")
     read_until(crontab, "started")
@@ -131,16 +131,16 @@ def test_a_store_of_ones_own_may_have_methods_that_are_not_async(shell: Shell) -
     assert said == "migrated\nclosed\n"
 
 
-def test_a_crontab_that_ends_by_a_fault_is_a_failure(shell: Shell) -> None:
+def test_a_crontab_that_ends_by_an_error_fails(shell: Shell) -> None:
     shell.write_app(OWN.replace("return None", "return object()"))
     crontab = shell.start("crontab", "app")
     said, rest = crontab.communicate(timeout=20)
     assert crontab.returncode == 1, rest
-    assert "this must not happen" in rest
+    assert "stopped by an unexpected error" in rest
     assert said == "closed\n"
 
 
-def test_a_crontab_that_is_stopped_by_its_handler_is_none(shell: Shell) -> None:
+def test_a_crontab_that_its_handler_stops_succeeds(shell: Shell) -> None:
     shell.write_app(APP.replace('print("began", job.id)', "await crontab.stop(); return"))
     crontab = shell.start("crontab", "app")
     _, rest = crontab.communicate(timeout=20)
@@ -154,13 +154,13 @@ def test_a_crontab_that_is_stopped_by_its_handler_is_none(shell: Shell) -> None:
         (["app:nothing"], "app has no 'nothing'; crontabs there: crontab"),
         (["app:number"], "app:number is of type int, expected a crontab: Crontab(store, on_document=handler)"),
         (["empty"], "there is no crontab in empty; expected one such as crontab = Crontab("),
-        (["several"], "there are several crontabs in several: say several:a or several:b"),
+        (["several"], "there are several crontabs in several: use several:a or several:b"),
         ([""], "expected module:crontab or file.py:crontab, such as app.py:crontab, got ''"),
-        (["bare", "--migrate"], "the store of bare has no migrate(): make its index yourself"),
+        (["bare", "--migrate"], "the store of bare has no migrate(); create its index yourself"),
         (["app:crontab", "--shutdown-timeout", "soon"], "shutdown_timeout: expected a duration"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line(
+def test_an_invalid_target_is_reported_in_one_line(
     app: Shell, args: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys

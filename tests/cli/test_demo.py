@@ -20,7 +20,7 @@ def temporary(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_demo_shows_every_kind_and_ends_by_itself(shell: Shell, temporary: Path) -> None:
+def test_the_demo_shows_every_kind_of_job_and_ends(shell: Shell, temporary: Path) -> None:
     began = time.monotonic()
     process = shell.start("demo")
     said, wrong = process.communicate(timeout=30)
@@ -50,7 +50,9 @@ def test_the_demo_shows_every_kind_and_ends_by_itself(shell: Shell, temporary: P
 
 
 @pytest.mark.slow
-def test_the_demo_draws_on_a_terminal(shell: Shell, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_shows_a_live_view_on_a_terminal(
+    shell: Shell, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("LINES", "30")
@@ -69,7 +71,7 @@ def test_the_demo_draws_on_a_terminal(shell: Shell, temporary: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_demo_ends_at_once_when_told_to(shell: Shell, temporary: Path, signum: signal.Signals, code: int) -> None:
+def test_the_demo_ends_at_once_after_a_signal(shell: Shell, temporary: Path, signum: signal.Signals, code: int) -> None:
     process = shell.start("demo")
     assert process.stdout is not None
     while "progress" not in process.stdout.readline():

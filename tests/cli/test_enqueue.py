@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Shell
 
 
-def test_enqueue_prints_id_and_how(shell: Shell) -> None:
+def test_enqueue_prints_id_and_status(shell: Shell) -> None:
     id, how = shell("enqueue", "good", '{"n": 1}').stdout.split()
     assert how == "created"
     job = shell.json("jobs", "show", id)
@@ -19,7 +19,7 @@ def test_a_payload_may_come_from_stdin(shell: Shell) -> None:
     assert shell.json("jobs", "show", id)["payload"] == {"n": 5}
 
 
-def test_all_options_arrive(shell: Shell) -> None:
+def test_all_options_are_passed_on(shell: Shell) -> None:
     said = [
         "--id=mine",
         "--priority=3",
@@ -42,18 +42,18 @@ def test_a_delay_is_seconds_or_a_duration(shell: Shell, delay: str) -> None:
     assert (due - created).total_seconds() == 300
 
 
-def test_the_same_id_exists_and_the_same_unique_key_is_a_duplicate(shell: Shell) -> None:
-    assert shell.json("enqueue", "good", "--id", "mine") == {"id": "mine", "how": "created"}
-    assert shell.json("enqueue", "good", "--id", "mine") == {"id": "mine", "how": "exists"}
+def test_the_status_of_a_known_id_and_of_a_known_unique_key(shell: Shell) -> None:
+    assert shell.json("enqueue", "good", "--id", "mine") == {"id": "mine", "status": "created"}
+    assert shell.json("enqueue", "good", "--id", "mine") == {"id": "mine", "status": "exists"}
     first = shell.enqueue("good", "--unique-key", "k")
-    assert shell.json("enqueue", "good", "--unique-key", "k") == {"id": first, "how": "duplicate"}
+    assert shell.json("enqueue", "good", "--unique-key", "k") == {"id": first, "status": "duplicate"}
 
 
 def test_a_recurring_job_is_updated_by_its_key(shell: Shell) -> None:
     said = ["--cron", "0 9 * * mon", "--timezone", "Europe/Berlin", "--key", "monday"]
     first = shell.json("enqueue", "good", *said)
-    assert first["how"] == "created"
-    assert shell.json("enqueue", "good", "--every", "1h", "--key", "monday") == {**first, "how": "updated"}
+    assert first["status"] == "created"
+    assert shell.json("enqueue", "good", "--every", "1h", "--key", "monday") == {**first, "status": "updated"}
     assert "every 60 m (UTC), key monday" in shell("jobs", "show", first["id"]).stdout
 
 
@@ -61,13 +61,13 @@ def test_wait_prints_the_result(shell: Shell) -> None:
     shell("enqueue", "good", '{"n": 1}', "--id", "mine")
     shell.tick()
     assert shell("enqueue", "good", "--id", "mine", "--wait").stdout == "mine exists\n2\n"
-    answer = {"id": "mine", "how": "exists", "state": "succeeded", "result": 2}
+    answer = {"id": "mine", "status": "exists", "state": "succeeded", "result": 2}
     assert shell.json("enqueue", "--wait", "5s", "good", "--id", "mine") == answer
     # A lone --wait does not swallow the name.
     assert shell.json("enqueue", "--wait", "good", "--id", "mine") == answer
 
 
-def test_wait_tells_of_a_job_that_failed(shell: Shell) -> None:
+def test_wait_reports_a_failed_job(shell: Shell) -> None:
     shell("enqueue", "bad", "--id", "mine")
     shell.tick()
     result = shell("enqueue", "bad", "--id", "mine", "--wait", code=1)
@@ -76,13 +76,13 @@ def test_wait_tells_of_a_job_that_failed(shell: Shell) -> None:
     assert shell.json("enqueue", "bad", "--id", "mine", "--wait", code=1)["error"] == "RuntimeError: out of paper"
 
 
-def test_wait_tells_of_a_job_that_was_cancelled(shell: Shell) -> None:
+def test_wait_reports_a_cancelled_job(shell: Shell) -> None:
     shell("enqueue", "good", "--id", "mine")
     shell("jobs", "cancel", "mine")
     assert shell.json("enqueue", "good", "--id", "mine", "--wait", code=1)["state"] == "cancelled"
 
 
-def test_waiting_ends_with_its_timeout(shell: Shell) -> None:
+def test_wait_ends_after_its_timeout(shell: Shell) -> None:
     result = shell("enqueue", "good", "--wait", "1ms", code=1)
     assert "was not final after 1ms" in result.stderr
 

@@ -9,7 +9,7 @@ from jobmill.core.values import Claim
 from tests.cli.conftest import Shell
 
 
-def test_a_listing_for_people(shell: Shell) -> None:
+def test_a_list_as_a_table(shell: Shell) -> None:
     waiting = shell.enqueue("good", "--delay", "300.5")
     done = shell.enqueue("good", "--queue", "default")
     failed = shell.enqueue("bad", "--max-attempts", "1")
@@ -24,7 +24,7 @@ def test_a_listing_for_people(shell: Shell) -> None:
     }
 
 
-def test_a_running_job_is_listed_with_its_time(shell: Shell) -> None:
+def test_a_running_job_is_listed_with_its_duration(shell: Shell) -> None:
     shell("enqueue", "snail")
 
     async def claim(client: Client) -> None:
@@ -57,7 +57,7 @@ def test_filters_and_limits(shell: Shell) -> None:
     assert len(ids("--limit", "2")) == 2
 
 
-def test_pages_are_followed_by_their_cursor(shell: Shell) -> None:
+def test_pages_are_continued_by_their_cursor(shell: Shell) -> None:
     for n in range(5):
         shell("enqueue", "good", "--id", f"a{n}")
     seen: list[str] = []
@@ -72,7 +72,7 @@ def test_pages_are_followed_by_their_cursor(shell: Shell) -> None:
     assert sorted(seen) == [f"a{n}" for n in range(5)]
 
 
-def test_a_limit_may_be_more_than_a_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_can_be_larger_than_a_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobmill.cli.jobs.PAGE", 2)
     for n in range(5):
         shell("enqueue", "good", "--id", f"a{n}")
@@ -80,14 +80,14 @@ def test_a_limit_may_be_more_than_a_page(shell: Shell, monkeypatch: pytest.Monke
     assert len(shell.json("jobs", "list", "--limit", "3")) == 3
 
 
-def test_no_jobs(shell: Shell) -> None:
+def test_a_list_without_jobs(shell: Shell) -> None:
     shell("migrate")
     assert shell.json("jobs", "list") == []
     assert shell("jobs", "list").stderr == "no jobs\n"
     assert shell("jobs", "list", "--name", "x").stderr == "no jobs match\n"
 
 
-def test_show_tells_everything(shell: Shell) -> None:
+def test_show_prints_all_fields(shell: Shell) -> None:
     id = shell.enqueue("bad", "--tenant", "ada", "--max-attempts", "1")
     shell.tick()
     said = shell("jobs", "show", id, "--logs").stdout
@@ -98,7 +98,7 @@ def test_show_tells_everything(shell: Shell) -> None:
     assert "a line before" not in shell("jobs", "show", id).stdout
 
 
-def test_show_for_programs(shell: Shell) -> None:
+def test_show_as_json(shell: Shell) -> None:
     id = shell.enqueue("bad", "--max-attempts", "1")
     shell.tick()
     job = shell.json("jobs", "show", id, "--logs")
@@ -108,6 +108,6 @@ def test_show_for_programs(shell: Shell) -> None:
     assert "logs" not in shell.json("jobs", "show", id)
 
 
-def test_a_job_that_is_not_there(shell: Shell) -> None:
+def test_an_unknown_job(shell: Shell) -> None:
     shell("migrate")
     assert "there is no job 'nobody'" in shell.refused("jobs", "show", "nobody", code=1)

@@ -29,22 +29,22 @@ async def beside(url: str, *args: str, code: int = 0) -> Result:
     return await asyncio.to_thread(run, url, *args, code=code)
 
 
-async def test_what_ran(postgres_url: str) -> None:
+async def test_migrate_prints_the_migrations_that_ran(postgres_url: str) -> None:
     assert (await beside(postgres_url)).stdout == "ran 0001_jobs\n"
     assert (await beside(postgres_url)).stdout == "up to date\n"
     assert json.loads((await beside(postgres_url, "--json")).stdout) == {"ran": []}
 
 
-async def test_a_jobs_table(postgres_url: str) -> None:
+async def test_a_jobs_table_is_created(postgres_url: str) -> None:
     first = await beside(postgres_url, "--jobs-table", "public.jobs")
-    assert first.stdout == "ran 0001_jobs\nmade the table public.jobs\n"
+    assert first.stdout == "ran 0001_jobs\ncreated the table public.jobs\n"
     again = await beside(postgres_url, "--jobs-table", "public.jobs", "--json")
     table = {"table": "public.jobs", "created": False, "added": [], "enqueued": 0, "left_running": 0}
     assert json.loads(again.stdout) == {"ran": [], "jobs_table": table}
     assert (await beside(postgres_url, "--jobs-table", "public.jobs")).stdout == "public.jobs is the jobs table\n"
 
 
-async def test_a_jobs_table_that_was_there(postgres_url: str) -> None:
+async def test_an_existing_jobs_table_is_completed(postgres_url: str) -> None:
     async with connected(postgres_url) as sql:
         await sql.execute("""
             CREATE TABLE work (
@@ -59,11 +59,11 @@ async def test_a_jobs_table_that_was_there(postgres_url: str) -> None:
     assert said == [
         "ran 0001_jobs",
         "work is the jobs table",
-        "added to it: CHECK of status",
-        "added to it: index idx_work_status_next_run_at",
-        "added to it: index idx_work_type_status",
+        "added CHECK of status",
+        "added index idx_work_status_next_run_at",
+        "added index idx_work_type_status",
         "enqueued 2 queued rows",
-        "left 1 running rows to the program that runs them",
+        "left 1 running rows unchanged",
     ]
     refused = await beside(postgres_url, "--jobs-table", "public.another", code=1)
     assert "the schema jobmill has the jobs table public.work already, and can have one only" in refused.stderr
@@ -71,7 +71,7 @@ async def test_a_jobs_table_that_was_there(postgres_url: str) -> None:
     assert "expected the name of a table" in (await beside(postgres_url, "--jobs-table", "no name", code=2)).stderr
 
 
-async def test_another_schema(postgres_url: str) -> None:
+async def test_migrate_into_another_schema(postgres_url: str) -> None:
     assert (await beside(f"{postgres_url}?schema=Ours")).stdout == "ran 0001_jobs\n"
     async with connected(postgres_url) as sql:
         assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == 1
@@ -94,22 +94,22 @@ async def test_sql_is_printed_without_a_server(postgres_url: str) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--sql", "--roles"), "--sql and --roles print two scripts: ask for one after the other"),
-        (("--sql", "--json"), "--json tells what was done; --sql and --roles do nothing, they print SQL"),
+        (("--sql", "--roles"), "--sql and --roles print one script each: run the command twice"),
+        (("--sql", "--json"), "--json reports changes; --sql and --roles only print SQL"),
         (
             ("--roles", "--jobs-table", "x"),
-            "--roles does not depend on --jobs-table: grant that table like any of yours",
+            "--roles does not depend on --jobs-table: grant that table like your other tables",
         ),
     ],
 )
-def test_options_that_do_not_go_together(args: tuple[str, ...], said: str) -> None:
+def test_options_that_cannot_be_combined(args: tuple[str, ...], said: str) -> None:
     result = run(NOWHERE, *args, code=2)
     assert result.stderr == f"jobmill: {said} (see jobmill migrate --help)\n"
     assert result.stdout == ""
 
 
 @pytest.mark.parametrize("args", [("--sql",), ("--roles",), ("--jobs-table", "public.jobs")])
-def test_other_stores_have_no_such_thing(shell: Shell, args: tuple[str, ...]) -> None:
+def test_options_for_postgresql_are_refused_for_other_stores(shell: Shell, args: tuple[str, ...]) -> None:
     said = shell.refused("migrate", *args, code=2)
-    assert said.startswith(f"jobmill: {args[0]} is for PostgreSQL, and this store is sqlite; name one with --url")
+    assert said.startswith(f"jobmill: {args[0]} needs PostgreSQL, and this store is sqlite; give --url")
     assert not shell.file.exists()

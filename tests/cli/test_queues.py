@@ -16,7 +16,7 @@ def busy(shell: Shell) -> Shell:
     return shell
 
 
-def test_counts_for_people(busy: Shell) -> None:
+def test_counts_as_a_table(busy: Shell) -> None:
     busy("queues", "pause", "later")
     head, *lines = busy("queues").stdout.splitlines()
     assert head.split()[:6] == ["queue", "waiting", "running", "succeeded", "failed", "cancelled"]
@@ -31,7 +31,7 @@ def test_counts_for_people(busy: Shell) -> None:
     assert lines[3].startswith("later (paused) ")
 
 
-def test_counts_for_programs(busy: Shell) -> None:
+def test_counts_as_json(busy: Shell) -> None:
     default, later = busy.json("queues")
     assert busy.json("queues", "counts") == [default, later]
     assert (default["queue"], default["succeeded"], default["failed"]) == ("default", 1, 1)
@@ -40,7 +40,7 @@ def test_counts_for_programs(busy: Shell) -> None:
     assert (later["queue"], later["waiting"], later["paused"], later["rate_limit"]) == ("later", 1, False, None)
 
 
-def test_no_queues(shell: Shell) -> None:
+def test_counts_without_queues(shell: Shell) -> None:
     shell("migrate")
     assert shell("queues").stderr == "no queues\n"
     assert shell.json("queues") == []
@@ -77,7 +77,7 @@ def test_wrong_limits_are_refused(busy: Shell, args: list[str], said: str) -> No
     assert said in busy.refused("queues", *args, code=2)
 
 
-def test_events(shell: Shell) -> None:
+def test_events_of_a_feed(shell: Shell) -> None:
     shell("migrate")
     assert "feed of queue 'default' is off" in shell.refused("events", "default", code=1)
     assert shell("queues", "feed", "default", "on").stdout == "queue default: feed\n"

@@ -35,7 +35,7 @@ def test_a_file_in_a_package_is_imported_under_its_full_name(here: Shell) -> Non
     assert load_client("shop.work:jobs") is sys.modules["shop.work"].jobs
 
 
-def test_an_attribute_may_be_deep(here: Shell) -> None:
+def test_an_attribute_can_have_dots(here: Shell) -> None:
     here.write_app("import app\n", "deep.py")
     assert "double" in load_client("deep:app.jobs").handlers
 
@@ -43,7 +43,7 @@ def test_an_attribute_may_be_deep(here: Shell) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("nothing:jobs", "there is no module 'nothing', looked for in"),
+        ("nothing:jobs", "there is no module 'nothing' in"),
         ("", "expected module:client or file.py:client, such as app.py:jobs, got ''"),
         (".app:jobs", "expected module:client or file.py:client"),
         ("nothing.py:jobs", "there is no file nothing.py"),
@@ -51,16 +51,16 @@ def test_an_attribute_may_be_deep(here: Shell) -> None:
         ("app:number", "app:number is of type int, expected a client"),
         ("empty", "there is no client in empty"),
         ("empty:x", "empty has no 'x'; clients there: none"),
-        ("several", "there are several clients in several: say several:a or several:b"),
+        ("several", "there are several clients in several: use several:a or several:b"),
         ("idle:jobs", "idle:jobs has no handlers; import the modules that define them in idle"),
-        ("broken:jobs", "broken does not import: ZeroDivisionError: division by zero (broken.py:2)"),
-        ("typo:jobs", "typo does not import: SyntaxError:"),
-        ("needy:jobs", "needy does not import: ModuleNotFoundError: No module named 'not_installed' (needy.py:1)"),
+        ("broken:jobs", "broken cannot be imported: ZeroDivisionError: division by zero (broken.py:2)"),
+        ("typo:jobs", "typo cannot be imported: SyntaxError:"),
+        ("needy:jobs", "needy cannot be imported: ModuleNotFoundError: No module named 'not_installed' (needy.py:1)"),
         ("json.py:jobs", "json.py cannot be imported: the name 'json' is taken by"),
         (":jobs", "expected module:client or file.py:client"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line(here: Shell, target: str, said: str) -> None:
+def test_an_invalid_target_is_reported_in_one_line(here: Shell, target: str, said: str) -> None:
     for name, text in {
         "empty": "",
         "several": "import jobmill\na, b = jobmill.connect('memory://'), jobmill.connect('memory://')",
@@ -74,21 +74,21 @@ def test_what_cannot_be_used_is_told_in_one_line(here: Shell, target: str, said:
     assert said in here.refused("worker", target, code=2)
 
 
-def test_a_url_that_the_module_does_not_take(here: Shell) -> None:
+def test_a_url_that_the_module_does_not_use_is_refused(here: Shell) -> None:
     here.write_app(APP.replace("connect()", "connect('sqlite:///own.db')"), "own.py")
-    assert "names a store of its own" in here.refused("worker", "own:jobs", "--url", here.url, code=2)
+    assert "connects to another store" in here.refused("worker", "own:jobs", "--url", here.url, code=2)
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--concurrency", "0"], "slots: expected a whole number from 1"),
+        (["--concurrency", "0"], "concurrency: expected a whole number from 1"),
         (["--lease", "1ms"], "lease: expected a duration of at least"),
         (["--processes", "0"], "0 is not in the range"),
-        (["--processes", "2", "--concurrency", "0"], "slots: expected a whole number from 1"),
-        (["--processes", "2", "--health", "8080"], "--health is for one process"),
+        (["--processes", "2", "--concurrency", "0"], "concurrency: expected a whole number from 1"),
+        (["--processes", "2", "--health", "8080"], "--health works with one process only"),
         (["--queue", "a:b"], 'queue: expected a name without ":"'),
     ],
 )
-def test_options_that_make_no_sense(here: Shell, args: list[str], said: str) -> None:
+def test_invalid_options_are_refused(here: Shell, args: list[str], said: str) -> None:
     assert said in here.refused("worker", "app:jobs", *args, code=2)

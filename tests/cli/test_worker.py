@@ -29,9 +29,9 @@ def app(shell: Shell) -> Shell:
     return shell
 
 
-def test_a_worker_runs_jobs_and_ends_gracefully(app: Shell) -> None:
+def test_a_worker_runs_jobs_and_stops_gracefully(app: Shell) -> None:
     worker = app.start("worker", "app:jobs", "--name", "ada", "--concurrency", "3")
-    said = read_until(worker, "worker ada: 3 slots")
+    said = read_until(worker, "worker ada: concurrency 3")
     assert "INFO" in said
     assert app("enqueue", "double", '{"n": 21}', "--wait", "20s").stdout.splitlines()[1] == "42"
     worker.send_signal(signal.SIGTERM)
@@ -41,7 +41,7 @@ def test_a_worker_runs_jobs_and_ends_gracefully(app: Shell) -> None:
     assert app.json("jobs", "list")[0]["worker"] == "ada"
 
 
-def test_ctrl_c_gives_running_jobs_back(app: Shell) -> None:
+def test_ctrl_c_releases_running_jobs(app: Shell) -> None:
     app("enqueue", "snail", "--id", "s")
     worker = app.start("worker", "app.py", "--shutdown-timeout", "0", "-v")
     read_until(worker, "job s (snail), attempt 1: claimed")
@@ -52,7 +52,7 @@ def test_ctrl_c_gives_running_jobs_back(app: Shell) -> None:
     assert (job["state"], job["errors"], job["crashes"]) == ("waiting", 0, 0)
 
 
-def test_an_attempt_that_errs_is_a_line(app: Shell) -> None:
+def test_an_errored_attempt_is_logged_in_one_line(app: Shell) -> None:
     app("enqueue", "refuse", "--id", "r")
     worker = app.start("worker", "app:jobs")
     said = read_until(worker, "job r (refuse)")
@@ -62,7 +62,7 @@ def test_an_attempt_that_errs_is_a_line(app: Shell) -> None:
     assert worker.returncode == 0
 
 
-def test_quiet_is_quiet(app: Shell) -> None:
+def test_quiet_prints_nothing(app: Shell) -> None:
     worker = app.start("worker", "app:jobs", "--quiet")
     app("enqueue", "double", '{"n": 1}', "--wait", "20s")
     worker.send_signal(signal.SIGTERM)
@@ -72,8 +72,8 @@ def test_quiet_is_quiet(app: Shell) -> None:
 
 def test_several_processes(app: Shell) -> None:
     worker = app.start("worker", "app:jobs", "--processes", "2", "--lease", "2s", "--queue", "default")
-    said = read_until(worker, "slots")
-    said += read_until(worker, "slots")
+    said = read_until(worker, "concurrency")
+    said += read_until(worker, "concurrency")
     assert "process 1 of 2: started" in said
     assert app.json("enqueue", "double", '{"n": 2}', "--wait", "20s")["result"] == 4
     worker.send_signal(signal.SIGTERM)
@@ -81,21 +81,21 @@ def test_several_processes(app: Shell) -> None:
     assert worker.returncode == 0, rest
 
 
-def test_several_processes_of_a_wrong_module(app: Shell) -> None:
+def test_several_processes_of_an_invalid_module(app: Shell) -> None:
     worker = app.start("worker", "app:jobz", "--processes", "2")
     _, said = worker.communicate(timeout=30)
     assert worker.returncode == 2
     assert "jobmill: app has no 'jobz'; clients there: jobs" in said
 
 
-def test_health(app: Shell) -> None:
+def test_health_serves_livez(app: Shell) -> None:
     import socket
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     worker = app.start("worker", "app:jobs", "--health", str(port))
-    read_until(worker, "slots")
+    read_until(worker, "concurrency")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=10) as answer:
         assert answer.status == 200
     worker.send_signal(signal.SIGTERM)
@@ -112,7 +112,7 @@ def test_a_store_that_cannot_be_opened(app: Shell) -> None:
     assert said.count("\n") == 1
 
 
-def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uvloop_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(new_event_loop=object())
     monkeypatch.setitem(sys.modules, "uvloop", fake)
     assert loop_factory() is fake.new_event_loop

@@ -223,7 +223,7 @@ async def test_a_hook_that_raises_does_no_harm(
         assert (await jobs.tick()).succeeded == 1
     assert told == ["succeeded"]
     assert await enqueued.result(timeout=0) == 42
-    assert [record.message.endswith("raised; its job is not affected") for record in caplog.records] == [True] * 3
+    assert [record.message.endswith("raised an error; no job is affected") for record in caplog.records] == [True] * 3
     assert "a worse hook" in caplog.text
 
 

@@ -114,14 +114,14 @@ ONE_JOB: list[tuple[dict[str, Any], str, str, str]] = [
     (CRON | {"until": "2030"}, "until", "an aware datetime", "'2030'"),
     (CRON | {"key": ""}, "key", "a text of 1 to 1024 characters", "''"),
     (CRON | {"key": "k" * 1025}, "key", "a text of 1 to 1024 characters", "'kkkk"),
-    (CRON | {"key": None}, "key", "a key by which the recurring job is known", "None"),
+    (CRON | {"key": None}, "key", "a key that identifies the recurring job", "None"),
     (CRON | {"unique_key": "other"}, "unique_key", "none beside a recurrence", "'other'"),
     (EVERY | {"every": 0}, "every", "a duration above 0", "0"),
     (EVERY | {"every": "-1h"}, "every", "a duration such as 30", "'-1h'"),
     (EVERY | {"every": "often"}, "every", "a duration such as 30", "'often'"),
-    ({"timezone": "Europe/Berlin"}, "timezone", "it only together with cron or every", "'Europe/Berlin'"),
-    ({"until": LATER}, "until", "it only together with cron or every", "datetime.datetime(2030"),
-    ({"key": "k"}, "key", "it only together with cron or every", "'k'"),
+    ({"timezone": "Europe/Berlin"}, "timezone", "timezone only together with cron or every", "'Europe/Berlin'"),
+    ({"until": LATER}, "until", "until only together with cron or every", "datetime.datetime(2030"),
+    ({"key": "k"}, "key", "key only together with cron or every", "'k'"),
 ]
 
 

@@ -25,7 +25,7 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
-from jobmill.core.presets import UnknownPreset, register_preset
+from jobmill.core.presets import register_preset
 from jobmill.core.retry import Backoff, exponential, fixed
 from jobmill.core.values import Broken, Claimed, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
@@ -276,9 +276,11 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
 register_preset("other", JobOptions(max_attempts=6, backoff=exponential("1s", cap="60s")))
 
 
-def test_a_preset_that_is_not_registered_is_an_error_of_its_own() -> None:
-    with pytest.raises(UnknownPreset, match="the preset 'nobody' is not registered in this process"):
-        policy(JobOptions(preset="nobody"))
+def test_a_job_with_a_preset_that_is_not_registered_fails_before_it_runs() -> None:
+    decided = begin(claimed(options=JobOptions(preset="nobody")), DEFAULT_POLICY, NOW)
+    assert decided is not None
+    assert (decided.state, decided.error) == ("failed", "no module registers the preset 'nobody' in this worker")
+    assert begin(claimed(options=JobOptions(preset="other")), DEFAULT_POLICY, NOW) is None
 
 
 def test_a_preset_says_what_neither_the_job_nor_its_handler_says() -> None:

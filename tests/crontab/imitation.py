@@ -1,7 +1,7 @@
-"""The originals in small: what mongodb-cron 1.9.0 and the Go scheduler do, where the two of them are wrong or differ.
+"""An imitation of mongodb-cron 1.9.0 and of the Go scheduler, where they are wrong or differ.
 
-One class for both: where only one of them is wrong, it does what that one does. It is here so that the tests of our own
-decisions can be seen to fail.
+One class imitates both: if only one of them is wrong, it does what that one does. With it, the tests of our own
+decisions must fail.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Crowd:
 
 
 @WAYS
-async def test_never_more_than_the_concurrency_and_each_once(kind: str, concurrency: int) -> None:
+async def test_at_most_concurrency_documents_run_and_each_runs_once(kind: str, concurrency: int) -> None:
     crowd = Crowd()
     scene = Scene(kind, concurrency=concurrency, on_document=crowd)
     for id in range(10):
@@ -47,7 +47,7 @@ async def test_never_more_than_the_concurrency_and_each_once(kind: str, concurre
     assert {document.sleep_until for document in scene.memory.documents.values()} == {None}
 
 
-async def test_what_ends_together_is_written_together() -> None:
+async def test_endings_at_the_same_time_are_written_together() -> None:
     scene = Scene(concurrency=5)
     for id in range(12):
         await scene.memory.add(id, auto_remove=id % 2 == 0)
@@ -60,7 +60,7 @@ async def test_what_ends_together_is_written_together() -> None:
     assert set(scene.memory.documents) == {1, 3, 5, 7, 9, 11}
 
 
-async def test_what_waits_to_be_written_is_bounded() -> None:
+async def test_the_number_of_unwritten_endings_is_limited() -> None:
     scene = Scene(concurrency=5)
     scene.memory.gate = asyncio.Event()
     for id in range(50):
@@ -88,7 +88,7 @@ async def test_the_next_lock_does_not_wait_for_the_write() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "whole"])
-async def test_while_idle_one_looks_for_all(kind: str) -> None:
+async def test_one_loop_polls_while_all_are_idle(kind: str) -> None:
     scene = Scene(kind, concurrency=20, idle_delay="1s")
     async with scene.run(0.5):
         scene.memory.calls.clear()
@@ -102,7 +102,7 @@ async def test_while_idle_one_looks_for_all(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "whole"])
-async def test_several_are_taken_at_once_after_idling(kind: str) -> None:
+async def test_several_documents_are_locked_at_once_after_an_idle_period(kind: str) -> None:
     crowd = Crowd()
     scene = Scene(kind, concurrency=4, on_document=crowd, idle_delay="1s")
     async with scene.run(3):
@@ -115,7 +115,7 @@ async def test_several_are_taken_at_once_after_idling(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "whole"])
-async def test_several_are_taken_at_once_beside_one_that_takes_long(kind: str) -> None:
+async def test_several_documents_run_next_to_a_slow_one(kind: str) -> None:
     crowd = Crowd()
     scene = Scene(kind, concurrency=4, on_document=crowd, idle_delay="1s")
     await scene.memory.add("long")
@@ -130,7 +130,9 @@ async def test_several_are_taken_at_once_beside_one_that_takes_long(kind: str) -
 
 
 @WAYS
-async def test_what_is_due_again_at_once_does_not_wait_for_the_next_look(kind: str, concurrency: int) -> None:
+async def test_a_document_that_is_due_again_at_once_does_not_wait_for_the_next_poll(
+    kind: str, concurrency: int
+) -> None:
     scene = Scene(kind, concurrency=concurrency, idle_delay="1h", catch_up="twice")
     await scene.memory.add("a", sleep_until=NOON - timedelta(hours=2), interval="0 * * * *")
     scene.memory.gate = asyncio.Event()
@@ -144,7 +146,7 @@ async def test_what_is_due_again_at_once_does_not_wait_for_the_next_look(kind: s
 
 
 @pytest.mark.parametrize("kind", ["plain", "whole"])
-async def test_nor_does_it_while_another_document_is_handled(kind: str) -> None:
+async def test_a_document_that_is_due_again_does_not_wait_for_another_handler(kind: str) -> None:
     async def hold(job: CrontabJob) -> None:
         scene.told.jobs.append(job)
         if job.id == "long":
@@ -168,7 +170,7 @@ async def test_nor_does_it_while_another_document_is_handled(kind: str) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("auto_remove", [False, True])
-async def test_a_lost_lock_is_told_and_nothing_is_written(concurrency: int, auto_remove: bool) -> None:
+async def test_a_lost_lock_is_reported_and_nothing_is_written(concurrency: int, auto_remove: bool) -> None:
     crowd = Crowd()
     scene = Scene(concurrency=concurrency, on_document=crowd, lock_duration="10s")
     await scene.memory.add("a", auto_remove=auto_remove)
@@ -188,7 +190,7 @@ async def test_a_lost_lock_is_told_and_nothing_is_written(concurrency: int, auto
         assert scene.sleep_until() == theirs
 
 
-async def test_a_document_whose_lock_ended_while_the_last_write_hung_is_left_alone() -> None:
+async def test_a_document_whose_lock_ended_during_the_last_write_is_skipped() -> None:
     scene = Scene(lock_duration="10s")
     await scene.memory.add("a", sleep_until=NOON - timedelta(seconds=1))
     await scene.memory.add("b")
@@ -208,7 +210,7 @@ async def test_a_document_whose_lock_ended_while_the_last_write_hung_is_left_alo
     assert scene.sleep_until("b") == theirs
 
 
-async def test_without_a_fence_nothing_is_removed_once_the_lock_is_over() -> None:
+async def test_without_a_fence_nothing_is_removed_after_the_lock_has_ended() -> None:
     crowd = Crowd()
     scene = Scene("plain", on_document=crowd, lock_duration="10s")
     await scene.memory.add("a", auto_remove=True)

@@ -35,7 +35,7 @@ async def locked(harness: CrontabHarness, id: str = "a") -> tuple[CrontabJob, da
 # ------------------------------------------------------------------------------------------------ lock_next
 
 
-async def test_a_due_document_is_locked_and_given_as_it_was_before(harness: CrontabHarness) -> None:
+async def test_a_due_document_is_locked_and_returned_as_it_was_before(harness: CrontabHarness) -> None:
     document = Kept(
         sleep_until=at(harness, -5),
         interval="*/5 * * * *",
@@ -65,7 +65,7 @@ async def test_a_due_document_is_locked_and_given_as_it_was_before(harness: Cron
     )
 
 
-async def test_fields_that_a_document_does_not_have_are_none_and_false(harness: CrontabHarness) -> None:
+async def test_missing_fields_are_none_and_false(harness: CrontabHarness) -> None:
     job, _ = await locked(harness)
     assert (job.interval, job.repeat_until, job.auto_remove) == (None, None, False)
 
@@ -76,18 +76,18 @@ async def test_due_is_now_or_before(harness: CrontabHarness, seconds: float, is_
     assert (await harness.store.lock_next(at(harness, 60)) is not None) is is_due
 
 
-async def test_nothing_is_due_in_an_empty_place(harness: CrontabHarness) -> None:
+async def test_an_empty_store_has_no_due_document(harness: CrontabHarness) -> None:
     assert await harness.store.lock_next(at(harness, 60)) is None
     assert await harness.store.lock_many(at(harness, 60), 10) == []
 
 
-async def test_a_completed_document_is_no_job(harness: CrontabHarness) -> None:
+async def test_a_completed_document_is_not_due(harness: CrontabHarness) -> None:
     await harness.add("a", Kept(sleep_until=None))
     assert await harness.store.lock_next(at(harness, 60)) is None
     assert await harness.store.lock_many(at(harness, 60), 10) == []
 
 
-async def test_the_earliest_comes_first(harness: CrontabHarness) -> None:
+async def test_the_earliest_document_is_locked_first(harness: CrontabHarness) -> None:
     for id, seconds in (("b", -2), ("a", -3), ("c", -1)):
         await add(harness, id, seconds)
     due = [await harness.store.lock_next(at(harness, 60)) for _ in range(4)]
@@ -109,7 +109,7 @@ async def test_a_locked_document_is_due_again_when_its_lock_ends(harness: Cronta
 # ------------------------------------------------------------------------------------------------ update
 
 
-async def test_an_update_writes_what_is_set_and_leaves_the_rest(harness: CrontabHarness) -> None:
+async def test_an_update_writes_only_the_fields_that_are_set(harness: CrontabHarness) -> None:
     await harness.add("a", Kept(sleep_until=at(harness), interval="@daily", repeat_until=at(harness, 99)))
     job = await harness.store.lock_next(at(harness, 60))
     assert job is not None
@@ -129,7 +129,7 @@ async def test_an_update_of_nothing_writes_nothing(harness: CrontabHarness) -> N
     assert await harness.kept("a") == Kept(sleep_until=fence)
 
 
-async def test_a_document_that_is_gone_is_not_updated(harness: CrontabHarness) -> None:
+async def test_a_removed_document_is_not_updated(harness: CrontabHarness) -> None:
     job, fence = await locked(harness)
     assert await harness.store.remove(job.id) is not False
     assert await harness.store.update(job.id, Changes(sleep_until=None)) is False
@@ -137,7 +137,7 @@ async def test_a_document_that_is_gone_is_not_updated(harness: CrontabHarness) -
     assert await harness.kept("a") is None
 
 
-async def test_an_update_holds_only_under_its_fence(harness: CrontabHarness) -> None:
+async def test_an_update_is_fenced(harness: CrontabHarness) -> None:
     job, fence = await locked(harness)
     early, late = fence - timedelta(milliseconds=1), fence + timedelta(milliseconds=1)
     for wrong in (early, late):
@@ -150,7 +150,7 @@ async def test_an_update_holds_only_under_its_fence(harness: CrontabHarness) -> 
 # ------------------------------------------------------------------------------------------------ remove
 
 
-async def test_remove_deletes_that_document(harness: CrontabHarness) -> None:
+async def test_remove_deletes_the_document(harness: CrontabHarness) -> None:
     job, _ = await locked(harness)
     await add(harness, "b")
     assert await harness.store.remove(job.id) is not False
@@ -159,7 +159,7 @@ async def test_remove_deletes_that_document(harness: CrontabHarness) -> None:
     assert await harness.store.remove(job.id) is False
 
 
-async def test_a_removal_holds_only_under_its_fence(harness: CrontabHarness) -> None:
+async def test_a_removal_is_fenced(harness: CrontabHarness) -> None:
     job, fence = await locked(harness)
     wrong = fence - timedelta(milliseconds=1)
     assert await harness.store.remove(job.id, locked_until=wrong) is False
@@ -171,7 +171,7 @@ async def test_a_removal_holds_only_under_its_fence(harness: CrontabHarness) -> 
 # ------------------------------------------------------------------------------------------------ many
 
 
-async def test_many_are_locked_at_once_the_earliest_first(harness: CrontabHarness) -> None:
+async def test_lock_many_locks_the_earliest_documents(harness: CrontabHarness) -> None:
     for n in range(5):
         await add(harness, f"d{n}", -n)
     first = await harness.store.lock_many(at(harness, 60), 3)
@@ -187,7 +187,7 @@ async def test_many_are_locked_at_once_the_earliest_first(harness: CrontabHarnes
         assert at(harness, 60) <= job.locked_until < at(harness, 61)
 
 
-async def test_many_endings_are_answered_one_by_one(harness: CrontabHarness) -> None:
+async def test_finish_many_returns_one_answer_per_ending(harness: CrontabHarness) -> None:
     ids = ["again", "done", "removed", "lost", "lost removal", "gone"]
     for n, id in enumerate(ids):
         await add(harness, id, -10 + n)
@@ -225,14 +225,14 @@ async def test_many_endings_are_answered_one_by_one(harness: CrontabHarness) -> 
     assert [id for id, kept in left.items() if kept is None] == ["removed", "gone"]
 
 
-async def test_no_endings_are_no_answers(harness: CrontabHarness) -> None:
+async def test_finish_many_without_endings(harness: CrontabHarness) -> None:
     assert await harness.store.finish_many([]) == []
 
 
 # ------------------------------------------------------------------------------------------------ several workers
 
 
-async def test_several_workers_never_have_the_same_document(harness: CrontabHarness) -> None:
+async def test_several_workers_never_lock_the_same_document(harness: CrontabHarness) -> None:
     for n in range(60):
         await add(harness, f"d{n}", -n)
     stores = [harness.store, *[await harness.another() for _ in range(3)]]
@@ -257,7 +257,7 @@ async def test_several_workers_never_have_the_same_document(harness: CrontabHarn
     assert len(drained) == len(set(drained)) == 60
 
 
-async def test_the_index_is_made_as_often_as_one_likes(harness: CrontabHarness) -> None:
+async def test_migrate_can_be_repeated(harness: CrontabHarness) -> None:
     await harness.store.migrate()
     await harness.store.migrate()
     await add(harness)

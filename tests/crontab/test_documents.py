@@ -9,7 +9,7 @@ from tests.crontab.support import NOON, WAYS, Scene
 
 
 @WAYS
-async def test_a_document_that_is_due_runs_once(kind: str, concurrency: int) -> None:
+async def test_a_due_document_runs_once(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a", data={"to": "ada"})
     async with scene.run(20):
@@ -28,7 +28,7 @@ async def test_a_deferred_document_runs_at_its_time(kind: str, concurrency: int)
 
 
 @WAYS
-async def test_a_recurring_document_runs_at_its_slots(kind: str, concurrency: int) -> None:
+async def test_a_recurring_document_runs_at_its_occurrences(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a", interval="*/10 * * * * *")
     async with scene.run(35):
@@ -37,7 +37,7 @@ async def test_a_recurring_document_runs_at_its_slots(kind: str, concurrency: in
 
 
 @WAYS
-async def test_a_recurring_document_ends_at_its_end(kind: str, concurrency: int) -> None:
+async def test_a_recurring_document_ends_at_repeat_until(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a", interval="*/10 * * * * *", repeat_until=NOON + timedelta(seconds=20))
     async with scene.run(60):
@@ -46,7 +46,7 @@ async def test_a_recurring_document_ends_at_its_end(kind: str, concurrency: int)
 
 
 @WAYS
-async def test_what_removes_itself_is_removed_when_it_is_done(kind: str, concurrency: int) -> None:
+async def test_a_document_with_auto_remove_is_removed_after_its_last_run(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("once", auto_remove=True)
     until = NOON + timedelta(seconds=15)
@@ -60,7 +60,7 @@ async def test_what_removes_itself_is_removed_when_it_is_done(kind: str, concurr
 
 
 @WAYS
-async def test_a_crashed_workers_document_is_taken_when_its_lock_ends(kind: str, concurrency: int) -> None:
+async def test_the_document_of_a_crashed_worker_runs_when_its_lock_ends(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a")
     crashed = await scene.memory.lock_next(NOON + timedelta(seconds=30))
@@ -94,7 +94,7 @@ async def test_the_earliest_runs_first(kind: str, concurrency: int) -> None:
         assert scene.told.ids == ["a", "b", "c"]
 
 
-async def test_a_reprocess_delay_leaves_slots_out() -> None:
+async def test_a_reprocess_delay_skips_occurrences() -> None:
     scene = Scene(reprocess_delay="10s")
     await scene.memory.add("a", interval="*/10 * * * * *")
     async with scene.run(45):
@@ -102,7 +102,7 @@ async def test_a_reprocess_delay_leaves_slots_out() -> None:
         assert [job.sleep_until for job in scene.told.jobs] == [NOON + timedelta(seconds=s) for s in (0, 20, 40)]
 
 
-async def test_the_zone_is_that_of_the_crontab_unless_the_interval_names_one() -> None:
+async def test_the_timezone_of_the_interval_overrides_that_of_the_crontab() -> None:
     scene = Scene(timezone="Europe/Berlin")
     await scene.memory.add("crontab's", interval="0 18 * * *")
     await scene.memory.add("own", interval="TZ=Asia/Tokyo 0 22 * * *")
@@ -119,7 +119,7 @@ async def test_an_empty_interval_means_once() -> None:
         assert scene.sleep_until() is None
 
 
-async def test_any_id_that_a_store_has() -> None:
+async def test_ids_of_every_type_of_the_store() -> None:
     scene = Scene()
     for id in (7, ("a", 1), None, b"x"):
         await scene.memory.add(id)

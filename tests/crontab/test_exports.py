@@ -17,18 +17,18 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_every_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     assert crontab.__all__ == sorted(crontab.__all__)
     assert [name for name in crontab.__all__ if getattr(crontab, name).__name__ != name] == []
     assert set(crontab.__all__) <= set(dir(crontab))
 
 
-def test_others_are_not() -> None:
+def test_other_names_cannot_be_imported() -> None:
     with pytest.raises(AttributeError, match="module 'jobmill.crontab' has no attribute 'MysqlCrontab'"):
         _ = crontab.MysqlCrontab
 
 
-def test_no_driver_is_imported_before_its_store_is_asked_for() -> None:
+def test_no_driver_is_imported_before_its_store() -> None:
     code = "import sys; from jobmill.crontab import Crontab, MemoryCrontab, LockLost; print(*sys.modules)"
     assert set(python(code).split()).isdisjoint(DRIVERS)
 

@@ -17,7 +17,7 @@ from tests.helpers import until
 
 
 @WAYS
-async def test_the_order_and_once_per_idle_period(kind: str, concurrency: int) -> None:
+async def test_hooks_are_called_in_order_and_on_idle_once_per_idle_period(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a")
     await scene.memory.add("b", sleep_until=NOON + timedelta(seconds=5))
@@ -28,7 +28,7 @@ async def test_the_order_and_once_per_idle_period(kind: str, concurrency: int) -
 
 
 @WAYS
-async def test_the_state_while_a_document_is_handled(kind: str, concurrency: int) -> None:
+async def test_the_state_while_a_handler_runs(kind: str, concurrency: int) -> None:
     states: list[tuple[bool, bool, bool]] = []
 
     async def look(job: CrontabJob) -> None:
@@ -45,7 +45,7 @@ async def test_the_state_while_a_document_is_handled(kind: str, concurrency: int
 
 
 @WAYS
-async def test_it_is_not_idle_while_a_handler_runs(kind: str, concurrency: int) -> None:
+async def test_a_crontab_is_not_idle_while_a_handler_runs(kind: str, concurrency: int) -> None:
     go_on = asyncio.Event()
 
     async def wait(job: CrontabJob) -> None:
@@ -88,7 +88,7 @@ async def test_async_handlers_of_any_kind_run_in_the_loop() -> None:
 
 
 @WAYS
-async def test_a_handler_that_is_not_async_runs_in_a_thread(kind: str, concurrency: int) -> None:
+async def test_a_sync_handler_runs_in_a_thread(kind: str, concurrency: int) -> None:
     threads = []
     held, go_on = threading.Event(), threading.Event()
 
@@ -111,7 +111,7 @@ async def test_a_handler_that_is_not_async_runs_in_a_thread(kind: str, concurren
 
 
 @WAYS
-async def test_an_error_of_the_handler_is_told_and_the_rest_goes_on(kind: str, concurrency: int) -> None:
+async def test_an_error_of_a_handler_is_reported_and_other_documents_run(kind: str, concurrency: int) -> None:
     async def fail(job: CrontabJob) -> None:
         scene.told.jobs.append(job)
         if job.id == "bad":
@@ -138,7 +138,9 @@ class _Odd(BaseException):
 
 @WAYS
 @pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd"), asyncio.CancelledError("its own")])
-async def test_a_handler_that_wants_to_end_it_all_does_not(kind: str, concurrency: int, error: BaseException) -> None:
+async def test_a_handler_that_raises_system_exit_stops_nothing(
+    kind: str, concurrency: int, error: BaseException
+) -> None:
     async def fail(job: CrontabJob) -> None:
         raise error
 
@@ -155,7 +157,7 @@ async def test_a_handler_that_wants_to_end_it_all_does_not(kind: str, concurrenc
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("name", ["on_start", "on_stop", "on_idle"])
-async def test_an_error_of_another_hook_is_told_and_ends_nothing(name: str, is_async: bool) -> None:
+async def test_an_error_of_another_hook_is_reported_and_stops_nothing(name: str, is_async: bool) -> None:
     def fail() -> None:
         raise error
 
@@ -175,7 +177,7 @@ async def test_an_error_of_another_hook_is_told_and_ends_nothing(name: str, is_a
 
 @pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd")])
 @pytest.mark.parametrize("name", ["on_start", "on_stop", "on_idle"])
-async def test_nor_does_another_hook_that_wants_to_end_it_all(name: str, error: BaseException) -> None:
+async def test_another_hook_that_raises_system_exit_stops_nothing(name: str, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -189,19 +191,21 @@ async def test_nor_does_another_hook_that_wants_to_end_it_all(name: str, error: 
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), _Odd("odd")])
-async def test_nor_does_on_error(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+async def test_on_error_that_raises_system_exit_stops_nothing(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_: Any) -> None:
         raise error
 
     scene = Scene(on_document=fail, on_error=fail)
     await scene.memory.add("a")
     async with scene.run():
-        await until(lambda: "on_error raised when it was told of" in caplog.text)
+        await until(lambda: "on_error raised an error while handling" in caplog.text)
         assert scene.crontab.is_running
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_on_error_raises_is_logged(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_on_error_is_logged(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def fail(job: CrontabJob) -> None:
         raise ValueError(f"handler of {job.id}")
 
@@ -217,7 +221,9 @@ async def test_what_on_error_raises_is_logged(is_async: bool, caplog: pytest.Log
     async with scene.run(1):
         assert scene.crontab.is_running
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"on_error raised when it was told of ValueError: handler of {id} (the job '{id}')" for id in "ab"]
+    assert said == [
+        f"on_error raised an error while handling ValueError: handler of {id} (the job '{id}')" for id in "ab"
+    ]
     assert all(record.exc_info for record in caplog.records)
 
 
@@ -238,7 +244,7 @@ async def test_without_on_error_errors_are_logged(caplog: pytest.LogCaptureFixtu
     ]
 
 
-async def test_an_on_error_of_one_parameter_gets_the_error_alone() -> None:
+async def test_an_on_error_with_one_parameter_gets_only_the_error() -> None:
     told: list[BaseException] = []
 
     def fail(job: CrontabJob) -> None:

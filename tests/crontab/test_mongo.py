@@ -38,7 +38,7 @@ DOTTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("most", [1, 5])
-async def test_paths_may_be_dotted_and_nothing_else_is_touched(mongo: MongoHarness, most: int) -> None:
+async def test_paths_with_dots_change_only_their_field(mongo: MongoHarness, most: int) -> None:
     store = MongoCrontab(mongo.collection, clock=mongo.clock, **DOTTED)
     due, until = at(mongo, -1), at(mongo, 99)
     document = {"_id": 1, "cron": {"sleepUntil": due, "rule": {"text": "@daily", "until": until}, "gone": 1}, "n": 3}
@@ -54,7 +54,7 @@ async def test_paths_may_be_dotted_and_nothing_else_is_touched(mongo: MongoHarne
     assert await get(mongo, 1) == locked
 
 
-async def test_a_path_may_lead_into_a_list(mongo: MongoHarness) -> None:
+async def test_a_path_can_have_the_index_of_a_list(mongo: MongoHarness) -> None:
     store = MongoCrontab(mongo.collection, sleep_until="plan.1", clock=mongo.clock)
     await put(mongo, {"_id": 1, "plan": ["x", at(mongo)]}, {"_id": 2, "plan": ["x", at(mongo)]})
     jobs = await store.lock_many(at(mongo, 60), 5)
@@ -64,7 +64,7 @@ async def test_a_path_may_lead_into_a_list(mongo: MongoHarness) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 9])
-async def test_what_is_no_date_is_left_alone(mongo: MongoHarness, most: int) -> None:
+async def test_values_that_are_not_dates_are_ignored(mongo: MongoHarness, most: int) -> None:
     due = at(mongo, -5)
     wrong = [None, "2020-01-01T00:00:00Z", 0, -1.5, True, {"at": due}, [due], [], ObjectId(), Timestamp(1, 1)]
     documents: list[dict[str, Any]] = [{"_id": n, "sleepUntil": value} for n, value in enumerate(wrong)]
@@ -77,7 +77,7 @@ async def test_what_is_no_date_is_left_alone(mongo: MongoHarness, most: int) -> 
         assert await get(mongo, document["_id"]) == document
 
 
-async def test_a_list_on_the_way_stops_nobody(mongo: MongoHarness) -> None:
+async def test_a_list_on_the_path_does_not_block_other_documents(mongo: MongoHarness) -> None:
     """It would match, and the server would refuse to write there, again and again."""
     store = MongoCrontab(mongo.collection, sleep_until="cron.sleepUntil", clock=mongo.clock)
     await put(mongo, {"_id": 1, "cron": [{"sleepUntil": at(mongo, -9)}]}, {"_id": 2, "cron": {"sleepUntil": at(mongo)}})
@@ -102,7 +102,7 @@ async def test_dates_of_any_year_and_other_values_are_read(mongo: MongoHarness) 
 
 
 @pytest.mark.parametrize("options", [CodecOptions(tz_aware=False), CodecOptions(document_class=RawBSONDocument)])
-async def test_the_collections_own_codec_does(mongo: MongoHarness, options: Any) -> None:
+async def test_the_codec_of_the_collection_is_used(mongo: MongoHarness, options: Any) -> None:
     store = MongoCrontab(mongo.collection.with_options(codec_options=options), clock=mongo.clock)
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo, -1)}, {"_id": 2, "sleepUntil": at(mongo)})
     jobs = await store.lock_many(at(mongo, 60), 5)
@@ -110,7 +110,7 @@ async def test_the_collections_own_codec_does(mongo: MongoHarness, options: Any)
     assert await store.finish_many(endings(jobs, at(mongo, 9))) == [True, True]
 
 
-async def test_what_was_locked_is_read_where_it_was_written(mongo: MongoHarness) -> None:
+async def test_locked_documents_are_read_from_the_primary(mongo: MongoHarness) -> None:
     """Here there is no other member to read from, and nobody waits for one."""
     elsewhere = mongo.collection.with_options(read_preference=ReadPreference.SECONDARY)
     store = MongoCrontab(elsewhere, clock=mongo.clock)
@@ -121,7 +121,7 @@ async def test_what_was_locked_is_read_where_it_was_written(mongo: MongoHarness)
 
 
 @pytest.mark.parametrize("id", [ObjectId(), "text", 7, 1.5, True, {"a": [1]}, datetime(2020, 1, 1, tzinfo=UTC)])
-async def test_ids_are_of_any_type(mongo: MongoHarness, id: Any) -> None:
+async def test_ids_can_have_any_type(mongo: MongoHarness, id: Any) -> None:
     await put(mongo, {"_id": id, "sleepUntil": at(mongo)}, {"_id": 1, "sleepUntil": at(mongo)})
     jobs = await mongo.store.lock_many(at(mongo, 60), 5)
     assert len(jobs) == 2
@@ -130,7 +130,7 @@ async def test_ids_are_of_any_type(mongo: MongoHarness, id: Any) -> None:
     assert await mongo.collection.count_documents({}) == 0
 
 
-async def test_only_documents_of_the_condition_are_jobs(mongo: MongoHarness) -> None:
+async def test_only_documents_that_match_the_condition_are_jobs(mongo: MongoHarness) -> None:
     condition = {"$or": [{"kind": "mail"}, {"sleepUntil": {"$lt": at(mongo, -100)}}]}
     store = MongoCrontab(mongo.collection, condition=condition, clock=mongo.clock)
     due = at(mongo, -1)
@@ -189,13 +189,13 @@ async def test_an_idle_poll_reads_no_document(mongo: MongoHarness) -> None:
     assert sorted(one["millis"] for one in seen)[20] < 2
 
 
-async def test_an_index_that_is_there_already_serves(mongo: MongoHarness) -> None:
+async def test_an_existing_index_is_used(mongo: MongoHarness) -> None:
     await mongo.collection.create_index("sleepUntil")
     await mongo.store.migrate()
     assert set(await mongo.collection.index_information()) == {"_id_", "sleepUntil_1"}
 
 
-async def test_a_partial_index_does_not_serve(mongo: MongoHarness) -> None:
+async def test_a_partial_index_is_not_enough(mongo: MongoHarness) -> None:
     await mongo.collection.create_index("sleepUntil", partialFilterExpression={"kind": "mail"})
     await mongo.store.migrate()
     assert (await mongo.collection.index_information())["sleepUntil_crontab"]["sparse"] is True
@@ -204,7 +204,7 @@ async def test_a_partial_index_does_not_serve(mongo: MongoHarness) -> None:
 # ------------------------------------------------------------------------------------------------ bad days
 
 
-async def test_a_server_that_is_away_is_told_apart_from_a_refusal(own_mongo: MongoReplicaSet) -> None:
+async def test_an_unavailable_server_and_a_refusal_are_different_errors(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab", serverSelectionTimeoutMS="200", retryWrites="false"))
     own_mongo.primary().fail("findAndModify", errorCode=10107)
     with pytest.raises(StoreUnavailable, match="crontab.jobs cannot be used now"):
@@ -216,7 +216,7 @@ async def test_a_server_that_is_away_is_told_apart_from_a_refusal(own_mongo: Mon
     await mongo.close()
 
 
-def test_what_cannot_be_a_crontab_is_refused(mongo_url: str) -> None:
+def test_invalid_arguments_are_refused(mongo_url: str) -> None:
     with pymongo.MongoClient[dict[str, Any]](mongo_url) as client:
         blocking: Any = client.get_default_database()["jobs"]
         with pytest.raises(InvalidValue, match="collection: expected a collection of pymongo's AsyncMongoClient"):
@@ -231,7 +231,7 @@ def test_what_cannot_be_a_crontab_is_refused(mongo_url: str) -> None:
         MongoCrontab(collection, condition="kind")  # type: ignore[arg-type]
 
 
-async def test_the_fence_is_a_millisecond_wide(mongo: MongoHarness) -> None:
+async def test_the_fence_has_a_resolution_of_a_millisecond(mongo: MongoHarness) -> None:
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
     job = await mongo.store.lock_next(at(mongo, 60))
     assert job is not None
@@ -241,7 +241,7 @@ async def test_the_fence_is_a_millisecond_wide(mongo: MongoHarness) -> None:
     assert (await get(mongo, 1))["sleepUntil"] == at(mongo, 60)
 
 
-async def test_a_crontab_outlives_a_server_that_is_killed(own_mongo: MongoReplicaSet) -> None:
+async def test_a_crontab_survives_a_killed_server(own_mongo: MongoReplicaSet) -> None:
     """What was locked or written in that moment is found again at the latest when its lock ends."""
     mongo = MongoHarness(own_mongo.url("crontab", serverSelectionTimeoutMS="500"))
     await put(mongo, *[{"_id": n, "sleepUntil": datetime(2020, 1, 1, tzinfo=UTC)} for n in range(400)])

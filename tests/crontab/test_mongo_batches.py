@@ -40,13 +40,15 @@ def test_batches_of_two_workers_never_have_the_same_lock(mongo: MongoHarness, se
     assert not ours & theirs
 
 
-async def test_a_lock_that_is_very_short_is_as_it_was_told(mongo: MongoHarness) -> None:
+async def test_a_very_short_lock_is_not_extended(mongo: MongoHarness) -> None:
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
     (job,) = await mongo.store.lock_many(at(mongo, 0.005), 2)
     assert job.locked_until == at(mongo, 0.005)
 
 
-async def test_what_others_take_in_between_is_theirs(mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_documents_that_others_lock_meanwhile_are_skipped(
+    mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
     await between(mongo, monkeypatch, [0, 2], at(mongo, 77))
     jobs = await mongo.store.lock_many(at(mongo, 60), 9)
@@ -54,7 +56,7 @@ async def test_what_others_take_in_between_is_theirs(mongo: MongoHarness, monkey
     assert [job.data["sleepUntil"] for job in jobs] == [at(mongo, -8), at(mongo, -6)]
 
 
-async def test_where_others_took_all_there_is_another_look(
+async def test_a_batch_that_others_locked_is_followed_by_another_query(
     mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
@@ -62,7 +64,7 @@ async def test_where_others_took_all_there_is_another_look(
     assert [job.id for job in await mongo.store.lock_many(at(mongo, 60), 2)] == [2]
 
 
-async def test_nobody_runs_what_two_locked_in_the_same_millisecond(
+async def test_documents_locked_twice_in_one_millisecond_do_not_run(
     mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks = iter([0.5, 0.25])
@@ -95,7 +97,7 @@ async def between(mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch, ids: lis
     monkeypatch.setattr(collection, "update_many", update_many)
 
 
-async def test_what_ends_alike_is_one_update(mongo: MongoHarness) -> None:
+async def test_equal_endings_share_one_update(mongo: MongoHarness) -> None:
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 50)} for n in range(50)])
     jobs = await mongo.store.lock_many(at(mongo, 60), 50)
     before = await operations(mongo)
@@ -112,7 +114,7 @@ async def operations(mongo: MongoHarness) -> int:
     return int(status["opcounters"]["update"] + status["opcounters"]["delete"])
 
 
-async def test_an_ending_that_another_wrote_alike_is_lost(mongo: MongoHarness) -> None:
+async def test_an_ending_that_another_worker_wrote_is_lost(mongo: MongoHarness) -> None:
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
     jobs = await mongo.store.lock_many(at(mongo, 60), 5)
     await mongo.collection.update_one({"_id": 1}, {"$set": {"sleepUntil": None}})
@@ -120,7 +122,7 @@ async def test_an_ending_that_another_wrote_alike_is_lost(mongo: MongoHarness) -
     assert await mongo.store.finish_many(endings(jobs, remove=True)) == [False]
 
 
-async def test_an_ending_that_was_not_answered_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+async def test_an_unanswered_ending_is_not_lost(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab"))
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
     jobs = await mongo.store.lock_many(at(mongo, 60), 4)
@@ -144,13 +146,13 @@ async def test_an_ending_that_was_not_answered_is_not_lost(own_mongo: MongoRepli
 # ------------------------------------------------------------------------------------------------ mended
 
 
-async def test_crontabs_that_share_a_store_do_not_take_their_batches_for_each_others(mongo: MongoHarness) -> None:
+async def test_crontabs_that_share_a_store_do_not_mix_up_their_batches(mongo: MongoHarness) -> None:
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 99)} for n in range(40)])
     taken = await asyncio.gather(*[mongo.store.lock_many(at(mongo, 60), 10) for _ in range(4)])
     assert sorted(job.id for jobs in taken for job in jobs) == list(range(40))
 
 
-def test_a_fork_has_another_mark(mongo: MongoHarness) -> None:
+def test_a_forked_process_has_another_mark(mongo: MongoHarness) -> None:
     store = MongoCrontab(mongo.collection, clock=mongo.clock)
     ours = store._unlike_others(at(mongo, 60), at(mongo))
     reading, writing = os.pipe()
@@ -170,7 +172,7 @@ def test_a_fork_has_another_mark(mongo: MongoHarness) -> None:
     assert store._unlike_others(at(mongo, 60), at(mongo)) == ours
 
 
-async def test_what_was_locked_and_could_not_be_read_is_read_in_the_next_turn(own_mongo: MongoReplicaSet) -> None:
+async def test_a_locked_batch_that_could_not_be_read_is_read_in_the_next_turn(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab", retryReads="false"))
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
     for passes in (True, False):
@@ -199,7 +201,7 @@ async def fail_second_find(mongo: MongoHarness) -> None:
     )
 
 
-async def test_a_text_that_is_none_stops_nobody(mongo: MongoHarness) -> None:
+async def test_invalid_text_does_not_block_other_documents(mongo: MongoHarness) -> None:
     raw = bson.encode({"_id": 2, "sleepUntil": at(mongo, -5), "note": "AAAA"}).replace(b"AAAA", b"b\xff\xfec")
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo, -9)}, {"_id": 3, "sleepUntil": at(mongo, -1)})
     await mongo.collection.insert_one(RawBSONDocument(raw))
@@ -208,7 +210,7 @@ async def test_a_text_that_is_none_stops_nobody(mongo: MongoHarness) -> None:
     assert jobs[1].data["note"] == "b\ufffd\ufffdc"
 
 
-async def test_a_single_ending_that_was_not_answered_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+async def test_a_single_unanswered_ending_is_not_lost(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab", retryWrites="false", heartbeatFrequencyMS="500"))
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(2)])
     fence = at(mongo, 60)
@@ -228,7 +230,7 @@ async def test_a_single_ending_that_was_not_answered_is_not_lost(own_mongo: Mong
     await mongo.close()
 
 
-async def test_what_was_written_before_a_removal_failed_is_not_lost(own_mongo: MongoReplicaSet) -> None:
+async def test_updates_before_a_failed_removal_are_not_lost(own_mongo: MongoReplicaSet) -> None:
     mongo = MongoHarness(own_mongo.url("crontab", retryWrites="false"))
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(2)])
     jobs = await mongo.store.lock_many(at(mongo, 60), 2)

@@ -42,32 +42,30 @@ async def nothing(job: CrontabJob) -> None:
         ("catch_up", {"catch_up": "thrice"}),
     ],
 )
-def test_it_is_refused_by_name(field: str, options: dict[str, Any]) -> None:
+def test_an_invalid_option_is_refused_by_name(field: str, options: dict[str, Any]) -> None:
     given: dict[str, Any] = {"store": MemoryCrontab(), "on_document": nothing, **options}
     with pytest.raises(InvalidValue) as refused:
         Crontab(**given)
     assert refused.value.field == field
 
 
-def test_what_is_missing_is_refused_too() -> None:
+def test_a_missing_option_is_refused() -> None:
     with pytest.raises(
         InvalidValue, match="^store: expected an object with the async methods lock_next, update and remove"
     ):
         Crontab(on_document=nothing)
-    with pytest.raises(
-        InvalidValue, match="^on_document: expected the function that is called with each job, got None"
-    ):
+    with pytest.raises(InvalidValue, match="^on_document: expected a function that takes a job, got None"):
         Crontab(MemoryCrontab())
 
 
-async def test_a_wrong_timeout_of_stop_is_refused() -> None:
+async def test_an_invalid_timeout_of_stop_is_refused() -> None:
     crontab = Crontab(MemoryCrontab(), on_document=nothing)
     with pytest.raises(InvalidValue) as refused:
         await crontab.stop(timeout=-1)
     assert refused.value.field == "timeout"
 
 
-def test_only_a_store_with_the_methods_for_many_is_one_for_batches() -> None:
+def test_only_a_store_with_all_batch_methods_is_a_batch_store() -> None:
     assert isinstance(MemoryCrontab(), BatchCrontabStore)
     assert not isinstance(Plain(MemoryCrontab()), BatchCrontabStore)
 
@@ -75,7 +73,7 @@ def test_only_a_store_with_the_methods_for_many_is_one_for_batches() -> None:
 @pytest.mark.parametrize(
     "interval", ["61 * * * *", "every day", "0 0 31 2 *", "@every 0s", "* * * *", "TZ=No/Where @daily"]
 )
-async def test_a_bad_interval_is_refused_where_we_write_it(interval: str) -> None:
+async def test_add_refuses_an_invalid_interval(interval: str) -> None:
     store = MemoryCrontab()
     with pytest.raises(InvalidValue) as refused:
         await store.add("a", interval=interval)
@@ -83,7 +81,7 @@ async def test_a_bad_interval_is_refused_where_we_write_it(interval: str) -> Non
     assert store.documents == {}
 
 
-async def test_other_wrong_fields_are_refused_too() -> None:
+async def test_add_refuses_other_invalid_fields() -> None:
     store = MemoryCrontab()
     for field in ("sleep_until", "repeat_until"):
         with pytest.raises(InvalidValue, match=f"^{field}: expected an aware datetime"):

@@ -53,7 +53,7 @@ class Broken(Plain):
 
 
 @pytest.mark.parametrize(("store", "concurrency"), [(Bare, 1), (Bare, 3), (BareBatches, 3)])
-async def test_jobs_of_another_class_are_enough(store: type[Bare], concurrency: int) -> None:
+async def test_a_store_can_return_jobs_of_its_own_class(store: type[Bare], concurrency: int) -> None:
     scene = Scene()
     made = store(scene.memory)
     options: dict[str, Any] = {"clock": scene.time.clock, "sleep": scene.time.sleep, **scene.told.hooks}
@@ -68,11 +68,11 @@ async def test_jobs_of_another_class_are_enough(store: type[Bare], concurrency: 
     assert ("lock_many" in made.calls) == ("finish_many" in made.calls) == (store is BareBatches)
 
 
-def test_two_methods_more_make_a_store_one_for_batches() -> None:
+def test_two_more_methods_make_a_batch_store() -> None:
     assert isinstance(BareBatches(MemoryCrontab()), BatchCrontabStore)
 
 
-async def test_what_ends_a_crontab_without_a_stop_is_told_and_raised() -> None:
+async def test_an_error_that_ends_a_crontab_is_reported_and_raised() -> None:
     scene = Scene()
     crontab = Crontab(Broken(scene.memory), **scene.told.hooks)
     with pytest.raises(ExceptionGroup) as raised:

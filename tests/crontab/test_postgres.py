@@ -36,7 +36,7 @@ async def put(postgres: PostgresHarness, id: str, seconds: float = 0) -> None:
     await postgres.add(id, Kept(sleep_until=at(postgres, seconds)))
 
 
-async def test_rows_that_others_hold_are_skipped(postgres: PostgresHarness) -> None:
+async def test_rows_that_others_have_locked_are_skipped(postgres: PostgresHarness) -> None:
     for n, id in enumerate("abcd"):
         await put(postgres, id, n - 9)
     async with postgres.connection.transaction():
@@ -47,7 +47,7 @@ async def test_rows_that_others_hold_are_skipped(postgres: PostgresHarness) -> N
     assert [job.id for job in await postgres.store.lock_many(at(postgres, 60), 9)] == ["a", "c"]
 
 
-async def test_a_row_that_was_taken_in_between_is_not_taken_again(postgres: PostgresHarness) -> None:
+async def test_a_row_that_was_locked_meanwhile_is_not_locked_again(postgres: PostgresHarness) -> None:
     """Two connections: the second saw it due, and asks when the first has committed."""
     await put(postgres, "a")
     second = postgres.made()
@@ -73,7 +73,7 @@ async def test_a_row_that_was_taken_in_between_is_not_taken_again(postgres: Post
         ('"Odd Domain"', [5, 6]),
     ],
 )
-async def test_ids_are_of_any_type_and_names_are_quoted(postgres: PostgresHarness, type: str, ids: list[Any]) -> None:
+async def test_ids_can_have_any_type_and_names_are_quoted(postgres: PostgresHarness, type: str, ids: list[Any]) -> None:
     await postgres.connection.execute(
         f"""CREATE SCHEMA "My schema"; CREATE DOMAIN "Odd Domain" AS int;
             CREATE TABLE "My schema"."my ""odd"" table" ("the id" {type} PRIMARY KEY, "select" timestamptz, x int)"""
@@ -91,7 +91,7 @@ async def test_ids_are_of_any_type_and_names_are_quoted(postgres: PostgresHarnes
     assert (jobs[0].interval, jobs[0].repeat_until, jobs[0].auto_remove) == (None, None, False)
     assert jobs[0].data == {"the id": jobs[0].id, "select": at(postgres, -9), "x": 5}
     fence = at(postgres, 60)
-    with pytest.raises(InvalidValue, match="auto_remove: expected nothing, for the table has no such column"):
+    with pytest.raises(InvalidValue, match="auto_remove: expected no value, because the table has no such column"):
         await store.update(jobs[0].id, Changes(auto_remove=True))
     assert await store.update(jobs[0].id, Changes(sleep_until=fence, locked_until=fence)) is True
     written = [Ending(id=jobs[0].id, locked_until=fence), Ending(id=jobs[1].id, locked_until=fence, remove=True)]
@@ -103,7 +103,7 @@ def _shown(id: Any) -> str:
 
 
 @pytest.mark.parametrize("table", ["due", "jobmill_due", "target", "ending"])
-async def test_a_table_may_have_any_name(postgres: PostgresHarness, table: str) -> None:
+async def test_a_table_can_have_any_name(postgres: PostgresHarness, table: str) -> None:
     await postgres.connection.execute(f"CREATE TABLE {table} (LIKE crontab INCLUDING ALL)")
     await postgres.connection.execute(f"INSERT INTO {table} (id, sleep_until) VALUES ('a', '2020-01-01Z')")
     store = postgres.made(table)
@@ -126,7 +126,7 @@ async def test_the_index_is_used(postgres: PostgresHarness) -> None:
     assert not any("Sort" in line for line in plan), plan
 
 
-async def test_microseconds_are_left_out(postgres: PostgresHarness) -> None:
+async def test_microseconds_are_dropped(postgres: PostgresHarness) -> None:
     await postgres.connection.execute(
         "INSERT INTO crontab (id, sleep_until) VALUES ('a', '2020-01-01 00:00:00.123456Z')"
     )
@@ -135,7 +135,7 @@ async def test_microseconds_are_left_out(postgres: PostgresHarness) -> None:
     assert {job.id: job.sleep_until for job in jobs} == {"a": datetime(2020, 1, 1, 0, 0, 0, 123_000, UTC), "b": EPOCH}
 
 
-async def test_only_rows_of_the_condition_are_jobs(postgres: PostgresHarness) -> None:
+async def test_only_rows_that_match_the_condition_are_jobs(postgres: PostgresHarness) -> None:
     store = postgres.made(where="name = 'mail' OR n > 5 -- and no more")
     for id, name, n in (("a", "mail", 1), ("b", "other", 1), ("c", "other", 9)):
         await postgres.add(id, Kept(sleep_until=at(postgres), data={"name": name, "n": n}))
@@ -151,10 +151,13 @@ async def test_a_given_pool_is_used_and_stays_open(postgres: PostgresHarness) ->
         assert await pool.fetchval("SELECT 1") == 1
 
 
-async def test_columns_that_are_not_there_or_no_dates_are_told(postgres: PostgresHarness) -> None:
+async def test_missing_columns_and_columns_without_dates_are_refused(postgres: PostgresHarness) -> None:
     for options, message in (
-        ({"interval": "cron"}, "interval: expected a column of \"crontab\", got 'cron'; name it, or None"),
-        ({"sleep_until": "due"}, "sleep_until: expected a column of \"crontab\", got 'due'; name the column"),
+        ({"interval": "cron"}, "interval: expected a column of \"crontab\", got 'cron'; give its name, or None"),
+        (
+            {"sleep_until": "due"},
+            "sleep_until: expected a column of \"crontab\", got 'due'; give the name of the column",
+        ),
         ({"sleep_until": "name"}, "sleep_until: expected a column of type timestamp with time zone, got 'text'"),
     ):
         with pytest.raises(InvalidValue, match=message):
@@ -163,7 +166,7 @@ async def test_columns_that_are_not_there_or_no_dates_are_told(postgres: Postgre
         await postgres.made("other").lock_next(at(postgres, 60))
 
 
-async def test_a_server_that_is_away_is_told_and_found_again(own_postgres: PostgresServer) -> None:
+async def test_an_unavailable_server_is_an_error_until_it_is_back(own_postgres: PostgresServer) -> None:
     async with own_postgres.database() as url:
         postgres = await PostgresHarness(url).open()
         assert await postgres.store.lock_next(at(postgres, 60)) is None
@@ -180,7 +183,7 @@ async def test_a_server_that_is_away_is_told_and_found_again(own_postgres: Postg
         await postgres.close()
 
 
-def test_what_cannot_be_a_crontab_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(InvalidValue, match="place: expected postgresql://"):
         PostgresCrontab(5, "jobs")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="table: expected the name of a table"):
@@ -191,7 +194,7 @@ def test_what_cannot_be_a_crontab_is_refused() -> None:
 
 
 @pytest.mark.parametrize("digits", [0, 1, 2, 3])
-async def test_a_date_of_few_digits_is_a_fence_too(postgres: PostgresHarness, digits: int) -> None:
+async def test_a_date_column_with_low_resolution_can_be_a_fence(postgres: PostgresHarness, digits: int) -> None:
     await postgres.connection.execute(f"ALTER TABLE crontab ALTER COLUMN sleep_until TYPE timestamptz({digits})")
     for id in "ab":
         await put(postgres, id, -9)
@@ -205,7 +208,7 @@ async def test_a_date_of_few_digits_is_a_fence_too(postgres: PostgresHarness, di
     assert await postgres.store.finish_many([Ending(id=jobs[1].id, locked_until=fences[1])]) == [True]
 
 
-async def test_an_id_that_is_null_stops_nobody(postgres: PostgresHarness) -> None:
+async def test_a_null_id_does_not_block_other_rows(postgres: PostgresHarness) -> None:
     await postgres.connection.execute("ALTER TABLE crontab DROP CONSTRAINT crontab_pkey, ALTER id DROP NOT NULL")
     await postgres.connection.execute("INSERT INTO crontab (sleep_until) VALUES ('2020-01-01Z')")
     await put(postgres, "a")
@@ -215,13 +218,13 @@ async def test_an_id_that_is_null_stops_nobody(postgres: PostgresHarness) -> Non
     assert await postgres.store.lock_many(at(postgres, 60), 5) == []
 
 
-async def test_an_array_as_id_is_refused(postgres: PostgresHarness) -> None:
+async def test_an_array_as_an_id_is_refused(postgres: PostgresHarness) -> None:
     await postgres.connection.execute("CREATE TABLE lists (LIKE crontab); ALTER TABLE lists ADD ids int[]")
-    with pytest.raises(InvalidValue, match="id: expected a column that is no array, got 'integer\\[]'"):
+    with pytest.raises(InvalidValue, match="id: expected a column that is not an array, got 'integer\\[]'"):
         await postgres.made("lists", id="ids").lock_next(at(postgres, 60))
 
 
-async def test_a_row_that_python_cannot_hold_does_not_keep_others(postgres: PostgresHarness) -> None:
+async def test_a_row_that_python_cannot_represent_does_not_block_others(postgres: PostgresHarness) -> None:
     """The first time its batch stays locked; from then on it is locked alone, and those before it run."""
     await put(postgres, "first", -20)
     await postgres.connection.execute("UPDATE crontab SET repeat_until = '12000-01-01Z'")
@@ -242,7 +245,7 @@ async def test_a_row_that_python_cannot_hold_does_not_keep_others(postgres: Post
     assert (sorted(ids), told) == (["earlier 0", "earlier 1", "earlier 2", "later", "mate"], 1)
 
 
-async def test_an_ending_that_was_not_answered_is_not_lost(postgres: PostgresHarness) -> None:
+async def test_an_unanswered_ending_is_not_lost(postgres: PostgresHarness) -> None:
     for id in "abcd":
         await postgres.add(id, Kept(sleep_until=at(postgres)))
     async with Proxy(port_of(postgres.url)) as proxy:

@@ -33,7 +33,7 @@ def at(redis: RedisHarness, seconds: float = 0) -> datetime:
     return to_datetime(redis.clock() + round(seconds * 1_000))
 
 
-async def test_add_writes_a_document_or_writes_it_anew(redis: RedisHarness) -> None:
+async def test_add_writes_or_replaces_a_document(redis: RedisHarness) -> None:
     store = redis.made()
     until = at(redis, 99)
     await store.add("a", interval="@daily", repeat_until=until, auto_remove=True, data={"n": [1, None]})
@@ -62,7 +62,7 @@ async def test_add_writes_a_document_or_writes_it_anew(redis: RedisHarness) -> N
             await store.add(**fields)
 
 
-async def test_a_document_may_be_written_by_hand(redis: RedisHarness) -> None:
+async def test_a_document_can_be_written_by_hand(redis: RedisHarness) -> None:
     await redis.client.zadd(redis.set, {"bare": 5, "first": "-inf", "never": "+inf"})
     odd = {"data": "no JSON", "repeat_until": "soon", "interval": "", "auto_remove": "0"}
     await redis.client.hset(f"{{{redis.name}}}:document:first", mapping=odd)
@@ -84,7 +84,7 @@ async def test_a_finished_document_keeps_its_hash(redis: RedisHarness) -> None:
     assert await redis.kept("a") == Kept(sleep_until=at(redis, 5), interval="@daily")
 
 
-async def test_a_lock_is_one_call_however_many(redis: RedisHarness) -> None:
+async def test_a_lock_of_many_documents_is_one_call(redis: RedisHarness) -> None:
     store = redis.made()
     await redis.client.zadd(redis.set, {str(n): n for n in range(150)})
     await store.lock_many(at(redis, 60), 1)  # the script is known now
@@ -120,7 +120,7 @@ async def test_a_given_client_is_used_and_stays_open(redis: RedisHarness, decode
             await store.lock_next(at(redis, 60))
 
 
-async def test_a_server_that_is_away_is_told(own_redis: RedisServer) -> None:
+async def test_an_unavailable_server_is_an_error(own_redis: RedisServer) -> None:
     own_redis.kill()
     async with Redis.from_url(own_redis.url()) as client:
         for place in (client, own_redis.url()):
@@ -149,7 +149,7 @@ async def test_all_keys_are_on_one_node_of_a_cluster(redis_cluster_url: str) -> 
     await redis.close()
 
 
-def test_what_cannot_be_a_crontab_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for name in ("", "{jobs}", None):
         with pytest.raises(InvalidValue, match="name: expected a name without braces"):
             RedisCrontab("redis://host", name)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_what_cannot_be_a_crontab_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["url", "decodes", "bytes"])
-async def test_an_id_that_is_no_text_is_kept_as_bytes(redis: RedisHarness, place: str) -> None:
+async def test_an_id_that_is_not_utf_8_is_returned_as_bytes(redis: RedisHarness, place: str) -> None:
     url = redis.url.partition("?")[0]
     async with Redis.from_url(url, decode_responses=place == "decodes") as client:
         store = RedisCrontab(redis.url if place == "url" else client, redis.name, clock=redis.clock)
@@ -174,7 +174,7 @@ async def test_an_id_that_is_no_text_is_kept_as_bytes(redis: RedisHarness, place
         await store.close()
 
 
-async def test_what_is_no_hash_has_no_fields(redis: RedisHarness) -> None:
+async def test_a_key_that_is_not_a_hash_has_no_fields(redis: RedisHarness) -> None:
     await redis.add("a", Kept(sleep_until=at(redis, -3), interval="@daily"))
     await redis.client.zadd(redis.set, {"odd": redis.clock() - 2_000})
     await redis.client.set(f"{{{redis.name}}}:document:odd", "a text")
@@ -189,7 +189,7 @@ async def test_what_is_no_hash_has_no_fields(redis: RedisHarness) -> None:
     assert await redis.store.finish_many(done) == [True] * 3
 
 
-async def test_an_ending_that_was_not_answered_is_not_lost(redis: RedisHarness) -> None:
+async def test_an_unanswered_ending_is_not_lost(redis: RedisHarness) -> None:
     for id in "abcd":
         await redis.add(id, Kept(sleep_until=at(redis)))
     async with Proxy(port_of(redis.url)) as proxy:

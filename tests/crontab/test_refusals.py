@@ -19,7 +19,7 @@ from tests.helpers import until
 
 
 @WAYS
-async def test_after_failed_writes_there_is_room_again(kind: str, concurrency: int) -> None:
+async def test_documents_are_locked_again_after_failed_writes(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     for id in range(20):
         await scene.memory.add(id)
@@ -32,7 +32,7 @@ async def test_after_failed_writes_there_is_room_again(kind: str, concurrency: i
         assert {document.sleep_until for document in scene.memory.documents.values()} == {None}
 
 
-async def test_after_one_write_of_a_failed_batch_there_is_room_again() -> None:
+async def test_documents_are_locked_again_after_one_write_of_a_failed_batch() -> None:
     scene = Scene(concurrency=2)
     for id in range(5):
         await scene.memory.add(id, sleep_until=NOON - timedelta(seconds=9 - id))
@@ -63,7 +63,7 @@ async def test_after_one_write_of_a_failed_batch_there_is_room_again() -> None:
 
 
 @WAYS
-async def test_many_documents_that_the_store_refuses_hold_no_other_up(kind: str, concurrency: int) -> None:
+async def test_many_refused_documents_do_not_block_others(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     refused = [f"bad {n}" for n in range(12)]
     scene.memory.faults["write"] = lambda ids: StoreError("not null") if set(ids) & set(refused) else None
@@ -79,7 +79,7 @@ async def test_many_documents_that_the_store_refuses_hold_no_other_up(kind: str,
         assert not scene.crontab.is_processing
 
 
-async def test_a_column_that_is_not_null_holds_no_other_row_up(tmp_path: Path) -> None:
+async def test_a_not_null_column_does_not_block_other_rows(tmp_path: Path) -> None:
     file = tmp_path / "own.db"
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("CREATE TABLE mails (id INTEGER PRIMARY KEY, sleep_until TEXT NOT NULL, interval TEXT)")
@@ -103,7 +103,9 @@ async def test_a_column_that_is_not_null_holds_no_other_row_up(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("error", "seconds"), [(StoreError("not null"), 5), (ValueError("no"), 35)])
-async def test_what_a_store_never_takes_leaves_room(error: BaseException, seconds: float) -> None:
+async def test_an_ending_that_the_store_never_accepts_does_not_block_others(
+    error: BaseException, seconds: float
+) -> None:
     scene = Scene(concurrency=2, lock_duration="20s")
     # Nothing else is answered: only a StoreError says that the store is there. Else the end of the lock is waited for.
     scene.memory.faults["write"] = error
@@ -120,7 +122,7 @@ async def test_what_a_store_never_takes_leaves_room(error: BaseException, second
 
 
 @WAYS
-async def test_an_ending_is_kept_while_only_its_document_is_busy(kind: str, concurrency: int) -> None:
+async def test_an_ending_is_retried_while_its_document_is_busy(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency, lock_duration="60s")
     scene.memory.faults["write"] = lambda ids: StoreBusy("somebody writes") if "held" in ids else None
     await scene.memory.add("held", sleep_until=NOON - timedelta(seconds=9))
@@ -154,10 +156,10 @@ class OneHeld(Faulty):
         return await super().finish_many(endings)
 
 
-async def test_a_document_that_somebody_holds_holds_the_others_up_for_one_call_only(
+async def test_a_locked_row_delays_other_endings_by_one_call_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crontab, "LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(crontab, "LAST_CALLS_S", 0.01)
     scene = Scene()
     memory = OneHeld(clock=scene.time.clock)
     memory.time = scene.time
@@ -181,7 +183,7 @@ async def test_a_document_that_somebody_holds_holds_the_others_up_for_one_call_o
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), ConnectionError("gone")])
-async def test_while_the_store_is_away_one_call_at_a_time_is_enough(error: BaseException) -> None:
+async def test_an_unavailable_store_gets_one_call_at_a_time(error: BaseException) -> None:
     scene = Scene(concurrency=50)
     for id in range(50):
         await scene.memory.add(id)

@@ -60,7 +60,7 @@ def sleeps(sqlite: SqliteHarness) -> dict[object, object]:
         "2023-11-14T22:13:19.500000",
     ],
 )
-async def test_text_is_compared_by_its_moment(sqlite: SqliteHarness, text: str) -> None:
+async def test_text_is_compared_as_an_instant(sqlite: SqliteHarness, text: str) -> None:
     """At 22:13:20, whatever the text's form; by its letters some would come late, and some never."""
     put(sqlite, "a", text)
     put(sqlite, "later", "2023-11-14 22:13:20.001")
@@ -73,7 +73,7 @@ async def test_text_is_compared_by_its_moment(sqlite: SqliteHarness, text: str) 
     assert sleeps(sqlite)["a"] == "2023-11-14T22:14:20.000Z"
 
 
-async def test_a_day_is_its_first_moment(sqlite: SqliteHarness) -> None:
+async def test_a_day_without_a_time_is_its_midnight(sqlite: SqliteHarness) -> None:
     put(sqlite, "a", "2023-11-14", repeat_until="2024-01-01")
     job = await sqlite.store.lock_next(at(sqlite, 60))
     assert job is not None
@@ -81,7 +81,7 @@ async def test_a_day_is_its_first_moment(sqlite: SqliteHarness) -> None:
     assert job.repeat_until == datetime(2024, 1, 1, tzinfo=UTC)
 
 
-async def test_text_that_is_no_date_is_left_alone(sqlite: SqliteHarness) -> None:
+async def test_text_that_is_not_a_date_is_ignored(sqlite: SqliteHarness) -> None:
     wrong = ["now", "", "soon", "12:00", "2460000.5", 0, 1_500_000_000_000, 2.5, b"2020-01-01", "2020-13-01", None]
     for n, value in enumerate(wrong):
         put(sqlite, n, value)
@@ -89,7 +89,7 @@ async def test_text_that_is_no_date_is_left_alone(sqlite: SqliteHarness) -> None
     assert list(sleeps(sqlite).values()) == wrong
 
 
-async def test_numbers_that_are_no_milliseconds_are_left_alone(in_ms: SqliteHarness) -> None:
+async def test_numbers_that_are_not_milliseconds_are_ignored(in_ms: SqliteHarness) -> None:
     for n, value in enumerate(["2020-01-01", 1.5, b"1", None, "12"]):
         put(in_ms, n, value)
     put(in_ms, "right", in_ms.clock())
@@ -127,7 +127,7 @@ async def test_the_index_is_used(tmp_path: Path, dates: Any) -> None:
 # ------------------------------------------------------------------------------------------------ names
 
 
-async def test_names_are_quoted_and_columns_may_be_missing(sqlite: SqliteHarness) -> None:
+async def test_names_are_quoted_and_columns_can_be_missing(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute('CREATE TABLE "my ""odd"" table" ("the id" INTEGER PRIMARY KEY, "select" TEXT, x)')
     sqlite.connection.execute("""INSERT INTO "my ""odd"" table" VALUES (1, '2020-01-01', 5)""")
     none: dict[str, Any] = {"interval": None, "repeat_until": None, "auto_remove": None}
@@ -140,20 +140,20 @@ async def test_names_are_quoted_and_columns_may_be_missing(sqlite: SqliteHarness
     assert (job.id, job.interval, job.repeat_until, job.auto_remove) == (1, None, None, False)
     assert job.data == {"the id": 1, "select": "2020-01-01", "x": 5}
     assert await store.update(1, Changes(sleep_until=None, locked_until=at(sqlite, 60))) is True
-    with pytest.raises(InvalidValue, match="auto_remove: expected nothing, for the table has no such column"):
+    with pytest.raises(InvalidValue, match="auto_remove: expected no value, because the table has no such column"):
         await store.update(1, Changes(auto_remove=True))
     assert await store.remove(1) is True
     await store.close()
 
 
-async def test_only_rows_of_the_condition_are_jobs(sqlite: SqliteHarness) -> None:
+async def test_only_rows_that_match_the_condition_are_jobs(sqlite: SqliteHarness) -> None:
     store = sqlite.made(where="name = 'mail' OR n > 5 -- and no more")
     for id, name, n in (("a", "mail", 1), ("b", "other", 1), ("c", "other", 9)):
         put(sqlite, id, "2020-01-01", name=name, n=n)
     assert sorted(job.id for job in await store.lock_many(at(sqlite, 60), 9)) == ["a", "c"]
 
 
-async def test_more_rows_than_a_statement_takes(sqlite: SqliteHarness) -> None:
+async def test_more_rows_than_the_parameters_of_a_statement(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute("BEGIN")
     for n in range(2_000):
         put(sqlite, n, "2020-01-01")
@@ -168,7 +168,7 @@ async def test_more_rows_than_a_statement_takes(sqlite: SqliteHarness) -> None:
 # ------------------------------------------------------------------------------------------------ connections
 
 
-async def test_a_given_connection_is_used_as_it_is_and_stays_open(sqlite: SqliteHarness) -> None:
+async def test_a_given_connection_is_used_unchanged_and_stays_open(sqlite: SqliteHarness) -> None:
     given = sqlite3.connect(sqlite.path, check_same_thread=False)
     given.row_factory = sqlite3.Row
     store = SqliteCrontab(given, "jobs", clock=sqlite.clock)
@@ -191,11 +191,11 @@ async def test_a_connection_of_one_thread_is_refused(sqlite: SqliteHarness) -> N
     await store.close()
 
 
-async def test_a_transaction_of_the_users_is_not_ours_to_end(sqlite: SqliteHarness) -> None:
+async def test_an_open_transaction_of_the_user_is_not_ended(sqlite: SqliteHarness) -> None:
     given = sqlite3.connect(sqlite.path, check_same_thread=False)
     given.execute("INSERT INTO jobs (id, sleep_until) VALUES ('a', '2020-01-01')")
     store = SqliteCrontab(given, "jobs", clock=sqlite.clock)
-    with pytest.raises(StoreBusy, match="has a transaction open"):
+    with pytest.raises(StoreBusy, match="has an open transaction"):
         await store.lock_next(at(sqlite, 60))
     given.rollback()
     assert await store.lock_next(at(sqlite, 60)) is None
@@ -210,14 +210,14 @@ async def test_an_idle_poll_does_not_wait_for_a_writer(sqlite: SqliteHarness) ->
     sqlite.connection.execute("ROLLBACK")
 
 
-async def test_a_store_can_be_used_again_after_it_was_closed(sqlite: SqliteHarness) -> None:
+async def test_a_closed_store_can_be_used_again(sqlite: SqliteHarness) -> None:
     await sqlite.store.close()
     await sqlite.store.close()
     put(sqlite, "a", "2020-01-01")
     assert await sqlite.store.lock_next(at(sqlite, 60)) is not None
 
 
-async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+async def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     store = SqliteCrontab(tmp_path / "none.db", "jobs")
     with pytest.raises(StoreUnavailable, match="none.db"):
         await store.lock_next(datetime.now(UTC))
@@ -225,14 +225,14 @@ async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_table_that_is_not_there_is_told(sqlite: SqliteHarness) -> None:
+async def test_a_missing_table_is_an_error(sqlite: SqliteHarness) -> None:
     store = SqliteCrontab(sqlite.path, "other")
     with pytest.raises(StoreError, match="no such table: other"):
         await store.lock_next(datetime.now(UTC))
     await store.close()
 
 
-def test_what_cannot_be_a_crontab_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     for bad, message in (
         ({"table": "a.b.c"}, "table: expected the name of a table"),

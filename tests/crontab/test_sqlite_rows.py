@@ -38,15 +38,13 @@ def put(sqlite: SqliteHarness, id: object, sleep_until: object = "2020-01-01") -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"interval": "cron"}, "interval: expected a column of \"jobs\", got 'cron'; name it, or None"),
+        ({"interval": "cron"}, "interval: expected a column of \"jobs\", got 'cron'; give its name, or None"),
         ({"repeat_until": "Repeat_Until"}, "repeat_until: expected a column of .*, got 'Repeat_Until'"),
-        ({"sleep_until": "due"}, "sleep_until: expected a column of .*, got 'due'; name the column"),
-        ({"id": "rowid"}, "id: expected a column of .*, got 'rowid'; name the column"),
+        ({"sleep_until": "due"}, "sleep_until: expected a column of .*, got 'due'; give the name of the column"),
+        ({"id": "rowid"}, "id: expected a column of .*, got 'rowid'; give the name of the column"),
     ],
 )
-async def test_columns_that_are_not_there_are_told(
-    sqlite: SqliteHarness, options: dict[str, Any], message: str
-) -> None:
+async def test_missing_columns_are_refused(sqlite: SqliteHarness, options: dict[str, Any], message: str) -> None:
     put(sqlite, "a")
     store = sqlite.made(**options)
     for _ in range(2):
@@ -55,14 +53,14 @@ async def test_columns_that_are_not_there_are_told(
     assert sqlite.connection.execute("SELECT sleep_until FROM jobs").fetchone() == ("2020-01-01",)
 
 
-async def test_an_id_that_is_null_is_no_job(sqlite: SqliteHarness) -> None:
+async def test_a_row_with_a_null_id_is_not_a_job(sqlite: SqliteHarness) -> None:
     put(sqlite, None)
     put(sqlite, "a", "2021-01-01")
     assert [job.id for job in await sqlite.store.lock_many(at(sqlite, 60), 1)] == ["a"]
     assert await sqlite.store.lock_many(at(sqlite, 60), 5) == []
 
 
-async def test_a_text_that_is_none_stops_nobody(sqlite: SqliteHarness) -> None:
+async def test_invalid_text_does_not_block_other_documents(sqlite: SqliteHarness) -> None:
     put(sqlite, "a")
     put(sqlite, "b")
     sqlite.connection.execute("UPDATE jobs SET name = CAST(x'62fffe63' AS TEXT) WHERE id = 'a'")
@@ -70,13 +68,13 @@ async def test_a_text_that_is_none_stops_nobody(sqlite: SqliteHarness) -> None:
     assert jobs == {"a": "b\ufffd\ufffdc", "b": None}
 
 
-async def test_a_row_that_its_id_does_not_find_is_told_and_not_run(sqlite: SqliteHarness) -> None:
+async def test_a_row_that_its_id_does_not_match_is_reported_and_not_run(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute("INSERT INTO jobs (id, sleep_until) VALUES (CAST(x'ff' AS TEXT), '2020-01-01')")
-    with pytest.raises(StoreError, match="an id is not found by what is read of it"):
+    with pytest.raises(StoreError, match="the value of an id does not match its own row"):
         await sqlite.store.lock_many(at(sqlite, 60), 5)
 
 
-async def test_dates_are_read_past_the_converters_of_a_connection(sqlite: SqliteHarness) -> None:
+async def test_dates_are_read_without_the_converters_of_a_connection(sqlite: SqliteHarness) -> None:
     """sqlite3's own gives datetimes without a zone, and fails on what is written here."""
     sqlite.connection.execute(
         "CREATE TABLE typed (id INTEGER PRIMARY KEY, sleep_until TIMESTAMP, repeat_until TIMESTAMP, born DATE)"
@@ -98,7 +96,7 @@ async def test_dates_are_read_past_the_converters_of_a_connection(sqlite: Sqlite
     given.close()
 
 
-async def test_a_commit_waits_for_those_who_read(sqlite: SqliteHarness) -> None:
+async def test_a_commit_waits_for_readers(sqlite: SqliteHarness) -> None:
     """Without WAL, whoever reads keeps a commit from ending."""
     sqlite.connection.execute("PRAGMA journal_mode = DELETE")
     for id in "ab":
@@ -123,7 +121,7 @@ async def test_a_commit_waits_for_those_who_read(sqlite: SqliteHarness) -> None:
     reader.close()
 
 
-async def test_a_given_connection_keeps_its_own_waiting(sqlite: SqliteHarness) -> None:
+async def test_a_given_connection_keeps_its_busy_timeout(sqlite: SqliteHarness) -> None:
     given = sqlite3.connect(sqlite.path, check_same_thread=False, timeout=1.25)
     store = SqliteCrontab(given, "jobs", clock=sqlite.clock)
     put(sqlite, "a")

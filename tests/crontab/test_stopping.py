@@ -57,7 +57,7 @@ async def test_stop_waits_for_the_handler_and_its_write(kind: str, concurrency: 
 
 
 @WAYS
-async def test_nothing_is_taken_after_a_stop(kind: str, concurrency: int) -> None:
+async def test_nothing_is_locked_after_a_stop(kind: str, concurrency: int) -> None:
     held = Held()
     scene = Scene(kind, concurrency=concurrency, on_document=held)
     await scene.memory.add("a")
@@ -73,7 +73,7 @@ async def test_nothing_is_taken_after_a_stop(kind: str, concurrency: int) -> Non
 
 
 @WAYS
-async def test_what_a_lock_in_flight_brings_after_the_stop_is_given_back(kind: str, concurrency: int) -> None:
+async def test_documents_of_a_lock_in_flight_are_released_after_the_stop(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency, next_delay="1s")
     due = NOON - timedelta(seconds=7)
     await scene.memory.add("a", sleep_until=due)
@@ -113,13 +113,13 @@ async def test_start_after_stop_and_stop_twice(kind: str, concurrency: int) -> N
     assert scene.told.moments == ["start", "document a", "idle", "stop", "start", "document b", "idle", "stop"]
 
 
-async def test_stop_without_a_start_is_harmless() -> None:
+async def test_stop_without_a_start_does_nothing() -> None:
     scene = Scene()
     await scene.crontab.stop()
     assert scene.told.moments == []
 
 
-async def test_start_while_it_runs_is_harmless() -> None:
+async def test_start_of_a_running_crontab_does_nothing() -> None:
     scene = Scene()
     await scene.memory.add("a")
     async with scene.run(1):
@@ -128,7 +128,7 @@ async def test_start_while_it_runs_is_harmless() -> None:
     assert scene.told.moments == ["start", "document a", "idle", "stop"]
 
 
-async def test_start_while_it_stops_waits_for_the_end() -> None:
+async def test_start_of_a_stopping_crontab_waits_for_its_end() -> None:
     held = Held()
     scene = Scene(on_document=held)
     await scene.memory.add("a")
@@ -159,7 +159,7 @@ async def test_a_stop_interrupts_every_delay(kind: str, concurrency: int) -> Non
 
 
 @WAYS
-async def test_after_the_timeout_handlers_are_cancelled_and_locks_stay(
+async def test_handlers_are_cancelled_after_the_timeout_and_locks_stay(
     kind: str, concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = Held()
@@ -172,11 +172,11 @@ async def test_after_the_timeout_handlers_are_cancelled_and_locks_stay(
     assert scene.sleep_until() == NOON + timedelta(minutes=10)
     assert scene.told.errors == []
     assert scene.told.moments == ["start", "stop"]
-    assert "crontab: 1 handlers did not end in time; their locks will end" in caplog.text
+    assert "crontab: 1 handlers did not end in time; their documents run again when the locks end" in caplog.text
 
 
 @WAYS
-async def test_after_the_timeout_a_write_in_flight_is_not_cancelled(kind: str, concurrency: int) -> None:
+async def test_a_write_in_flight_is_not_cancelled_after_the_timeout(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a")
     scene.memory.gate = asyncio.Event()
@@ -191,10 +191,10 @@ async def test_after_the_timeout_a_write_in_flight_is_not_cancelled(kind: str, c
 
 
 @WAYS
-async def test_a_store_that_never_answers_does_not_hold_the_stop_for_ever(
+async def test_a_store_that_never_answers_does_not_block_the_stop(
     kind: str, concurrency: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(crontab, "LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(crontab, "LAST_CALLS_S", 0.01)
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a")
     scene.memory.gate = asyncio.Event()
@@ -203,7 +203,9 @@ async def test_a_store_that_never_answers_does_not_hold_the_stop_for_ever(
     await scene.crontab.stop(timeout=0)
     assert scene.told.moments[-1] == "stop"
     assert not scene.crontab.is_running
-    assert "crontab: 1 endings could not be written in time; their locks will end" in caplog.text
+    assert (
+        "crontab: 1 endings could not be written in time; their documents run again when the locks end" in caplog.text
+    )
     # And it is as good as new.
     scene.memory.gate = None
     await scene.memory.add("b")
@@ -211,11 +213,11 @@ async def test_a_store_that_never_answers_does_not_hold_the_stop_for_ever(
         assert scene.told.ids == ["a", "b"]
 
 
-async def test_what_on_stop_raises_after_that_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_on_stop_after_a_hanging_write_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def give_up() -> None:
         raise asyncio.CancelledError("its own")
 
-    monkeypatch.setattr(crontab, "LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(crontab, "LAST_CALLS_S", 0.01)
     scene = Scene(on_stop=give_up)
     await scene.memory.add("a")
     scene.memory.gate = asyncio.Event()
@@ -226,8 +228,8 @@ async def test_what_on_stop_raises_after_that_is_told_too(monkeypatch: pytest.Mo
     assert (str(error), job) == ("its own", None)
 
 
-async def test_nor_does_an_on_stop_that_never_returns_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crontab, "LAST_WORDS_S", 0.01)
+async def test_an_on_stop_that_never_returns_does_not_block_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab, "LAST_CALLS_S", 0.01)
     cancelled: list[str] = []
 
     async def hang() -> None:
@@ -248,7 +250,7 @@ async def test_nor_does_an_on_stop_that_never_returns_after_that(monkeypatch: py
     assert not scene.crontab.is_running
 
 
-async def test_a_thread_that_never_ends_is_left_to_itself() -> None:
+async def test_a_thread_that_never_ends_does_not_block_the_stop() -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def block(job: CrontabJob) -> None:
@@ -269,7 +271,7 @@ async def test_a_thread_that_never_ends_is_left_to_itself() -> None:
 
 
 @WAYS
-async def test_run_returns_when_it_has_been_stopped(kind: str, concurrency: int) -> None:
+async def test_run_returns_after_a_stop(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     await scene.memory.add("a")
     running = asyncio.create_task(scene.crontab.run())
@@ -280,7 +282,7 @@ async def test_run_returns_when_it_has_been_stopped(kind: str, concurrency: int)
 
 
 @WAYS
-async def test_cancelling_the_task_that_runs_it_is_a_stop(kind: str, concurrency: int) -> None:
+async def test_cancelling_the_task_of_run_is_a_stop(kind: str, concurrency: int) -> None:
     held = Held()
     scene = Scene(kind, concurrency=concurrency, on_document=held)
     await scene.memory.add("a")
@@ -300,7 +302,7 @@ async def test_cancelling_the_task_that_runs_it_is_a_stop(kind: str, concurrency
 
 
 @WAYS
-async def test_cancelling_it_again_means_now(kind: str, concurrency: int) -> None:
+async def test_cancelling_the_task_of_run_again_cancels_handlers(kind: str, concurrency: int) -> None:
     held = Held()
     scene = Scene(kind, concurrency=concurrency, on_document=held)
     await scene.memory.add("a")
@@ -316,7 +318,7 @@ async def test_cancelling_it_again_means_now(kind: str, concurrency: int) -> Non
     assert scene.sleep_until() == NOON + timedelta(minutes=10)
 
 
-async def test_cancelling_it_in_on_start_leaves_nothing_behind() -> None:
+async def test_cancelling_during_on_start_leaves_nothing_running() -> None:
     async def wait() -> None:
         waiting.set()
         await go_on.wait()
@@ -336,7 +338,7 @@ async def test_cancelling_it_in_on_start_leaves_nothing_behind() -> None:
     assert scene.sleep_until() == NOON
 
 
-async def test_the_body_of_a_with_that_raises_stops_it() -> None:
+async def test_a_with_body_that_raises_stops_the_crontab() -> None:
     scene = Scene()
     await scene.memory.add("a")
 
@@ -352,7 +354,7 @@ async def test_the_body_of_a_with_that_raises_stops_it() -> None:
     assert scene.told.moments[-1] == "stop"
 
 
-async def test_a_loop_that_ends_without_a_stop_leaves_it_fit_for_another() -> None:
+async def test_a_crontab_can_start_again_after_its_loop_ended_without_a_stop() -> None:
     scene = Scene()
     await scene.memory.add("a")
 

@@ -29,7 +29,7 @@ async def test_a_handler_may_stop_its_crontab(kind: str, concurrency: int) -> No
 
 
 @WAYS
-async def test_also_in_a_task_that_it_waits_for(kind: str, concurrency: int) -> None:
+async def test_a_handler_may_stop_its_crontab_in_a_task_that_it_awaits(kind: str, concurrency: int) -> None:
     async def stop(job: CrontabJob) -> None:
         await asyncio.wait_for(scene.crontab.stop(), 20)
         scene.told.jobs.append(job)
@@ -42,7 +42,7 @@ async def test_also_in_a_task_that_it_waits_for(kind: str, concurrency: int) -> 
     assert scene.sleep_until() is None
 
 
-async def test_also_in_a_thread() -> None:
+async def test_a_handler_may_stop_its_crontab_in_a_thread() -> None:
     loop = asyncio.get_running_loop()
 
     def stop(job: CrontabJob) -> None:
@@ -57,7 +57,7 @@ async def test_also_in_a_thread() -> None:
     assert scene.sleep_until() is None
 
 
-async def test_a_task_that_a_hook_has_left_behind_waits_for_the_end() -> None:
+async def test_a_task_that_outlives_its_hook_waits_for_the_stop() -> None:
     async def stop_later() -> None:
         await until(lambda: held.began)
         await scene.crontab.stop()
@@ -83,7 +83,7 @@ async def test_a_task_that_a_hook_has_left_behind_waits_for_the_end() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("name", ["on_start", "on_idle", "on_stop"])
-async def test_the_other_hooks_may_as_well(name: str, concurrency: int) -> None:
+async def test_other_hooks_may_stop_their_crontab(name: str, concurrency: int) -> None:
     async def stop() -> None:
         await scene.crontab.stop()
 
@@ -98,7 +98,7 @@ async def test_the_other_hooks_may_as_well(name: str, concurrency: int) -> None:
     assert not scene.crontab.is_running
 
 
-async def test_a_hook_cannot_start_what_is_stopping() -> None:
+async def test_a_hook_cannot_start_a_stopping_crontab() -> None:
     async def start() -> None:
         await scene.crontab.start()
 

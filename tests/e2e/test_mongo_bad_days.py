@@ -24,7 +24,7 @@ from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
-AWAY = "the mongo store is away"
+AWAY = "the mongo store is unavailable"
 
 #: Workers here have a lease of 1 s.
 LONGER_THAN_THE_LEASE_S = 2.5

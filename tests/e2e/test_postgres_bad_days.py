@@ -71,7 +71,7 @@ async def test_a_server_that_is_killed_and_restarted(tmp_path: Path, own_postgre
             await made.resumes()
             await made.moves()
         assert made.refused
-        await made.was_said("the postgres store is away")
+        await made.was_said("the postgres store is unavailable")
 
 
 async def test_connections_that_are_terminated_again_and_again(tmp_path: Path, own_postgres: PostgresServer) -> None:
@@ -81,7 +81,7 @@ async def test_connections_that_are_terminated_again_and_again(tmp_path: Path, o
             await asyncio.sleep(0.05)
         await made.resumes()
         assert made.refused
-        await made.was_said("the postgres store is away")
+        await made.was_said("the postgres store is unavailable")
 
 
 async def test_a_server_that_is_paused_for_longer_than_the_lease(tmp_path: Path, own_postgres: PostgresServer) -> None:
@@ -137,7 +137,7 @@ async def test_connections_that_are_cut_again_and_again(tmp_path: Path, proxy: P
             proxy.cut()
             await asyncio.sleep(0.1)
         await made.resumes()
-        await made.was_said("the postgres store is away")
+        await made.was_said("the postgres store is unavailable")
 
 
 async def test_a_network_that_stalls_for_longer_than_the_lease(
@@ -163,7 +163,7 @@ async def test_a_server_that_cannot_be_reached_for_a_while(
         await asyncio.sleep(LONGER_THAN_THE_LEASE_S)
         proxy.accept()
         await made.resumes()
-        await made.was_said("the postgres store is away")
+        await made.was_said("the postgres store is unavailable")
     assert made.claimed_again
 
 

@@ -15,7 +15,7 @@ from tests.kit.redis import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
-AWAY = "the redis store is away"
+AWAY = "the redis store is unavailable"
 
 
 @pytest.fixture

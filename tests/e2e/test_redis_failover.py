@@ -47,7 +47,7 @@ async def failing_over(
             assert made.refused
             yield made, dead
         await all_have_ended(made, url, set(made.acknowledged[surely:perhaps]))
-        await made.was_said("the redis store is away")
+        await made.was_said("the redis store is unavailable")
 
 
 async def all_have_ended(made: Storm, url: str, may_be_missing: set[str]) -> None:

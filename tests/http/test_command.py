@@ -105,11 +105,11 @@ def file_with(path: Path, text: str) -> str:
 # ---------------------------------------------------------------------------------------------------- serving
 
 
-def test_it_serves_ticks_and_ends_gracefully(app: Shell) -> None:
+def test_the_command_serves_ticks_and_stops_gracefully(app: Shell) -> None:
     ids = [app.enqueue("double", f'{{"n": {n}}}') for n in range(3)]
     server = listening(app, "--limit", "2")
     assert server.host == "127.0.0.1"
-    assert f"{TICK}: up to 2 jobs a tick, for this machine alone, without a token" in server.said
+    assert f"{TICK}: up to 2 jobs per tick, for this machine only, without a token" in server.said
     counts = {"retrying": 0, "failed": 0, "waiting": 0, "lost": 0}
     for done in (2, 1, 0):
         status, body, _ = server.ask(path=f"{TICK}?limit=10", body=b'{"limit": 10}')
@@ -126,7 +126,7 @@ def test_it_serves_ticks_and_ends_gracefully(app: Shell) -> None:
 
 
 @pytest.mark.parametrize("source", ["file", "environment"])
-def test_with_a_token(app: Shell, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_from_a_file_or_the_environment(app: Shell, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "file":
         # The file is heard before the environment.
         monkeypatch.setenv("JOBMILL_HTTP_TOKEN", "other")
@@ -134,7 +134,7 @@ def test_with_a_token(app: Shell, source: str, monkeypatch: pytest.MonkeyPatch) 
     else:
         monkeypatch.setenv("JOBMILL_HTTP_TOKEN", "s3cret")
         server = listening(app)
-    assert "for whoever brings the token" in server.said
+    assert "for requests with the token" in server.said
     for headers in ({}, {"Authorization": "Bearer other"}, {"Authorization": "Bearer s3cr\xe9t"}):
         status, body, heard = server.ask(headers=headers)
         assert (status, body["ok"], heard["www-authenticate"]) == (401, False, "Bearer")
@@ -142,7 +142,7 @@ def test_with_a_token(app: Shell, source: str, monkeypatch: pytest.MonkeyPatch) 
     assert "s3cret" not in server.end()
 
 
-def test_headers_make_nobody_local_nor_anybody_else(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwarding_headers_do_not_change_the_peer_address(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     spoofed = {"X-Forwarded-For": "203.0.113.9"}
     server = listening(app)
     assert server.ask()[0] == 200
@@ -157,7 +157,7 @@ def test_headers_make_nobody_local_nor_anybody_else(app: Shell, monkeypatch: pyt
     assert "203.0.113.9" not in said
 
 
-def test_served_by_uvicorn_itself(app: Shell) -> None:
+def test_the_endpoint_served_by_uvicorn(app: Shell) -> None:
     app.enqueue("double", '{"n": 1}')
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "app:endpoint", "--port", "0", "--lifespan", "on"],
@@ -177,7 +177,7 @@ def test_served_by_uvicorn_itself(app: Shell) -> None:
     assert "Application shutdown complete." in rest
 
 
-def test_a_quiet_one_is_quiet(app: Shell) -> None:
+def test_quiet_prints_nothing(app: Shell) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -211,14 +211,14 @@ def _until_connected(port: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_running_tick_ends_before_the_process(app: Shell, number: int) -> None:
+def test_the_process_waits_for_the_running_tick(app: Shell, number: int) -> None:
     app.enqueue("gate", json.dumps({"here": str(app.folder)}))
     server = listening(app)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(server.ask)
         entered(app)
         server.process.send_signal(number)
-        server.read_until("the tick that runs has 30 s to end")
+        server.read_until("the running tick has 30 s to end")
         with pytest.raises(ConnectionRefusedError):
             server.ask()
         (app.folder / "open").touch()
@@ -227,27 +227,27 @@ def test_the_running_tick_ends_before_the_process(app: Shell, number: int) -> No
     assert server.process.returncode == 0
 
 
-def test_a_tick_that_takes_too_long_gives_its_jobs_back(app: Shell) -> None:
+def test_a_tick_that_takes_too_long_releases_its_jobs(app: Shell) -> None:
     app.enqueue("gate", json.dumps({"here": str(app.folder)}))
     server = listening(app, "--shutdown-timeout", "10ms")
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(server.ask)
         entered(app)
         server.end()
-        assert asked.result(20)[:2] == (503, {"ok": False, "error": "stopping; ask again later"})
+        assert asked.result(20)[:2] == (503, {"ok": False, "error": "stopping; try again later"})
     (job,) = app.json("jobs", "list")
     assert (job["state"], job["errors"], job["crashes"]) == ("waiting", 0, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_gives_jobs_back_at_once(app: Shell, number: int) -> None:
+def test_a_second_signal_releases_jobs_at_once(app: Shell, number: int) -> None:
     app.enqueue("gate", json.dumps({"here": str(app.folder)}))
     server = listening(app, "--shutdown-timeout", "10m")
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(server.ask)
         entered(app)
         server.process.send_signal(number)
-        server.read_until("the tick that runs has 600 s to end")
+        server.read_until("the running tick has 600 s to end")
         server.end(number)
         assert asked.result(20)[0] == 503
     (job,) = app.json("jobs", "list")
@@ -271,12 +271,12 @@ def test_a_client_that_disconnects_does_not_end_its_tick(app: Shell) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_without_a_token_others_are_not_served(app: Shell, host: str) -> None:
+def test_an_address_for_other_machines_needs_a_token(app: Shell, host: str) -> None:
     said = app.refused("http", "app:jobs", "--host", host, code=2)
-    assert f"on {host} others could run jobs here: give a token in JOBMILL_HTTP_TOKEN or --token-file" in said
+    assert f"on {host} other machines could run jobs: set a token in JOBMILL_HTTP_TOKEN or --token-file" in said
 
 
-def test_an_empty_token_is_none_and_refused(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_is_refused(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file_with(app.folder / "token", " \n")
     assert f"--token-file {path} is empty" in app.refused("http", "app:jobs", "--token-file", path, code=2)
     monkeypatch.setenv("JOBMILL_HTTP_TOKEN", "")
@@ -292,23 +292,23 @@ def test_a_token_is_never_shown(app: Shell) -> None:
     assert "two words" not in said
 
 
-def test_no_such_token_file(app: Shell) -> None:
+def test_a_missing_token_file_is_refused(app: Shell) -> None:
     said = app.refused("http", "app:jobs", "--token-file", "/no/such/file", code=2)
     assert said == "jobmill: --token-file /no/such/file cannot be read: No such file or directory"
 
 
-def test_a_port_that_is_taken(app: Shell) -> None:
+def test_a_port_that_is_taken_is_refused(app: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         _, said = app.start("http", "app:jobs", "--port", str(port)).communicate(timeout=20)
     assert said == (
-        f"jobmill: port: expected a port that can be served on 127.0.0.1, got {port}; Address already in use\n"
+        f"jobmill: port: expected a port that can be bound on 127.0.0.1, got {port}; Address already in use\n"
     )
 
 
-def test_a_host_that_nobody_knows(app: Shell) -> None:
+def test_an_unknown_host_is_refused(app: Shell) -> None:
     said = app.refused("http", "app:jobs", "--host", "no such host", code=2)
-    assert "host: expected an address of this machine, or a name for one, got 'no such host'" in said
+    assert "host: expected an address or a name of this machine, got 'no such host'" in said
 
 
 def test_a_store_that_cannot_be_opened(app: Shell) -> None:
@@ -320,14 +320,14 @@ def test_a_store_that_cannot_be_opened(app: Shell) -> None:
     assert said.count("\n") == 1
 
 
-def test_without_the_extra(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_without_the_extra(app: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     # None in sys.modules is how Python knows that there is no such module.
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     said = app.refused("http", "app:jobs", code=2)
     assert said == "jobmill: jobmill http needs uvicorn: pip install 'jobmill[http]'"
 
 
-def test_nothing_but_the_command_needs_the_extra(app: Shell) -> None:
+def test_only_running_the_command_needs_the_extra(app: Shell) -> None:
     code = "import sys; sys.modules['uvicorn'] = None; import jobmill.http, jobmill.cli; jobmill.cli.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", code], env=app.environment, capture_output=True, text=True, check=True)
     assert "Serve POST /api/jobs/tick" in done.stdout

@@ -13,7 +13,7 @@ import jobmill
 from jobmill import Client
 from jobmill.http import TickEndpoint
 from tests.helpers import until
-from tests.http.asking import Heard, ask, body, receiving, scope
+from tests.http.requests import Heard, ask, body, receiving, scope
 
 
 class Gate:
@@ -62,7 +62,7 @@ async def state(enqueued: jobmill.Enqueued[Any]) -> tuple[str, int, int]:
 # ---------------------------------------------------------------------------------------------------- several
 
 
-async def test_who_asks_while_a_tick_runs_shares_the_next(jobs: Client, gate: Gate) -> None:
+async def test_requests_during_a_tick_share_the_next_one(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, limit=2)
     await jobs.enqueue_many([gate.handler.draft() for _ in range(5)])
     first = asking(endpoint)
@@ -78,7 +78,7 @@ async def test_who_asks_while_a_tick_runs_shares_the_next(jobs: Client, gate: Ga
     assert (await ask(endpoint)).body["succeeded"] == 1
 
 
-async def test_the_next_tick_begins_after_it_was_asked_for(jobs: Client, gate: Gate) -> None:
+async def test_the_next_tick_starts_after_its_request(jobs: Client, gate: Gate) -> None:
     """What is enqueued before the request is seen by its tick, though another one ran at that time."""
     endpoint = TickEndpoint(jobs)
     await gate.handler.enqueue()
@@ -91,7 +91,7 @@ async def test_the_next_tick_begins_after_it_was_asked_for(jobs: Client, gate: G
     assert ((await first).body["claimed"], (await second).body["claimed"]) == (1, 1)
 
 
-async def test_a_failed_tick_does_not_hold_up_the_next(jobs: Client, gate: Gate, monkeypatch: Any) -> None:
+async def test_a_failed_tick_does_not_block_the_next(jobs: Client, gate: Gate, monkeypatch: Any) -> None:
     endpoint = TickEndpoint(jobs)
     await gate.handler.enqueue()
     real: Callable[..., Awaitable[Any]] = jobs.store.exchange
@@ -116,7 +116,7 @@ async def test_a_failed_tick_does_not_hold_up_the_next(jobs: Client, gate: Gate,
 # ---------------------------------------------------------------------------------------------------- going away
 
 
-async def test_a_tick_goes_on_when_its_request_is_cancelled(jobs: Client, gate: Gate) -> None:
+async def test_a_tick_continues_when_its_request_is_cancelled(jobs: Client, gate: Gate) -> None:
     """As some servers do when the client disconnects."""
     endpoint = TickEndpoint(jobs)
     enqueued = await gate.handler.enqueue()
@@ -133,7 +133,7 @@ async def test_a_tick_goes_on_when_its_request_is_cancelled(jobs: Client, gate: 
     assert await state(enqueued) == ("succeeded", 0, 0)
 
 
-async def test_who_goes_away_does_not_take_the_others_tick_along(jobs: Client, gate: Gate) -> None:
+async def test_a_cancelled_request_does_not_cancel_the_tick_of_others(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, limit=1)
     await jobs.enqueue_many([gate.handler.draft() for _ in range(2)])
     first = asking(endpoint)
@@ -145,7 +145,7 @@ async def test_who_goes_away_does_not_take_the_others_tick_along(jobs: Client, g
     assert ((await first).body["succeeded"], (await third).body["succeeded"]) == (1, 1)
 
 
-async def test_an_answer_that_nobody_takes(jobs: Client, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_response_to_a_disconnected_client(jobs: Client, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     """As other servers do: sending to who is gone raises OSError."""
     enqueued = await gate.handler.enqueue()
     gate.open.set()
@@ -177,7 +177,7 @@ class Server:
         return await asyncio.wait_for(self._heard.get(), 10)
 
 
-async def test_served_by_itself_it_opens_and_closes_the_client(jobs: Client) -> None:
+async def test_the_lifespan_opens_and_closes_the_client(jobs: Client) -> None:
     endpoint = TickEndpoint(jobs)
     opened = [jobs._is_open]
     for _ in range(2):  # a server may be started again with the same app
@@ -192,13 +192,13 @@ async def test_served_by_itself_it_opens_and_closes_the_client(jobs: Client) -> 
     assert opened == [False, True, False, True, False]
 
 
-async def test_without_a_start_it_opens_the_client_when_asked(jobs: Client) -> None:
+async def test_without_a_lifespan_the_first_request_opens_the_client(jobs: Client) -> None:
     assert not jobs._is_open
     assert (await ask(TickEndpoint(jobs))).status == 200
 
 
 @pytest.mark.stores("sqlite")
-async def test_a_start_that_fails_says_why(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_startup_reports_the_error(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "jobs.db"
     file.write_text("no database" * 500)
     server = Server(TickEndpoint(jobmill.connect(f"sqlite:///{file}")))
@@ -209,7 +209,7 @@ async def test_a_start_that_fails_says_why(tmp_path: Any, caplog: pytest.LogCapt
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_the_end_waits_for_the_tick_and_begins_no_other(jobs: Client, gate: Gate) -> None:
+async def test_the_shutdown_waits_for_the_tick_and_starts_no_other(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, limit=1)
     server = Server(endpoint)
     await server.tell("startup")
@@ -226,12 +226,12 @@ async def test_the_end_waits_for_the_tick_and_begins_no_other(jobs: Client, gate
     gate.open.set()
     assert (await running).body["succeeded"] == 1
     for other in (await waiting, await late):
-        assert (other.status, other.error) == (503, "stopping; ask again later")
+        assert (other.status, other.error) == (503, "stopping; try again later")
     assert await ending == {"type": "lifespan.shutdown.complete"}
     assert (await state(done), await state(left)) == (("succeeded", 0, 0), ("waiting", 0, 0))
 
 
-async def test_a_tick_that_takes_too_long_at_the_end_gives_its_jobs_back(jobs: Client, gate: Gate) -> None:
+async def test_a_tick_that_takes_too_long_at_shutdown_releases_its_jobs(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs, shutdown_timeout="10ms")
     enqueued = await gate.handler.enqueue()
     running = asking(endpoint)
@@ -243,7 +243,7 @@ async def test_a_tick_that_takes_too_long_at_the_end_gives_its_jobs_back(jobs: C
     assert await state(enqueued) == ("waiting", 0, 0)
 
 
-async def test_stopping_again_with_less_time_hurries_it_up(jobs: Client, gate: Gate) -> None:
+async def test_stopping_again_can_shorten_the_timeout(jobs: Client, gate: Gate) -> None:
     endpoint = TickEndpoint(jobs)
     enqueued = await gate.handler.enqueue()
     running = asking(endpoint)
@@ -256,7 +256,7 @@ async def test_stopping_again_with_less_time_hurries_it_up(jobs: Client, gate: G
     assert await state(enqueued) == ("waiting", 0, 0)
 
 
-async def test_a_tick_that_was_cancelled_before_it_began_is_not_waited_for(jobs: Client) -> None:
+async def test_stopping_does_not_wait_for_a_tick_that_was_cancelled_before_it_started(jobs: Client) -> None:
     endpoint = TickEndpoint(jobs)
     request = asking(endpoint)
     async with asyncio.timeout(10):
@@ -267,14 +267,14 @@ async def test_a_tick_that_was_cancelled_before_it_began_is_not_waited_for(jobs:
     assert (await ask(endpoint)).status == 200
 
 
-async def test_stopping_what_does_nothing(jobs: Client) -> None:
+async def test_stopping_without_a_tick(jobs: Client) -> None:
     endpoint = TickEndpoint(jobs)
     await endpoint.stop()
     await endpoint.stop(timeout=0)
     assert (await ask(endpoint)).status == 503
 
 
-async def test_a_tick_that_somebody_else_cancels_is_a_failed_one(jobs: Client, gate: Gate) -> None:
+async def test_a_cancelled_tick_is_a_failed_tick(jobs: Client, gate: Gate) -> None:
     """As `asyncio.run` does with all tasks at its end."""
     endpoint = TickEndpoint(jobs)
     enqueued = await gate.handler.enqueue()

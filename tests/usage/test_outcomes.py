@@ -34,7 +34,7 @@ async def away(leases: Sequence[Lease], for_ms: int) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- the words
 
 
-async def test_a_run_that_succeeded(jobs: Client, used: list[Usage]) -> None:
+async def test_usage_of_a_run_that_succeeded(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler(queue="mail")
     async def send(to: str) -> None:
         await asyncio.sleep(0.02)
@@ -54,7 +54,7 @@ async def test_a_run_that_succeeded(jobs: Client, used: list[Usage]) -> None:
     assert usage.finished_ms == usage.started_ms + round(usage.duration_ms)
 
 
-async def test_a_job_of_nobody_is_global(jobs: Client, used: list[Usage]) -> None:
+async def test_a_job_without_a_tenant_is_global(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     async def noop() -> None: ...
 
@@ -63,7 +63,7 @@ async def test_a_job_of_nobody_is_global(jobs: Client, used: list[Usage]) -> Non
     assert [usage.tenant for usage in used] == ["global"]
 
 
-async def test_every_attempt_that_errored_is_a_run(jobs: Client, used: list[Usage]) -> None:
+async def test_every_errored_attempt_has_a_record(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler(max_attempts=3, backoff="1ms")
     async def flaky(context: Context) -> None:
         if context.attempt < 3:
@@ -75,7 +75,7 @@ async def test_every_attempt_that_errored_is_a_run(jobs: Client, used: list[Usag
 
 
 @pytest.mark.parametrize("how", ["fail", "timeout", "thread timeout", "result", "payload"])
-async def test_other_ways_to_err(jobs: Client, used: list[Usage], how: str) -> None:
+async def test_other_kinds_of_errors(jobs: Client, used: list[Usage], how: str) -> None:
     let_go = threading.Event()
 
     @jobs.handler(max_attempts=1, timeout="20ms")
@@ -104,7 +104,7 @@ async def test_other_ways_to_err(jobs: Client, used: list[Usage], how: str) -> N
         assert used[0].duration_ms < 5_000
 
 
-async def test_a_run_that_was_snoozed(jobs: Client, used: list[Usage]) -> None:
+async def test_usage_of_a_snoozed_run(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     async def not_yet(context: Context) -> None:
         if context.fence == 1:
@@ -116,7 +116,7 @@ async def test_a_run_that_was_snoozed(jobs: Client, used: list[Usage]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_run_that_was_released(jobs: Client, used: list[Usage], kind: str) -> None:
+async def test_usage_of_a_released_run(jobs: Client, used: list[Usage], kind: str) -> None:
     let_go = threading.Event()
     runs: list[int] = []
 
@@ -140,7 +140,7 @@ async def test_a_run_that_was_released(jobs: Client, used: list[Usage], kind: st
 
 
 @pytest.mark.parametrize("also", ["kept", "removed"])
-async def test_a_run_whose_job_was_cancelled(jobs: Client, used: list[Usage], also: str) -> None:
+async def test_usage_of_a_cancelled_run(jobs: Client, used: list[Usage], also: str) -> None:
     @jobs.handler
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -155,7 +155,7 @@ async def test_a_run_whose_job_was_cancelled(jobs: Client, used: list[Usage], al
     assert outcomes(used) == ["cancelled"]
 
 
-async def test_a_cancelled_run_that_ends_after_its_worker_knows_why(jobs: Client, used: list[Usage]) -> None:
+async def test_usage_of_a_cancelled_run_that_ends_late(jobs: Client, used: list[Usage]) -> None:
     stopped, go = asyncio.Event(), asyncio.Event()
 
     @jobs.handler
@@ -180,7 +180,7 @@ async def test_a_cancelled_run_that_ends_after_its_worker_knows_why(jobs: Client
     assert outcomes(used) == ["cancelled"]
 
 
-async def test_a_run_whose_lease_could_not_be_extended(
+async def test_usage_of_a_run_whose_lease_could_not_be_extended(
     jobs: Client, used: list[Usage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[int] = []
@@ -202,7 +202,7 @@ async def test_a_run_whose_lease_could_not_be_extended(
     assert [(usage.attempt, usage.outcome) for usage in used] == [(1, "lost"), (1, "succeeded")]
 
 
-async def test_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usage]) -> None:
+async def test_usage_of_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usage]) -> None:
     runs: list[int] = []
 
     @jobs.handler
@@ -219,7 +219,7 @@ async def test_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usa
     assert next(one.outcome for one in used if one.duration_ms >= 400) == "lost"
 
 
-def test_the_docs_list_the_words() -> None:
+def test_the_docs_list_all_outcomes() -> None:
     told = [code_of(row["outcome"]) for row in table(ROOT / "docs/usage.md", "What a record says", "outcome")]
     assert told == list(get_args(RunEnded))
 
@@ -239,7 +239,7 @@ async def test_ticks_and_drains_are_recorded_before_they_return(jobs: Client, us
     assert outcomes(used) == ["succeeded"] * 251
 
 
-async def test_recurring_runs_are_runs(jobs: Client, used: list[Usage]) -> None:
+async def test_every_run_of_a_recurring_job_has_a_record(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     async def beat() -> None: ...
 
@@ -250,7 +250,7 @@ async def test_recurring_runs_are_runs(jobs: Client, used: list[Usage]) -> None:
     assert {(usage.job_id, usage.outcome, usage.attempt) for usage in used[:3]} == {(enqueued.id, "succeeded", 1)}
 
 
-async def test_what_is_settled_without_a_run_gives_no_record(jobs: Client, used: list[Usage]) -> None:
+async def test_a_job_that_is_settled_without_a_run_has_no_record(jobs: Client, used: list[Usage]) -> None:
     @jobs.handler
     async def deadly() -> None: ...
 
@@ -266,7 +266,7 @@ async def test_what_is_settled_without_a_run_gives_no_record(jobs: Client, used:
     assert used == []
 
 
-async def test_every_run_gives_exactly_one_record(jobs: Client, used: list[Usage]) -> None:
+async def test_every_run_has_exactly_one_record(jobs: Client, used: list[Usage]) -> None:
     ran: Counter[tuple[str, int]] = Counter()
 
     @jobs.handler(max_attempts=2, backoff="1ms", timeout="30ms")
@@ -295,7 +295,7 @@ async def test_every_run_gives_exactly_one_record(jobs: Client, used: list[Usage
 # ---------------------------------------------------------------------------------------------------- awkward moments
 
 
-async def test_a_run_that_its_own_worker_overtakes(jobs: Client, used: list[Usage], store: Store) -> None:
+async def test_a_run_whose_job_its_worker_claims_again(jobs: Client, used: list[Usage], store: Store) -> None:
     runs: list[int] = []
 
     @jobs.handler
@@ -327,7 +327,7 @@ def faulty() -> tuple[Client, FaultyStore, list[Usage]]:
 
 @pytest.mark.stores("memory")
 @pytest.mark.parametrize(("chokes_on", "outcome"), [("the result", "errored"), ("everything", "lost")])
-async def test_a_settlement_that_the_store_chokes_on(chokes_on: str, outcome: str) -> None:
+async def test_usage_of_a_run_whose_settlement_raises_in_the_store(chokes_on: str, outcome: str) -> None:
     jobs, store, used = faulty()
 
     def choke(settlements: list[Settlement], claim: Claim | None) -> BaseException | None:
@@ -347,10 +347,10 @@ async def test_a_settlement_that_the_store_chokes_on(chokes_on: str, outcome: st
 
 
 @pytest.mark.stores("memory")
-async def test_a_run_that_the_store_never_answers_is_lost_when_the_worker_ends(
+async def test_a_run_that_the_store_never_settles_is_lost_when_the_worker_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(worker_module, "LAST_CALLS_S", 0.05)
     jobs, store, used = faulty()
     go = asyncio.Event()
 
@@ -369,8 +369,8 @@ async def test_a_run_that_the_store_never_answers_is_lost_when_the_worker_ends(
 
 
 @pytest.mark.stores("memory")
-async def test_a_handler_that_does_not_end_with_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS_S", 0.05)
+async def test_usage_of_a_handler_that_outlives_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "LAST_CALLS_S", 0.05)
     jobs, _, used = faulty()
     go, ended = asyncio.Event(), asyncio.Event()
 

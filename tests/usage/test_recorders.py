@@ -64,7 +64,7 @@ class Batches:
 # ---------------------------------------------------------------------------------------------------- who records
 
 
-async def test_all_kinds_of_functions_are_told_every_run_in_order(jobs: Client, noop: Handler[[], Any]) -> None:
+async def test_all_kinds_of_functions_get_every_run_in_order(jobs: Client, noop: Handler[[], Any]) -> None:
     told: dict[str, list[str]] = {}
     threads: set[str] = set()
 
@@ -99,9 +99,10 @@ async def test_all_kinds_of_functions_are_told_every_run_in_order(jobs: Client, 
     assert all(name.startswith("jobmill-handler") for name in threads), "a plain function may block"
 
 
-def test_what_is_no_recorder_is_refused(jobs: Client) -> None:
+def test_an_invalid_recorder_is_refused(jobs: Client) -> None:
     with pytest.raises(
-        InvalidValue, match="recorder: expected a function of one Usage, or a store that records .*, got 'table'"
+        InvalidValue,
+        match="recorder: expected a function that takes one Usage, or a store that records .*, got 'table'",
     ):
         jobs.record_usage("table")  # type: ignore[type-var]
     with pytest.raises(InvalidValue, match="the memory store has no table for usage"):
@@ -118,7 +119,7 @@ async def test_without_a_recorder_nothing_is_recorded(jobs: Client, noop: Handle
 # ---------------------------------------------------------------------------------------------------- failing
 
 
-async def test_a_recorder_that_raises_is_logged_once_and_touches_no_job(
+async def test_a_recorder_that_raises_is_logged_once_and_affects_no_job(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []
@@ -148,13 +149,13 @@ async def test_a_recorder_that_raises_is_logged_once_and_touches_no_job(
     said = complaints(caplog)
     # At once, and what went unsaid since at the end.
     assert len(said) == 10
-    assert sum("over 1 usage records; no job is affected" in one for one in said) == 5
-    assert sum("over 49 usage records" in one for one in said) == 5
+    assert sum("for 1 usage records; no job is affected" in one for one in said) == 5
+    assert sum("for 49 usage records" in one for one in said) == 5
     assert "a bad recorder" in caplog.text
     assert (await jobs.count())[0].state == "succeeded"
 
 
-async def test_a_complaint_comes_again_after_a_while(
+async def test_a_repeated_error_is_logged_again_after_a_minute(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "LOG_EVERY_S", 0.0)
@@ -168,7 +169,7 @@ async def test_a_complaint_comes_again_after_a_while(
     assert len(complaints(caplog)) == 3
 
 
-async def test_batches_that_cannot_be_kept_are_given_up_and_logged(
+async def test_batches_that_cannot_be_stored_are_given_up_and_logged(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = jobs.record_usage(Batches(RuntimeError("no such table")))
@@ -176,13 +177,13 @@ async def test_batches_that_cannot_be_kept_are_given_up_and_logged(
     assert (await jobs.tick()).succeeded == 3
     assert sink.batches == []
     (said,) = complaints(caplog)
-    assert "raised, over 3 usage records" in said
+    assert "raised an error for 3 usage records" in said
     await noop.enqueue()
     await jobs.tick()
     assert len(sink.batches) == 1
 
 
-async def test_batches_wait_for_a_table_that_is_away(
+async def test_batches_wait_for_an_unavailable_table(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = jobs.record_usage(Batches(StoreUnavailable("gone"), StoreUnavailable("gone")))
@@ -197,7 +198,7 @@ async def test_batches_wait_for_a_table_that_is_away(
 
 
 @pytest.mark.parametrize("kind", ["blocking", "async", "table"])
-async def test_a_recorder_that_hangs_delays_nothing_but_itself(
+async def test_a_recorder_that_hangs_delays_only_itself(
     jobs: Client,
     noop: Handler[[], Any],
     kind: str,
@@ -240,7 +241,7 @@ async def test_a_recorder_that_hangs_delays_nothing_but_itself(
     assert len(hung) == 1, "a thread that was left does not go on with the next record"
 
 
-async def test_a_recorder_that_swallows_its_end_is_left(
+async def test_a_recorder_that_swallows_its_cancellation_is_abandoned(
     jobs: Client, noop: Handler[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "LAST_RECORDS_S", 0.05)
@@ -263,7 +264,7 @@ async def test_a_recorder_that_swallows_its_end_is_left(
     assert len(told) == 1
 
 
-async def test_a_full_line_drops_what_is_new_and_says_how_many(
+async def test_a_full_queue_drops_new_records_and_logs_the_number(
     jobs: Client, noop: Handler[[], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "MAX_WAITING", 10)
@@ -288,7 +289,7 @@ async def test_a_full_line_drops_what_is_new_and_says_how_many(
     assert len(said) == 2
 
 
-async def test_an_async_recorder_that_waits_for_nothing_leaves_the_loop_to_others(
+async def test_an_async_recorder_that_never_awaits_does_not_block_the_loop(
     jobs: Client, noop: Handler[[], Any]
 ) -> None:
     turns = 0
@@ -321,7 +322,7 @@ async def test_an_async_recorder_that_waits_for_nothing_leaves_the_loop_to_other
 # ---------------------------------------------------------------------------------------------------- batches
 
 
-async def test_batches_are_collected_and_the_end_of_a_worker_does_not_wait_for_company(
+async def test_records_are_collected_and_a_stopping_worker_writes_them_at_once(
     jobs: Client, noop: Handler[[], Any]
 ) -> None:
     sink = jobs.record_usage(Batches())
@@ -334,7 +335,7 @@ async def test_batches_are_collected_and_the_end_of_a_worker_does_not_wait_for_c
     assert [len(batch) for batch in sink.batches] == [30]
 
 
-async def test_a_batch_goes_when_there_is_enough(jobs: Client, noop: Handler[[], Any]) -> None:
+async def test_a_full_batch_is_written_at_once(jobs: Client, noop: Handler[[], Any]) -> None:
     sink = jobs.record_usage(Batches())
     await jobs.enqueue_many(noop.draft() for _ in range(1_200))
     started = time.monotonic()
@@ -345,7 +346,7 @@ async def test_a_batch_goes_when_there_is_enough(jobs: Client, noop: Handler[[],
     assert [len(batch) for batch in sink.batches] == [500, 500, 200]
 
 
-async def test_a_batch_goes_when_it_has_waited_long_enough(
+async def test_a_batch_is_written_after_the_collect_time(
     jobs: Client, noop: Handler[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage, "COLLECT_S", 0.05)
@@ -361,7 +362,7 @@ async def test_a_batch_goes_when_it_has_waited_long_enough(
 
 
 @pytest.mark.parametrize("kind", ["async", "plain", "table"])
-def test_what_is_in_line_is_handed_on_when_everything_is_cancelled_at_once(kind: str) -> None:
+def test_queued_records_are_written_when_all_tasks_are_cancelled(kind: str) -> None:
     jobs = jobmill.connect(store=MemoryStore())
     told: list[Usage] = []
     running = threading.Event()

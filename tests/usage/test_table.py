@@ -60,7 +60,7 @@ def work(jobs: Client) -> Handler[..., Any]:
 # ---------------------------------------------------------------------------------------------------- kept
 
 
-async def test_the_table_holds_what_recorders_get(
+async def test_the_table_has_the_records_that_recorders_get(
     jobs: Client, work: Handler[..., Any], used: list[Usage], kept: Kept
 ) -> None:
     jobs.record_usage(jobs.store)
@@ -75,14 +75,14 @@ async def test_the_table_holds_what_recorders_get(
     assert {one.tenant for one in await kept()} == {"acme", "global"}
 
 
-async def test_a_tick_has_written_when_it_returns(jobs: Client, work: Handler[..., Any], kept: Kept) -> None:
+async def test_a_tick_writes_its_records_before_it_returns(jobs: Client, work: Handler[..., Any], kept: Kept) -> None:
     jobs.record_usage(jobs.store)
     enqueued = await work.enqueue()
     await jobs.tick()
     assert [one.job_id for one in await kept()] == [enqueued.id]
 
 
-async def test_any_value_is_kept_as_it_is(store: Store, kept: Kept) -> None:
+async def test_every_value_is_stored_unchanged(store: Store, kept: Kept) -> None:
     records = [
         usage(tenant="o'brien\"); DROP TABLE jobs; --", name="näme", worker="w\\%s"),
         usage(duration_ms=0.0, attempt=2**31 - 1),
@@ -109,7 +109,7 @@ async def test_several_workers_write_to_one_table(jobs: Client, work: Handler[..
 
 
 @pytest.mark.stores("sqlite")
-async def test_usage_may_be_kept_in_another_store(tmp_path: Path) -> None:
+async def test_usage_can_be_recorded_in_another_store(tmp_path: Path) -> None:
     jobs = jobmill.connect("memory://")
     ledger = jobs.record_usage(SqliteStore(tmp_path / "usage.db"))
     await ledger.open()
@@ -143,21 +143,21 @@ async def no_table(jobs: Client, store_name: str, store_url: str) -> AsyncIterat
 
 
 @pytest.mark.usefixtures("no_table")
-async def test_a_table_that_is_not_there_harms_no_job(
+async def test_a_missing_table_affects_no_job(
     jobs: Client, work: Handler[..., Any], store_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs.record_usage(jobs.store)
     async with Worker(jobs):
         for one in await jobs.enqueue_many(work.draft() for _ in range(20)):
             await one.result(timeout=5)
-    assert "raised, over 20 usage records; no job is affected" in caplog.text
+    assert "raised an error for 20 usage records; no job is affected" in caplog.text
     said = {"sqlite": "no such table: jobmill_usage", "postgres": 'relation "jobmill.usage" does not exist'}
     assert said[store_name] in caplog.text
     (count,) = await jobs.count()
     assert (count.state, count.count) == ("succeeded", 20)
 
 
-async def test_a_batch_is_kept_whole_or_not_at_all(store: Store, kept: Kept) -> None:
+async def test_a_batch_is_written_completely_or_not_at_all(store: Store, kept: Kept) -> None:
     await store.open()
     assert isinstance(store, RecordsUsage)
     bad = structs.replace(usage(), worker=None)
@@ -202,7 +202,7 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     assert path.read_bytes() == before
 
 
-async def test_the_columns_are_the_fields(store: Store, store_name: str, store_url: str) -> None:
+async def test_the_columns_are_the_fields_of_usage(store: Store, store_name: str, store_url: str) -> None:
     await store.open()
     await store.close()
     if store_name == "sqlite":
@@ -241,7 +241,7 @@ def start(tmp_path: Path, store_url: str) -> Iterator[Callable[[], subprocess.Po
 
 
 @pytest.mark.slow
-async def test_a_process_that_is_killed_loses_only_what_it_had_not_written(
+async def test_a_killed_process_loses_only_unwritten_records(
     jobs: Client, kept: Kept, start: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     first = await jobs.enqueue("quick")

@@ -1,4 +1,4 @@
-"""Handlers that run in processes of their own, and do there what must not hurt anybody else."""
+"""Handlers that run in isolated processes and misbehave there."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def not_json() -> object:
 
 @jobs.handler(isolate=True)
 def waits(fifo: str, stubborn: bool = False) -> None:
-    """Hold a named pipe open, here and in a process of our own, for ever."""
+    """Hold a named pipe open for ever, in this process and in a child."""
     if stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with open(fifo, "w") as held:

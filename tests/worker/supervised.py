@@ -1,4 +1,4 @@
-"""What the supervisor's tests run in place of workers: `python supervised.py KIND`; each line says what happened."""
+"""Runs in the supervisor's tests instead of a worker: `python supervised.py KIND`. It prints one line per event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType
 
 
 def say(what: str) -> None:
-    """One write a line, so that the lines of several processes do not mix."""
+    """Print with one write per line, so that the lines of several processes do not mix."""
     os.write(1, f"{what} {os.getpid()}\n".encode())
 
 
@@ -20,7 +20,7 @@ def on_signal(signum: int, frame: FrameType | None) -> None:
 
 
 def serve() -> None:
-    """Say each signal; end by SIGTERM."""
+    """Print each signal; end by SIGTERM."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     say("up")

@@ -1,4 +1,4 @@
-"""The health server, asked over real connections."""
+"""The health server, over real connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobmill.worker.health import Health
 
 
 class Worker:
-    """What the server looks at, in our hands."""
+    """Stands in for the worker that the server reports on."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,13 +53,13 @@ async def worker() -> AsyncIterator[Worker]:
     await worker.health.stop()
 
 
-async def test_green_while_all_loops_turn(worker: Worker) -> None:
+async def test_livez_and_readyz_are_ok_while_all_loops_run(worker: Worker) -> None:
     worker.watchdog.beat("exchange")
     for path in ("/livez", "/readyz", "/livez?verbose"):
         assert await worker.ask(path) == (200, {"ok": True})
 
 
-async def test_red_while_a_loop_is_stuck(worker: Worker) -> None:
+async def test_livez_fails_while_a_loop_is_stuck(worker: Worker) -> None:
     worker.watchdog.beat("heartbeat")
     worker.now = 31.25
     worker.watchdog.beat("exchange")
@@ -69,23 +69,23 @@ async def test_red_while_a_loop_is_stuck(worker: Worker) -> None:
     assert await worker.ask("/livez") == (200, {"ok": True})
 
 
-async def test_not_ready_while_the_store_is_away_or_the_worker_says_so(worker: Worker) -> None:
+async def test_readyz_fails_while_the_store_is_unavailable_or_the_worker_is_not_ready(worker: Worker) -> None:
     worker.watchdog.store_error = "cannot reach postgresql://ada:secret@db"
     worker.ready = False
-    assert await worker.ask("/readyz") == (503, {"ok": False, "store": "away", "ready": False})
+    assert await worker.ask("/readyz") == (503, {"ok": False, "store": "unavailable", "ready": False})
     assert await worker.ask("/livez") == (200, {"ok": True})
     worker.watchdog.store_error, worker.ready = None, True
     assert await worker.ask("/readyz") == (200, {"ok": True})
 
 
-async def test_other_paths_and_methods(worker: Worker) -> None:
+async def test_other_paths_and_methods_are_refused(worker: Worker) -> None:
     assert (await worker.ask("/"))[0] == 404
     assert (await worker.ask("/livez", "POST"))[0] == 405
     assert await worker.ask("/livez", "HEAD") == (200, None)
     assert b"Allow: GET, HEAD" in await worker.raw(b"DELETE /livez HTTP/1.1\r\n\r\n")
 
 
-async def test_what_is_not_http(worker: Worker) -> None:
+async def test_a_request_that_is_not_http_is_refused(worker: Worker) -> None:
     for request in (b"hello\r\n\r\n", b"GET /livez\r\n\r\n", b"\x16\x03\x01\xff\r\n\r\n"):
         assert (await worker.raw(request)).startswith(b"HTTP/1.1 400 ")
     too_long = b"GET /livez HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
@@ -93,12 +93,12 @@ async def test_what_is_not_http(worker: Worker) -> None:
     assert await worker.ask("/livez") == (200, {"ok": True})
 
 
-async def test_who_says_nothing_is_cut_off(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_is_disconnected(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "READ_DEADLINE_S", 0.05)
     assert await worker.raw(b"GET /livez HTTP/1.1\r\n") == b""
 
 
-async def test_stopping_cuts_off_who_still_asks() -> None:
+async def test_stopping_closes_open_connections() -> None:
     worker = Worker()
     await worker.health.start()
     async with worker.connection() as (reader, _):
@@ -110,12 +110,12 @@ async def test_stopping_cuts_off_who_still_asks() -> None:
         await asyncio.open_connection("127.0.0.1", worker.health.port)
 
 
-async def test_a_port_that_is_taken(worker: Worker) -> None:
+async def test_a_port_that_is_taken_is_refused(worker: Worker) -> None:
     port = worker.health.port
-    with pytest.raises(InvalidValue, match=f"health: expected a port that can be served on 127.0.0.1, got {port}; "):
+    with pytest.raises(InvalidValue, match=f"health: expected a port that can be bound on 127.0.0.1, got {port}; "):
         await Health(port, worker.watchdog, lambda: True).start()
 
 
-async def test_a_host_that_is_not_there(worker: Worker) -> None:
-    with pytest.raises(InvalidValue, match="served on 203.0.113.1, got 0"):
+async def test_an_unknown_host_is_refused(worker: Worker) -> None:
+    with pytest.raises(InvalidValue, match="bound on 203.0.113.1, got 0"):
         await Health(0, worker.watchdog, lambda: True, host="203.0.113.1").start()

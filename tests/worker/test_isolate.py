@@ -1,4 +1,4 @@
-"""Isolated jobs: real processes that really crash, and what is left of them (nothing)."""
+"""Isolated jobs: real processes that crash, and nothing is left of them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def fifo(tmp_path: Path) -> str:
 
 
 async def held(fifo: str) -> Any:
-    """The reading end of a named pipe, once somebody has opened it for writing; it ends when all of those are dead."""
+    """The reading end of a named pipe, once a process has opened it for writing; it ends when all writers are dead."""
     return await asyncio.wait_for(asyncio.to_thread(open, fifo), 10)
 
 
@@ -85,7 +85,7 @@ async def test_async_and_sync_handlers_return() -> None:
     assert result(await run(handlers.kept_elsewhere)) == "found by looking around"
 
 
-async def test_the_context_knows_the_whole_job() -> None:
+async def test_the_context_has_the_whole_job() -> None:
     fields: dict[str, Any] = {
         "errors": 2,
         "claims": 7,
@@ -112,7 +112,7 @@ async def test_an_exception_comes_with_its_traceback(handler: Handler[..., Any])
     assert not outcome.final
 
 
-async def test_steering_and_own_backoff() -> None:
+async def test_fail_snooze_and_a_backoff_function() -> None:
     failed = errored(await run(handlers.gives_up))
     assert (failed.error, failed.final) == ("never again", True)
     assert await run(handlers.snoozes) == Snoozed(5_000)
@@ -120,17 +120,17 @@ async def test_steering_and_own_backoff() -> None:
     assert errored(await run(handlers.system_exit)).error == "SystemExit: 3"
 
 
-async def test_what_cannot_be_run_or_kept_is_told() -> None:
+async def test_invalid_payloads_and_results_are_errors() -> None:
     misfit = errored(await run(handlers.add, {"a": "one", "b": 2}))
     assert misfit.final
     assert "Expected `int`, got `str`" in misfit.error
-    assert "the handler's result cannot be kept" in errored(await run(handlers.not_json)).error
+    assert "the handler's result cannot be stored" in errored(await run(handlers.not_json)).error
 
 
 # ---------------------------------------------------------------------------------------------------- deaths
 
 
-async def test_a_segfault_is_an_error_of_the_job_with_the_line_where_it_happened() -> None:
+async def test_a_segfault_is_an_error_of_the_job_with_its_traceback() -> None:
     outcome = errored(await run(handlers.segfault))
     assert outcome.error == "process ended by SIGSEGV"
     assert outcome.traceback is not None
@@ -141,13 +141,13 @@ async def test_a_segfault_is_an_error_of_the_job_with_the_line_where_it_happened
 @pytest.mark.parametrize(
     ("handler", "payload", "error"),
     [
-        (handlers.exit_with, {"code": 3}, "process exited with code 3 without an answer"),
-        (handlers.exit_with, {"code": 0}, "process exited with code 0 without an answer"),
+        (handlers.exit_with, {"code": 3}, "process exited with code 3 without an outcome"),
+        (handlers.exit_with, {"code": 0}, "process exited with code 0 without an outcome"),
         (handlers.die_by, {"signum": signal.SIGKILL}, "process killed by SIGKILL (out of memory?)"),
         (handlers.die_by, {"signum": signal.SIGTERM}, "process ended by SIGTERM"),
     ],
 )
-async def test_other_deaths(handler: Handler[..., Any], payload: object, error: str) -> None:
+async def test_other_ways_a_process_can_die(handler: Handler[..., Any], payload: object, error: str) -> None:
     assert errored(await run(handler, payload)) == Errored(error=error)
 
 
@@ -155,16 +155,16 @@ async def test_a_forked_process_does_not_hide_the_death() -> None:
     assert errored(await run(handlers.fork_and_segfault)).error == "process ended by SIGSEGV"
 
 
-async def test_an_answer_that_cannot_be_read() -> None:
+async def test_an_invalid_answer_is_an_error() -> None:
     assert errored(await run(handlers.garbles)).error.startswith("process gave an answer that cannot be read: ")
 
 
-async def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert errored(await run(handlers.pid)).error.startswith("process could not be started: ")
 
 
-async def test_what_a_job_leaves_running_ends_with_it(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_that_a_job_leaves_running_end_with_it(fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     running = asyncio.create_task(run(handlers.leaves_a_process, {"fifo": fifo}))
     reader = await held(fifo)
     assert result(await running) == "done"
@@ -176,7 +176,7 @@ async def test_what_a_job_leaves_running_ends_with_it(fifo: str, monkeypatch: py
 # ---------------------------------------------------------------------------------------------------- pipes
 
 
-async def test_progress_and_log_lines_are_told_while_it_runs(fifo: str) -> None:
+async def test_progress_and_log_lines_arrive_while_the_job_runs(fifo: str) -> None:
     told: asyncio.Queue[Progress | str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -192,7 +192,7 @@ async def test_progress_and_log_lines_are_told_while_it_runs(fifo: str) -> None:
     assert result(await running) == "heard"
 
 
-async def test_five_megabytes_go_in_and_come_out() -> None:
+async def test_payload_and_result_of_five_megabytes() -> None:
     text = "abcdé" * 1_000_000
     assert result(await run(handlers.mirror, {"text": text})) == text[::-1]
 
@@ -200,7 +200,7 @@ async def test_five_megabytes_go_in_and_come_out() -> None:
 # ---------------------------------------------------------------------------------------------------- stopping
 
 
-async def test_cancelling_ends_the_process_and_what_it_started(fifo: str) -> None:
+async def test_cancelling_ends_the_process_and_its_children(fifo: str) -> None:
     running = asyncio.create_task(run(handlers.waits, {"fifo": fifo}))
     reader = await held(fifo)
     assert await asyncio.to_thread(reader.readline) == "ready\n"
@@ -235,25 +235,25 @@ async def test_cancelling_a_second_time_kills_at_once(fifo: str, monkeypatch: py
     await all_dead(reader)
 
 
-async def test_an_answer_counts_also_when_nobody_waits_for_the_end_of_its_process(
+async def test_an_outcome_counts_even_if_the_wait_for_the_process_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answered = asyncio.Event()
-    waited = parent._waited
+    waited = parent._wait
 
     async def watched(future: asyncio.Future[None], timeout: float | None = None) -> bool:
         answered.set()
         return await waited(future, timeout)
 
     monkeypatch.setattr(parent, "GRACE_S", 600)
-    monkeypatch.setattr(parent, "_waited", watched)
+    monkeypatch.setattr(parent, "_wait", watched)
     running = asyncio.create_task(run(handlers.leaves_a_thread))
     await asyncio.wait_for(answered.wait(), 10)
     running.cancel()
     assert result(await asyncio.wait_for(running, 10)) == "done"
 
 
-async def test_cancelling_while_it_starts() -> None:
+async def test_cancelling_while_the_process_starts() -> None:
     for _ in range(3):
         running = asyncio.create_task(run(handlers.pid))
         await asyncio.sleep(0)
@@ -276,7 +276,7 @@ async def test_nothing_is_left_after_many_runs() -> None:
 
 
 def is_our_child(pid: int) -> bool:
-    """A zombie still is."""
+    """A zombie counts as alive."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -295,7 +295,7 @@ def other_worker(fifo: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", WORKER, fifo], cwd=ROOT, env=environment())
 
 
-async def test_the_process_and_what_it_started_die_with_the_worker(fifo: str) -> None:
+async def test_the_process_and_its_children_die_with_the_worker(fifo: str) -> None:
     with other_worker(fifo) as worker:
         reader = await held(fifo)
         assert await asyncio.to_thread(reader.readline) == "ready\n"
@@ -313,7 +313,7 @@ def environment() -> dict[str, str]:
 APP = """
 import asyncio, sys
 import jobmill
-from jobmill.worker.isolate import Isolated, check_isolatable
+from jobmill.worker.isolate.parent import Isolated, check_isolatable
 from msgspec import Raw
 
 jobs = jobmill.connect("memory://")
@@ -347,21 +347,20 @@ def test_a_handler_in_the_main_module(tmp_path: Path, argv: tuple[str, ...]) -> 
     (tmp_path / "package").mkdir()
     for file in ("app.py", "package/__main__.py"):
         (tmp_path / file).write_text(GUARDED)
-    said = python(*argv, cwd=tmp_path)
-    assert said == """Succeeded(result_json=b'["__mp_main__","__mp_main__","20"]')\n"""
+    output = python(*argv, cwd=tmp_path)
+    assert output == """Succeeded(result_json=b'["__mp_main__","__mp_main__","20"]')\n"""
 
 
-def test_a_main_module_that_would_start_a_worker_again_is_told(tmp_path: Path) -> None:
+def test_a_main_module_that_would_start_another_worker_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(UNGUARDED)
-    said = python("app.py", cwd=tmp_path)
-    assert (
-        "the handler was not found in its own process: InvalidValue: parent: expected a main file that starts" in said
-    )
+    output = python("app.py", cwd=tmp_path)
+    error = "the handler was not found in the isolated process: InvalidValue: isolate: expected a main file that starts"
+    assert error in output
 
 
-def test_a_handler_that_was_typed_is_refused(tmp_path: Path) -> None:
-    said = python("-c", GUARDED, cwd=tmp_path)
-    assert "isolate: expected a handler in a file, which another process can import" in said
+def test_a_handler_without_a_file_is_refused(tmp_path: Path) -> None:
+    output = python("-c", GUARDED, cwd=tmp_path)
+    assert "isolate: expected a handler in a file, which another process can import" in output
 
 
 def test_a_handler_that_cannot_be_imported_is_refused() -> None:
@@ -378,7 +377,7 @@ def test_a_handler_that_cannot_be_imported_is_refused() -> None:
         check_isolatable(found)
 
 
-async def test_a_refused_handler_that_gets_a_job_errs() -> None:
+async def test_a_job_of_a_refused_handler_is_an_error() -> None:
     jobs = jobmill.connect("memory://")
 
     @jobs.handler(isolate=True)
@@ -399,7 +398,7 @@ def lost() -> None: ...
 
 @pytest.fixture
 def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handler[..., Any]:
-    """A handler of a module that was deleted after it was imported here."""
+    """A handler of a module that was deleted after this process had imported it."""
     module = tmp_path / "soon_gone.py"
     module.write_text(GONE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -408,6 +407,6 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handler[..., Any]:
     return handler
 
 
-async def test_a_module_that_is_gone(lost: Handler[..., Any]) -> None:
+async def test_a_handler_of_a_deleted_module_is_an_error(lost: Handler[..., Any]) -> None:
     outcome = errored(await run(lost))
-    assert outcome.error.startswith("the handler was not found in its own process: ModuleNotFoundError")
+    assert outcome.error.startswith("the handler was not found in the isolated process: ModuleNotFoundError")

@@ -1,4 +1,4 @@
-"""Leases in a worker: a live job is never lost, a lost one is stopped, a cancelled one too."""
+"""Leases in a worker: a live job is never lost; lost and cancelled jobs are stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_cancelling_a_running_job_stops_its_handler() -> None:
     assert sorted(told) == ["cancelled", "claimed", "enqueued"]
 
 
-async def test_a_worker_that_cannot_extend_stops_its_job_when_its_own_lease_time_is_over() -> None:
+async def test_a_worker_that_cannot_extend_a_lease_stops_the_job_when_the_lease_ends() -> None:
     jobs, store = faulty()
     stopped = asyncio.Event()
     lost: list[str] = []
@@ -95,7 +95,7 @@ async def test_a_worker_that_cannot_extend_stops_its_job_when_its_own_lease_time
     assert lost == [enqueued.id]
 
 
-async def test_what_finishes_while_the_store_is_away_is_settled_when_it_is_back() -> None:
+async def test_jobs_that_finish_while_the_store_is_unavailable_are_settled_later() -> None:
     jobs, store = faulty()
     go = asyncio.Event()
     runs = 0
@@ -121,7 +121,7 @@ async def test_what_finishes_while_the_store_is_away_is_settled_when_it_is_back(
         await until(lambda: worker.watchdog.store_error is None)
 
 
-async def test_a_settlement_that_the_store_chokes_on_holds_nobody_up() -> None:
+async def test_a_settlement_that_raises_in_the_store_does_not_block_others() -> None:
     jobs, store = faulty()
 
     def choke(settlements: list[Settlement], claim: Claim | None) -> BaseException | None:
@@ -169,7 +169,7 @@ async def test_every_loop_survives_an_exception() -> None:
 
 
 class ForgetfulStore(FaultyStore):
-    """Like a store that cannot narrow a claim by name: hands out whatever is there."""
+    """Like a store that cannot filter a claim by name: it returns jobs of any name."""
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         if claim is not None:
@@ -184,7 +184,7 @@ class ForgetfulStore(FaultyStore):
         return await super().exchange(settlements, claim)
 
 
-async def test_a_name_that_nobody_knows_is_given_back_a_little_later_and_never_failed() -> None:
+async def test_a_job_of_an_unknown_name_is_released_with_a_delay_and_never_failed() -> None:
     jobs = jobmill.connect(store=ForgetfulStore())
 
     @jobs.handler()

@@ -50,4 +50,4 @@ async def test_a_job_with_an_unknown_preset_fails_with_the_reason() -> None:
     new = NewJob(id="mine", name="never_runs", queue="default", payload_json=b"{}", options=options)
     await jobs.store.enqueue([new])
     assert (await jobs.tick()).failed == 1
-    assert "the preset 'nobody' is not registered" in str((await jobs.get("mine")).error)
+    assert "no module registers the preset 'nobody'" in str((await jobs.get("mine")).error)

@@ -1,4 +1,4 @@
-"""What becomes of a job in a worker: success, errors, steering, timeouts, threads."""
+"""How a worker runs jobs: success, errors, snooze and fail, timeouts, threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jobs() -> Client:
     return jobmill.connect("memory://")
 
 
-async def test_an_async_handler_runs_and_its_result_is_kept(jobs: Client) -> None:
+async def test_an_async_handler_runs_and_its_result_is_stored(jobs: Client) -> None:
     @jobs.handler()
     async def add(a: int, b: int = 2) -> int:
         return a + b
@@ -71,7 +71,7 @@ async def test_a_success_after_an_error_leaves_no_error(jobs: Client) -> None:
     assert (job.error, job.errors, len(job.tracebacks)) == (None, 1, 1)
 
 
-async def test_fail_ends_a_job_whatever_attempts_are_left(jobs: Client) -> None:
+async def test_fail_ends_a_job_before_its_last_attempt(jobs: Client) -> None:
     @jobs.handler(max_attempts=10)
     async def hopeless() -> None:
         raise jobmill.Fail("no such customer")
@@ -83,7 +83,7 @@ async def test_fail_ends_a_job_whatever_attempts_are_left(jobs: Client) -> None:
     assert (await enqueued.job()).errors == 1
 
 
-async def test_snooze_runs_again_later_and_counts_nothing(jobs: Client) -> None:
+async def test_snooze_runs_the_job_later_and_counts_no_attempt(jobs: Client) -> None:
     runs: list[int] = []
 
     @jobs.handler(max_attempts=1)
@@ -116,7 +116,7 @@ async def test_an_async_handler_is_stopped_at_its_timeout(jobs: Client) -> None:
     assert stopped.is_set()
 
 
-async def test_a_handler_that_swallows_its_cancellation_still_timed_out(jobs: Client) -> None:
+async def test_a_handler_that_swallows_its_cancellation_times_out_too(jobs: Client) -> None:
     @jobs.handler(timeout="20ms", max_attempts=1)
     async def stubborn() -> str:
         try:
@@ -155,7 +155,7 @@ async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(j
     assert seen == [True]
 
 
-async def test_a_timeout_of_one_job_wins_over_its_handlers(jobs: Client) -> None:
+async def test_the_timeout_of_a_job_overrides_the_timeout_of_its_handler(jobs: Client) -> None:
     @jobs.handler(timeout="1h")
     async def slow() -> None:
         await asyncio.Event().wait()
@@ -167,9 +167,9 @@ async def test_a_timeout_of_one_job_wins_over_its_handlers(jobs: Client) -> None
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"), [(SystemExit(3), "SystemExit: 3"), (asyncio.CancelledError(), "cancelled itself")]
+    ("raised", "error"), [(SystemExit(3), "SystemExit: 3"), (asyncio.CancelledError(), "cancelled itself")]
 )
-async def test_a_handler_cannot_take_the_worker_down(jobs: Client, raised: BaseException, said: str) -> None:
+async def test_a_handler_cannot_stop_the_worker(jobs: Client, raised: BaseException, error: str) -> None:
     @jobs.handler(max_attempts=1)
     async def rude() -> None:
         raise raised
@@ -179,7 +179,7 @@ async def test_a_handler_cannot_take_the_worker_down(jobs: Client, raised: BaseE
         return "still here"
 
     async with Worker(jobs):
-        with pytest.raises(jobmill.JobFailed, match=said):
+        with pytest.raises(jobmill.JobFailed, match=error):
             await (await rude.enqueue()).result(timeout=5)
         assert await (await polite.enqueue()).result(timeout=5) == "still here"
 
@@ -218,7 +218,7 @@ async def test_a_payload_that_does_not_fit_fails_without_retries(jobs: Client) -
     assert (await enqueued.job()).errors == 1
 
 
-async def test_a_backoff_function_of_the_users_own_decides(jobs: Client) -> None:
+async def test_the_users_backoff_function_decides_the_delay(jobs: Client) -> None:
     asked: list[tuple[int, str]] = []
 
     def mine(attempt: int, error: BaseException) -> str:
@@ -235,7 +235,7 @@ async def test_a_backoff_function_of_the_users_own_decides(jobs: Client) -> None
     assert asked == [(1, "x"), (2, "x"), (3, "x")]
 
 
-async def test_a_backoff_function_that_raises_is_told_and_leaves_the_usual_backoff(
+async def test_a_backoff_function_that_raises_is_logged_and_the_default_is_used(
     jobs: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     @jobs.handler(max_attempts=2, backoff=lambda attempt, error: 1 / 0)
@@ -270,7 +270,7 @@ async def test_progress_and_logs_are_written_before_the_job_is_settled(jobs: Cli
     assert [line.text for line in await jobs.logs(job.id)] == ["line 0", "line 1", "line 2"]
 
 
-async def test_progress_is_seen_while_the_job_runs(jobs: Client) -> None:
+async def test_progress_is_visible_while_the_job_runs(jobs: Client) -> None:
     go = asyncio.Event()
 
     @jobs.handler()
@@ -289,7 +289,7 @@ async def _progress(enqueued: jobmill.Enqueued[Any]) -> object:
     return (await enqueued.job()).progress
 
 
-async def test_a_handlers_concurrency_bounds_it_and_not_the_others(jobs: Client) -> None:
+async def test_the_concurrency_of_a_handler_limits_only_that_handler(jobs: Client) -> None:
     now = most = 0
     go = asyncio.Event()
 
@@ -316,12 +316,12 @@ async def test_a_handlers_concurrency_bounds_it_and_not_the_others(jobs: Client)
 
 
 class TwoInFlight(MemoryStore):
-    """As a store in another process is: a round trip hides behind another."""
+    """Like a store on a server: round trips overlap."""
 
     exchanges_in_flight = 2
 
 
-async def test_two_exchanges_in_flight_share_slots_and_room() -> None:
+async def test_two_exchangers_share_the_slots_and_the_limits_of_handlers() -> None:
     jobs = jobmill.connect(store=TwoInFlight())
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -355,13 +355,13 @@ async def test_two_exchanges_in_flight_share_slots_and_room() -> None:
 
 
 class NoHints(TwoInFlight):
-    """Never says that there is work: only looking brings it."""
+    """Never reports new work: only a claim finds it."""
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         await asyncio.sleep(max(0, until_ms - self.now()) / 1000)
 
 
-async def test_room_that_one_exchanger_frees_wakes_the_other() -> None:
+async def test_a_handler_slot_that_one_exchanger_frees_wakes_the_other() -> None:
     jobs = jobmill.connect(store=NoHints())
     go = asyncio.Event()
 
@@ -384,7 +384,7 @@ async def test_room_that_one_exchanger_frees_wakes_the_other() -> None:
         await second.result(timeout=3)
 
 
-async def test_several_queues_are_served_in_turn(jobs: Client) -> None:
+async def test_several_queues_take_turns(jobs: Client) -> None:
     served: list[str] = []
 
     @jobs.handler()
@@ -408,7 +408,7 @@ async def test_a_worker_serves_the_queues_that_its_handlers_name(jobs: Client) -
         assert await (await send.enqueue()).result(timeout=5) == "sent"
 
 
-async def test_jobs_remember_their_worker(jobs: Client) -> None:
+async def test_jobs_carry_the_name_of_their_worker(jobs: Client) -> None:
     @jobs.handler()
     async def noop() -> None: ...
 
@@ -434,7 +434,7 @@ async def _runs(enqueued: jobmill.Enqueued[Any], least: int) -> bool:
     return (await enqueued.job()).runs >= least
 
 
-async def test_every_error_is_told_to_the_error_hook_a_timeout_too(jobs: Client) -> None:
+async def test_the_error_hook_gets_every_error_also_a_timeout(jobs: Client) -> None:
     told: list[tuple[str, str]] = []
     jobs.on("error")(lambda error, job: told.append((str(error), job.name)))
     asked: list[str] = []
@@ -457,3 +457,22 @@ async def test_every_error_is_told_to_the_error_hook_a_timeout_too(jobs: Client)
                 await (await handler.enqueue()).result(timeout=5)
     assert told == [("x", "bad"), ("timed out after 5ms", "slow"), ("timed out after 5ms", "slow")]
     assert asked == ["timed out after 5ms"] * 2
+
+
+async def test_a_snooze_without_a_delay_is_an_error_of_its_job() -> None:
+    class Odd(jobmill.Snooze):
+        def __init__(self) -> None:
+            pass
+
+    def exits(attempt: int, error: BaseException) -> float:
+        raise SystemExit
+
+    jobs = jobmill.connect("memory://")
+
+    @jobs.handler(max_attempts=1, backoff=exits)
+    async def odd() -> None:
+        raise Odd
+
+    async with Worker(jobs):
+        with pytest.raises(jobmill.JobFailed, match="AttributeError"):
+            await (await odd.enqueue()).result(timeout=5)

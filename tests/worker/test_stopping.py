@@ -1,4 +1,4 @@
-"""Stopping a worker: graceful, bounded, idempotent; what is released counts nothing."""
+"""Stopping a worker: graceful, bounded and idempotent. Released jobs count no attempt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def jobs() -> Client:
     return jobmill.connect("memory://")
 
 
-async def test_stopping_waits_for_what_runs_and_claims_nothing_more(jobs: Client) -> None:
+async def test_stopping_waits_for_running_jobs_and_claims_no_more(jobs: Client) -> None:
     go = asyncio.Event()
     runs = 0
 
@@ -41,7 +41,7 @@ async def test_stopping_waits_for_what_runs_and_claims_nothing_more(jobs: Client
     assert ((await second.job()).state, runs) == ("waiting", 1)
 
 
-async def test_what_does_not_end_in_time_is_released_without_counting(jobs: Client) -> None:
+async def test_a_job_that_does_not_end_in_time_is_released_without_an_attempt(jobs: Client) -> None:
     @jobs.handler()
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -56,7 +56,7 @@ async def test_what_does_not_end_in_time_is_released_without_counting(jobs: Clie
     assert job.due_ms <= jobs.store.now()
 
 
-async def test_an_error_raised_on_being_stopped_is_no_error_of_the_job(jobs: Client) -> None:
+async def test_an_error_raised_because_the_worker_stops_is_no_error_of_the_job(jobs: Client) -> None:
     @jobs.handler()
     async def endless() -> None:
         try:
@@ -72,7 +72,7 @@ async def test_an_error_raised_on_being_stopped_is_no_error_of_the_job(jobs: Cli
     assert ((await enqueued.job()).state, (await enqueued.job()).errors) == ("waiting", 0)
 
 
-async def test_a_thread_that_does_not_end_is_released_and_left_to_itself(jobs: Client) -> None:
+async def test_the_job_of_a_thread_that_does_not_end_is_released(jobs: Client) -> None:
     let_go = threading.Event()
     started = threading.Event()
 
@@ -90,7 +90,7 @@ async def test_a_thread_that_does_not_end_is_released_and_left_to_itself(jobs: C
     let_go.set()
 
 
-async def test_stopping_twice_waits_for_the_same_end_and_zero_hurries(jobs: Client) -> None:
+async def test_stopping_twice_waits_for_the_same_end_and_a_timeout_of_zero_ends_the_wait(jobs: Client) -> None:
     @jobs.handler()
     async def endless() -> None:
         await asyncio.Event().wait()
@@ -141,7 +141,7 @@ async def test_cancelling_the_task_that_runs_a_worker_stops_it(jobs: Client) -> 
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_runs_when_everything_is_cancelled_at_once_is_released_without_counting(sync: bool) -> None:
+def test_jobs_are_released_without_an_attempt_when_all_tasks_are_cancelled(sync: bool) -> None:
     jobs = jobmill.connect("memory://")
     running, go = threading.Event(), threading.Event()
 
@@ -202,7 +202,7 @@ async def test_a_hook_may_stop_its_worker(jobs: Client, what: str) -> None:
     assert finished == [what]
 
 
-async def test_the_moments_of_a_worker_are_told(jobs: Client) -> None:
+async def test_hooks_are_called_at_the_moments_of_a_worker(jobs: Client) -> None:
     told: list[str] = []
     for what in ("start", "idle", "stop"):
         jobs.on(what)(lambda worker, what=what: told.append(what))
@@ -217,7 +217,7 @@ async def test_the_moments_of_a_worker_are_told(jobs: Client) -> None:
     assert told == ["start", "idle", "idle", "stop"]
 
 
-async def test_facts_are_told_in_their_order(jobs: Client) -> None:
+async def test_hooks_get_events_in_order(jobs: Client) -> None:
     told: list[tuple[str, int]] = []
     jobs.on("*")(lambda event: told.append((event.type, event.attempt)))
 
@@ -243,8 +243,8 @@ async def test_facts_are_told_in_their_order(jobs: Client) -> None:
     ]
 
 
-async def test_a_stop_hook_that_never_ends_is_left(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmill.worker.worker.LAST_WORDS_S", 0.02)
+async def test_a_stop_hook_that_never_returns_is_abandoned(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmill.worker.worker.LAST_CALLS_S", 0.02)
 
     @jobs.on("stop")
     async def never(worker: Worker) -> None:
@@ -255,7 +255,7 @@ async def test_a_stop_hook_that_never_ends_is_left(jobs: Client, monkeypatch: py
     await asyncio.wait_for(worker.stop(), 5)
 
 
-async def test_lines_that_cannot_be_kept_at_the_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_lines_that_cannot_be_stored_at_the_end_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore()
     jobs = jobmill.connect(store=store)
     store.faults["report"] = jobmill.StoreUnavailable("gone")
@@ -274,4 +274,4 @@ async def test_lines_that_cannot_be_kept_at_the_end_are_told(caplog: pytest.LogC
     for task in worker._exchanging:
         task.cancel()
     await worker._end_loops()
-    assert "the last progress and log lines were not kept" in caplog.text
+    assert "the last progress and log lines could not be stored" in caplog.text

@@ -1,4 +1,4 @@
-"""The supervisor, in a process of its own, over real processes; what they print is what the tests wait for."""
+"""The supervisor, in its own process, with real child processes. The tests wait for what these print."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ sys.exit(supervise(argv, int(processes), shutdown_timeout=float(patience), progr
 
 
 class Supervised:
-    """A supervisor that runs, and what its children say."""
+    """A running supervisor, and the output of its children."""
 
     def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
         self.process = process
         self._errors = errors
 
     def hear(self, count: int) -> list[tuple[str, int]]:
-        """The next lines: what happened, and to which process."""
+        """The next lines: an event and a process id each."""
         out: IO[str] | None = self.process.stdout
         assert out is not None
         lines = [out.readline().split() for _ in range(count)]
@@ -48,17 +48,17 @@ class Supervised:
         return [(what, int(pid)) for what, pid in lines]
 
     def up(self, count: int) -> set[int]:
-        """Wait until that many more have started."""
-        said = self.hear(count)
-        assert {what for what, _ in said} == {"up"}
-        return {pid for _, pid in said}
+        """Wait until this many more processes have started."""
+        events = self.hear(count)
+        assert {what for what, _ in events} == {"up"}
+        return {pid for _, pid in events}
 
     @property
     def log(self) -> str:
         return self._errors.read_text()
 
     def end(self) -> int:
-        """Its exit code."""
+        """The exit code."""
         return self.process.wait(10)
 
 
@@ -82,7 +82,7 @@ def supervised(tmp_path: Path, *argv: str, processes: int = 2, patience: float =
             process.kill()
 
 
-def test_sigterm_ends_all_gracefully(tmp_path: Path) -> None:
+def test_sigterm_stops_all_processes_gracefully(tmp_path: Path) -> None:
     with supervised(tmp_path, "serve", processes=3) as running:
         pids = running.up(3)
         running.process.terminate()
@@ -92,7 +92,7 @@ def test_sigterm_ends_all_gracefully(tmp_path: Path) -> None:
         assert running.log.count(": ended (pid ") == 3
 
 
-def test_a_crashed_process_is_started_again(tmp_path: Path) -> None:
+def test_a_crashed_process_is_restarted(tmp_path: Path) -> None:
     with supervised(tmp_path, "serve") as running:
         first, second = running.up(2)
         os.kill(first, signal.SIGKILL)
@@ -105,10 +105,10 @@ def test_a_crashed_process_is_started_again(tmp_path: Path) -> None:
         assert running.end() == 0
         assert "crashed: killed by SIGKILL after" in running.log
         assert "crashed: ended by SIGSEGV after" in running.log
-        assert running.log.count("it starts again in 0.") == 2
+        assert running.log.count("restarting in 0.") == 2
 
 
-def test_a_ctrl_c_in_the_terminal_comes_once_and_signals_are_passed_on_each_time(tmp_path: Path) -> None:
+def test_each_process_gets_a_ctrl_c_once_and_every_further_signal(tmp_path: Path) -> None:
     with supervised(tmp_path, "serve") as running:
         pids = running.up(2)
         os.killpg(running.process.pid, signal.SIGINT)
@@ -118,40 +118,40 @@ def test_a_ctrl_c_in_the_terminal_comes_once_and_signals_are_passed_on_each_time
         assert running.end() == 0
 
 
-def test_what_does_not_end_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     with supervised(tmp_path, "stubborn", patience=0.1) as running:
         running.up(2)
         running.process.terminate()
         assert running.end() == 1
-        assert running.log.count("crashed while it ended: killed by SIGKILL") == 2
+        assert running.log.count("crashed while it stopped: killed by SIGKILL") == 2
 
 
-def test_processes_that_end_by_themselves_are_not_started_again(tmp_path: Path) -> None:
+def test_processes_that_end_normally_are_not_restarted(tmp_path: Path) -> None:
     with supervised(tmp_path, "nothing", processes=3) as running:
         assert running.end() == 0
         assert running.log.count(": started (pid ") == 3
 
 
-def test_a_usage_error_ends_all_with_its_code(tmp_path: Path) -> None:
+def test_a_usage_error_stops_all_processes_with_its_code(tmp_path: Path) -> None:
     with supervised(tmp_path, "misread", str(tmp_path / "first"), processes=3) as running:
         assert running.end() == 2
         assert "exited with code 2" in running.log
-        assert "starts again" not in running.log
+        assert "restarting" not in running.log
 
 
-def test_processes_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+def test_processes_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     with supervised(tmp_path, "serve") as running:
         pids = running.up(2)
         running.process.kill()
         assert set(running.hear(2)) == {("SIGTERM", pid) for pid in pids}
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_a_process_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     class Tired(Exception):
         pass
 
     class Twice(Random):
-        """Says how long to wait, twice."""
+        """Returns how long to wait, twice."""
 
         asked = 0
 
@@ -172,7 +172,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Mon
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_pauses_grow_and_begin_anew_after_a_steady_life() -> None:
+def test_restart_pauses_grow_and_are_reset_after_a_long_run() -> None:
     class Most(Random):
         def random(self) -> float:
             return 1.0
@@ -190,6 +190,6 @@ def test_pauses_grow_and_begin_anew_after_a_steady_life() -> None:
     assert pause_after(31) == 0.1
 
 
-def test_how_many_is_checked() -> None:
+def test_the_number_of_processes_is_validated() -> None:
     with pytest.raises(InvalidValue, match="processes: expected a whole number of at least 1, got 0"):
         supervise([], 0, shutdown_timeout=1)

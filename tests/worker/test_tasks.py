@@ -1,4 +1,4 @@
-"""Ending tasks: also one that has not heard the first cancellation."""
+"""Ending tasks, also tasks that lose the first cancellation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_task_that_loses_a_cancellation_is_cancelled_again(monkeypatch: 
     assert deaf == 0
 
 
-async def test_what_has_ended_or_raises_is_no_trouble() -> None:
+async def test_tasks_that_have_ended_or_raise_can_be_ended() -> None:
     async def raises() -> None:
         raise ValueError
 

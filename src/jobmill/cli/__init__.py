@@ -1,7 +1,7 @@
-"""The commands: `jobmill --help`.
+"""The command line: one module per command of `jobmill --help`.
 
-Modules here import nothing but click and each other at the top. Stores, rich and asyncio come in when a command runs,
-so that `--help`, completion and a mistyped option answer at once.
+At the top, the modules import only click and each other. Stores, rich and asyncio are imported when a command runs, so
+that `--help`, completion and usage errors answer at once.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import click
 
 from jobmill._version import __version__
 from jobmill.cli import crontab, demo, enqueue, events, http, jobs, migrate, queues, worker
-from jobmill.cli.runner import Shell
+from jobmill.cli.runner import MainGroup
 
 
-@click.group("jobmill", cls=Shell, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("jobmill", cls=MainGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jobmill", message="%(prog)s %(version)s")
 def main() -> None:
-    """Jobs on the database that you already have.
+    """Background jobs in the database that you already have.
 
     \b
-    Exit codes: 0 done; 1 failed, refused or not found; 2 wrong usage or an
-    invalid value; 3 the store is away or busy; 130 interrupted.
-    JOBMILL_URL names the store, JOBMILL_DEBUG=1 shows where errors come from.
+    Exit codes: 0 success; 1 failed, refused or not found; 2 wrong usage or an
+    invalid value; 3 the store is unavailable or busy; 130 interrupted.
+    JOBMILL_URL is the URL of the store. JOBMILL_DEBUG=1 shows tracebacks.
     """
 
 

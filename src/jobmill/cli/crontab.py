@@ -1,4 +1,4 @@
-"""`jobmill crontab`: run a crontab until it is told to end."""
+"""`jobmill crontab`: runs a crontab until a signal stops it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ if TYPE_CHECKING:
     from jobmill.crontab import Crontab
 
 
-@click.command(short_help="Run a crontab: documents that are jobs by their date.")
+@click.command(short_help="Run a crontab: documents with a date are its jobs.")
 @click.argument("target", metavar="MODULE:CRONTAB")
-@click.option("--migrate", is_flag=True, help="Make the index that the store needs, then run.")
+@click.option("--migrate", is_flag=True, help="Create the index that the store needs, then run.")
 @click.option(
     "--shutdown-timeout",
     type=duration,
     default="30s",
     metavar="DURATION",
-    help="What running handlers get to end; default 30s.",
+    help="How long running handlers may take to finish at shutdown (default 30s).",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Only what goes wrong.")
+@click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
 def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bool) -> None:
-    """Run a crontab: mymodule:crontab, app.py:crontab, or mymodule with one in it.
+    """Run a crontab: mymodule:crontab, app.py:crontab, or mymodule if it has one crontab.
 
-    SIGTERM or Ctrl-C: lock nothing more, let running handlers end, exit with 0;
-    a second one cancels them, and their documents come again when the lock ends.
+    After SIGTERM or Ctrl-C the crontab locks no more documents, waits for
+    running handlers and exits with code 0. A second signal cancels the
+    handlers; their documents run again when their locks end.
     """
     import asyncio
 
     from jobmill.cli.target import load_crontab
     from jobmill.core.durations import to_ms
 
-    to_ms(shutdown_timeout, "shutdown_timeout")  # now, not when it is to stop
+    to_ms(shutdown_timeout, "shutdown_timeout")  # so that an invalid value is refused now, not at the stop
     log_to_stderr(verbose=False, quiet=quiet)
     loaded = load_crontab(target)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -53,14 +54,14 @@ async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout
     stops: list[asyncio.Task[None]] = []
 
     def on_signal() -> None:
-        # The second one means: now.
+        # The second signal cancels the handlers.
         log.info("crontab %s: %s", target, "cancelling handlers" if stops else "stopping")
         stops.append(loop.create_task(crontab.stop(timeout=0 if stops else shutdown_timeout)))
 
     if migrate:
         await _migrate(crontab, target)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):  # on Windows only Ctrl-C ends it, by cancelling
+        with contextlib.suppress(NotImplementedError):  # on Windows, Ctrl-C cancels the task
             loop.add_signal_handler(number, on_signal)
     log.info("crontab %s: started", target)
     try:
@@ -68,7 +69,7 @@ async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout
         await asyncio.gather(*stops)
     finally:
         if (close := getattr(crontab.store, "close", None)) is not None:
-            await _done(close())
+            await _await_if_needed(close())
     log.info("crontab %s: stopped", target)
 
 
@@ -76,12 +77,12 @@ async def _migrate(crontab: Crontab, target: str) -> None:
     from jobmill.cli.runner import Unusable
 
     if not hasattr(crontab.store, "migrate"):
-        raise Unusable(f"the store of {target} has no migrate(): make its index yourself, and leave --migrate out")
-    await _done(crontab.store.migrate())
+        raise Unusable(f"the store of {target} has no migrate(); create its index yourself and run without --migrate")
+    await _await_if_needed(crontab.store.migrate())
 
 
-async def _done(answer: object) -> None:
-    """A store of the user's own may have methods that are not async."""
+async def _await_if_needed(answer: object) -> None:
+    """The methods of a store that the user wrote may be sync."""
     import inspect
 
     if inspect.isawaitable(answer):

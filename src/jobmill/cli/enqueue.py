@@ -1,4 +1,4 @@
-"""`jobmill enqueue`: enqueue one job by name, and wait for its result if asked to."""
+"""`jobmill enqueue`: enqueues one job by the name of its handler; with --wait it prints the result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 
 from jobmill.cli.output import one_line, print_json
 from jobmill.cli.params import duration, instant, read_payload
-from jobmill.cli.runner import FAILED, json_option, patiently, run, url_option
+from jobmill.cli.runner import FAILED, json_option, run, url_option, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
 
-#: What may follow --wait without being the name or the payload.
+#: An argument after --wait that matches this is the timeout, not the name of the handler.
 _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(w|d|h|m|s|ms))+")
-FOR_EVER = "for ever"
+NO_TIMEOUT = "no timeout"
 
 OPTIONS = (
     *("id", "delay", "due_at", "priority", "unique_key", "queue", "tenant", "max_attempts", "timeout"),
@@ -24,53 +24,70 @@ OPTIONS = (
 )
 
 
-class WithWait(click.Command):
-    """--wait takes a timeout only if a duration follows it: `enqueue --wait NAME` is as good as `--wait 30s NAME`."""
+class EnqueueCommand(click.Command):
+    """The timeout of --wait is optional: `enqueue --wait NAME` is valid, and so is `enqueue --wait 30s NAME`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Write a lone --wait out."""
-        said: list[str] = []
-        for place, arg in enumerate(args):
-            following = args[place + 1] if place + 1 < len(args) else ""
-            lone = arg == "--wait" and "--" not in args[:place] and not _DURATION.fullmatch(following)
-            said.append(f"--wait={FOR_EVER}" if lone else arg)
-        return super().parse_args(ctx, said)
+        """Add a value to a --wait without one."""
+        completed: list[str] = []
+        for index, arg in enumerate(args):
+            following = args[index + 1] if index + 1 < len(args) else ""
+            lone = arg == "--wait" and "--" not in args[:index] and not _DURATION.fullmatch(following)
+            completed.append(f"--wait={NO_TIMEOUT}" if lone else arg)
+        return super().parse_args(ctx, completed)
 
 
-@click.command(cls=WithWait, short_help="Enqueue a job by the name of its handler.")
+@click.command(cls=EnqueueCommand, short_help="Enqueue a job.")
 @click.argument("name")
 @click.argument("payload", required=False)
-@click.option("--id", metavar="ID", help="An id of your own: enqueueing it again makes no second job.")
-@click.option("--delay", type=duration, metavar="DURATION", help="Due so long from now: 30, 30s, 10m, 1h30m.")
-@click.option("--due-at", type=instant, metavar="INSTANT", help='Due then: ISO 8601, or "in 5m".')
-@click.option("--priority", type=int, help="0 (default) runs first, larger waits longer.")
-@click.option("--unique-key", metavar="KEY", help="At most one live job of the name has it.")
-@click.option("--queue", metavar="QUEUE", help="Another queue than default.")
-@click.option("--tenant", metavar="TENANT", help="Whose job it is.")
-@click.option("--max-attempts", type=int, metavar="N", help="How often it may err, at most, until it fails.")
-@click.option("--timeout", type=duration, metavar="DURATION", help="How long one attempt may take.")
-@click.option("--cron", metavar="CRON", help='Again at "0 9 * * mon"; needs --key.')
-@click.option("--every", type=duration, metavar="DURATION", help="Again and again; needs --key.")
+@click.option(
+    "--id", metavar="ID", help="Your own id for the job; enqueueing it again creates no second job (default: a new id)."
+)
+@click.option(
+    "--delay", type=duration, metavar="DURATION", help="Run the job after this time: 30, 30s, 10m or 1h30m (default 0)."
+)
+@click.option(
+    "--due-at", type=instant, metavar="INSTANT", help='Run the job at this time: ISO 8601 or "in 5m" (default: now).'
+)
+@click.option("--priority", type=int, help="Priority; 0 runs first, larger numbers wait longer (default 0).")
+@click.option("--unique-key", metavar="KEY", help="Create no second job while a live job of this name has the key.")
+@click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default").')
+@click.option("--tenant", metavar="TENANT", help="Tenant that the job belongs to.")
+@click.option(
+    "--max-attempts",
+    type=int,
+    metavar="N",
+    help="Give up after this many failed attempts (default: as the handler says).",
+)
+@click.option(
+    "--timeout",
+    type=duration,
+    metavar="DURATION",
+    help="Maximum duration of one attempt (default: as the handler says).",
+)
+@click.option("--cron", metavar="CRON", help='Repeat the job at these times, such as "0 9 * * mon"; needs --key.')
+@click.option("--every", type=duration, metavar="DURATION", help="Repeat the job at this interval; needs --key.")
 @click.option("--timezone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin (default UTC).")
-@click.option("--until", type=instant, metavar="INSTANT", help="The end of --cron or --every.")
-@click.option("--key", metavar="KEY", help="How the recurring job is known.")
-@click.option("--wait", metavar="[TIMEOUT]", help="Wait until the job is final; print its result.")
+@click.option("--until", type=instant, metavar="INSTANT", help="Stop repeating after this time (default: never).")
+@click.option("--key", metavar="KEY", help="Key that identifies the recurring job.")
+@click.option("--wait", metavar="[TIMEOUT]", help="Wait until the job is final, and print its result.")
 @url_option
 @json_option
 def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, as_json: bool, **given: Any) -> None:
-    """Enqueue a job for the handler NAME, with PAYLOAD as JSON ("-": from stdin).
+    """Enqueue a job for the handler NAME, with PAYLOAD as JSON ("-" reads it from stdin).
 
-    Prints the job's id and created, exists (same id), duplicate (of a live
-    job with the unique key) or updated (a live recurring job).
+    Prints the id of the job and a status: created, exists (a job has this id),
+    duplicate (a live job has this unique key) or updated (a live recurring
+    job has this key).
     """
     options = {option: given[option] for option in OPTIONS if given[option] is not None}
     arguments = read_payload(payload)
 
     async def work(client: Client) -> int:
-        enqueued = await patiently(client.enqueue(name, arguments, **options), "enqueueing")
+        enqueued = await with_spinner(client.enqueue(name, arguments, **options), "enqueueing")
         if not as_json:
             click.echo(f"{enqueued.id} {enqueued.status}")
-        answer = {"id": enqueued.id, "how": enqueued.status}
+        answer = {"id": enqueued.id, "status": enqueued.status}
         final = {} if wait is None else await _final(client, enqueued.id, wait)
         if as_json:
             print_json({**answer, **final})
@@ -84,12 +101,12 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
 
 
 async def _final(client: Client, id: str, wait: str) -> dict[str, Any]:
-    """What a job came to; a job that failed is an answer here, not an exception, so that --json can show it."""
+    """The final state of a job. A failed job is no exception, so that --json can print it."""
     from jobmill.errors import JobCancelled, JobFailed
 
-    timeout = None if wait == FOR_EVER else duration(wait)
+    timeout = None if wait == NO_TIMEOUT else duration(wait)
     try:
-        result = await patiently(
+        result = await with_spinner(
             client.result(id, timeout=timeout), f"waiting for job {id} to be final (needs a worker)"
         )
     except JobCancelled:

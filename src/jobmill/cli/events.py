@@ -1,4 +1,4 @@
-"""`jobmill events`: what happens in a queue, as it happens."""
+"""`jobmill events`: prints the event feed of a queue."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from jobmill.core.events import Event
 
 
-@click.command(short_help="Print what happens in a queue.")
+@click.command(short_help="Print the events of a queue.")
 @click.argument("queue")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--after", metavar="ID", help="Only events after this one.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C.")
+@click.option("--after", metavar="ID", help="Print only events after the event with this id.")
 @url_option
 @json_option
 def events(queue: str, follow: bool, after: str | None, url: str | None, as_json: bool) -> None:
-    """Print the event feed of QUEUE; with --json one document a line.
+    """Print the event feed of QUEUE; with --json one JSON document per line.
 
-    The feed is off until `jobmill queues feed QUEUE on`.
+    `jobmill queues feed QUEUE on` turns the feed on.
     """
 
     async def work(client: Client) -> None:
         if not (await client.queue(queue).settings()).feed:
-            raise Failure(f"the feed of queue {queue!r} is off; switch it on with `jobmill queues feed {queue} on`")
+            raise Failure(f"the feed of queue {queue!r} is off; turn it on with `jobmill queues feed {queue} on`")
         async for event in client.events(queue, after=after, follow=follow):
             click.echo(_json(event) if as_json else _line(event))
 
@@ -47,5 +47,5 @@ def _line(event: Event) -> str:
 
     clock = to_datetime(event.at_ms).astimezone().strftime("%H:%M:%S.%f")[:-3]
     data = {name: value for name, value in event.data.items() if name != "traceback" and value is not None}
-    said = " ".join(f"{name}={one_line(str(value), 80)}" for name, value in data.items())
-    return f"{clock}  {event.type:<10} {event.name} {event.job_id} attempt {event.attempt}  {said}".rstrip()
+    fields = " ".join(f"{name}={one_line(str(value), 80)}" for name, value in data.items())
+    return f"{clock}  {event.type:<10} {event.name} {event.job_id} attempt {event.attempt}  {fields}".rstrip()

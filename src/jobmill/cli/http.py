@@ -1,4 +1,4 @@
-"""`jobmill http`: serve the tick endpoint of a client."""
+"""`jobmill http`: serves the tick endpoint of a client."""
 
 from __future__ import annotations
 
@@ -20,42 +20,46 @@ if TYPE_CHECKING:
 
     from jobmill.http import TickEndpoint
 
-#: Beyond the shutdown timeout: what giving jobs back may take until requests are cut off.
+#: Added to the shutdown timeout: how long the release of jobs may take before open requests are closed.
 GRACE_S = 30
 
 
-@click.command(short_help="Serve POST /api/jobs/tick: run what is due when asked.")
+@click.command(short_help="Serve POST /api/jobs/tick, which runs due jobs.")
 @click.argument("target", metavar="MODULE:CLIENT")
-@click.option("--limit", type=int, default=10, metavar="N", help="Claim so many jobs a tick; default 10.")
+@click.option("--limit", type=int, default=10, metavar="N", help="Maximum number of jobs per tick (default 10).")
 @click.option(
-    "--host", default="127.0.0.1", metavar="HOST", help="Default 127.0.0.1; if others reach it, with a token."
+    "--host", default="127.0.0.1", metavar="HOST", help="Address to serve on; others need a token (default 127.0.0.1)."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, metavar="PORT", help="Default 8000; 0: a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    metavar="PORT",
+    help="Port; 0 picks a free one (default 8000).",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Who asks must bring the token in it; else JOBMILL_HTTP_TOKEN.",
+    help="File with the bearer token that requests must send (default: JOBMILL_HTTP_TOKEN).",
 )
 @click.option(
     "--shutdown-timeout",
     type=duration,
     default="30s",
     metavar="DURATION",
-    help="What a running tick gets; default 30s.",
+    help="How long a running tick may take to finish at shutdown (default 30s).",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Only what goes wrong.")
+@click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
 @url_option
 def http(
     target: str, host: str, port: int, token_file: Path | None, quiet: bool, url: str | None, **given: Any
 ) -> None:
-    """Run due jobs of a client whenever somebody asks with POST /api/jobs/tick.
+    """Run due jobs of a client on each request POST /api/jobs/tick.
 
-    Without a token, only programs on this machine may ask. SIGTERM or Ctrl-C:
-    take no more, let the running tick end, exit with 0; a second one gives its
-    jobs back at once.
+    Without a token, only programs on this machine may send requests. After
+    SIGTERM or Ctrl-C the server accepts no more requests, waits for the running
+    tick and exits with code 0. A second signal releases its jobs at once.
     """
     import asyncio
 
@@ -65,7 +69,7 @@ def http(
 
     log_to_stderr(verbose=False, quiet=quiet)
     if url is not None:
-        # Where the module says connect() without a URL, this is the URL.
+        # A module that calls connect() without a URL gets this one.
         os.environ["JOBMILL_URL"] = url
     token = _token(token_file)
     addresses = _addresses(host, port, loopback_only=token is None)
@@ -87,23 +91,23 @@ def _check_extra() -> None:
 
 
 def _token(file: Path | None) -> str | None:
-    """From the file, else from the environment; never from the command line, which others see."""
+    """The token of the file, else of the environment. The command line would show it to other users."""
     where = "JOBMILL_HTTP_TOKEN" if file is None else f"--token-file {file}"
     try:
-        said = os.environ.get(where) if file is None else file.read_bytes().decode("utf-8", "replace").strip()
+        token = os.environ.get(where) if file is None else file.read_bytes().decode("utf-8", "replace").strip()
     except OSError as error:
         raise Unusable(f"{where} cannot be read: {error.strerror}") from error
-    if said == "":
-        # Nobody means this, and behind a proxy it would let everybody in.
-        raise Unusable(f"{where} is empty; put a token there, or leave it out to serve this machine alone")
-    return said
+    if token == "":
+        # Probably a mistake, and behind a proxy every request would be accepted.
+        raise Unusable(f"{where} is empty; put a token into it, or leave it out to serve only this machine")
+    return token
 
 
 # ---------------------------------------------------------------------------------------------------- listening
 
 
 def _addresses(host: str, port: int, *, loopback_only: bool) -> list[tuple[str, int, int]]:
-    """Every address of a host, with the port and the family; refused are those that others reach, if they may not."""
+    """All addresses of a host, with port and family. Addresses that other machines can reach may be refused."""
     import socket
 
     from jobmill.errors import InvalidValue
@@ -112,13 +116,13 @@ def _addresses(host: str, port: int, *, loopback_only: bool) -> list[tuple[str, 
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InvalidValue("host", "an address of this machine, or a name for one", host, str(error)) from None
+        raise InvalidValue("host", "an address or a name of this machine", host, str(error)) from None
     addresses = list(dict.fromkeys((str(address[0]), int(address[1]), int(family)) for family, *_, address in found))
     open_to_others = [address for address, *_ in addresses if not is_loopback(address)]
     if loopback_only and open_to_others:
         raise Unusable(
-            f"on {open_to_others[0]} others could run jobs here: give a token in JOBMILL_HTTP_TOKEN or --token-file, "
-            "or leave --host out to serve this machine alone"
+            f"on {open_to_others[0]} other machines could run jobs: set a token in JOBMILL_HTTP_TOKEN or --token-file, "
+            "or leave out --host to serve only this machine"
         )
     return addresses
 
@@ -132,11 +136,11 @@ def _listen(address: str, port: int, family: int) -> socket.socket:
         return socket.create_server((address, port), family=family)
     except OSError as error:
         raise InvalidValue(
-            "port", f"a port that can be served on {address}", port, os.strerror(error.errno or 0)
+            "port", f"a port that can be bound on {address}", port, os.strerror(error.errno or 0)
         ) from None
 
 
-def _told(listening: socket.socket) -> str:
+def _url_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -147,21 +151,21 @@ def _told(listening: socket.socket) -> str:
 async def _serve(endpoint: TickEndpoint, sockets: list[socket.socket], *, guarded: bool) -> None:
     import logging
 
-    # Of uvicorn we want what goes wrong and a line for each request; its start and end are told here.
+    # From uvicorn only warnings and a line per request; this function logs start and end.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     async with endpoint:
         logging.getLogger("jobmill").info(
-            "listening on %s: up to %d jobs a tick, for %s",
-            ", ".join(_told(one) + endpoint.path for one in sockets),
+            "listening on %s: up to %d jobs per tick, for %s",
+            ", ".join(_url_of(one) + endpoint.path for one in sockets),
             endpoint.limit,
-            "whoever brings the token" if guarded else "this machine alone, without a token",
+            "requests with the token" if guarded else "this machine only, without a token",
         )
         await _server(endpoint).serve(sockets)
     logging.getLogger("jobmill").info("stopped")
 
 
 def _server(endpoint: TickEndpoint) -> uvicorn.Server:
-    """uvicorn, which tells the endpoint at once that it is to end."""
+    """A uvicorn server that stops the endpoint as soon as it begins to shut down."""
     import asyncio
     import math
 
@@ -169,7 +173,7 @@ def _server(endpoint: TickEndpoint) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
-            # Not as uvicorn does it, which raises the signal again at the end: a graceful stop exits with 0.
+            # uvicorn would raise the signal again at the end, but a graceful stop must exit with code 0.
             if self.should_exit:
                 loop.call_soon_threadsafe(hurry.set)
             self.should_exit = True
@@ -188,9 +192,9 @@ def _server(endpoint: TickEndpoint) -> uvicorn.Server:
     loop, hurry = asyncio.get_running_loop(), asyncio.Event()
     config = uvicorn.Config(
         endpoint,
-        lifespan="off",  # the endpoint is open before anybody can ask, and says in our own words when it cannot be
+        lifespan="off",  # the endpoint is opened before the server starts, with our own error messages
         ws="none",
-        # Who asks is who is at the other end. With these headers believed, anybody could say that they are 127.0.0.1.
+        # Trust only the address of the peer. With these headers any client could claim to be 127.0.0.1.
         proxy_headers=False,
         server_header=False,
         log_config=None,

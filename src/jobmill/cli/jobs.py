@@ -1,4 +1,4 @@
-"""`jobmill jobs`: look at jobs; the commands that change them are in `manage`."""
+"""`jobmill jobs list` and `jobmill jobs show`; `manage` has the commands that change jobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import click
 
 from jobmill.cli import manage
 from jobmill.cli.output import (
-    COLOURS,
+    STATE_COLORS,
     cell,
+    duration_text,
     is_narrow,
     iso,
-    lasting,
     make_table,
     one_line,
     print_json,
@@ -21,7 +21,7 @@ from jobmill.cli.output import (
     relative,
 )
 from jobmill.cli.params import filter_options, given_filters
-from jobmill.cli.runner import json_option, patiently, run, url_option
+from jobmill.cli.runner import json_option, run, url_option, with_spinner
 from jobmill.cli.show import details
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ WIDE = 120
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs, and act on them."""
+    """List, show and change jobs."""
 
 
 for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprioritize, manage.remove):
@@ -48,20 +48,20 @@ for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprior
 
 @jobs.command("list")
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where another listing ended.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of jobs (default 50).")
+@click.option("--cursor", metavar="CURSOR", help="Continue where another listing ended.")
 @url_option
 @json_option
 def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **given: Any) -> None:
-    """List jobs, all that match if filters are given.
+    """List jobs, the matching ones if filters are given.
 
-    An INSTANT is ISO 8601 (without an offset: local time), "now", "in 5m" or
+    An INSTANT is ISO 8601 (local time if it has no offset), "now", "in 5m" or
     "7d ago".
     """
     filters = given_filters(given)
 
     async def work(client: Client) -> tuple[Page, int]:
-        page = await patiently(_pages(client, cursor, limit, filters), "looking for jobs")
+        page = await with_spinner(_pages(client, cursor, limit, filters), "finding jobs")
         return page, client.store.now()
 
     page, now_ms = run(url, work)
@@ -71,15 +71,15 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
         print_rich(_narrow_listing(page.jobs, now_ms) if is_narrow(WIDE) else _listing(page.jobs, now_ms))
     else:
         click.echo("no jobs match" if filters else "no jobs", err=True)
-    # On stderr, where it is in nobody's way.
+    # On stderr, so that stdout has only the jobs.
     for way, cursor_there in (("more", page.next), ("before", page.previous)):
         if cursor_there is not None:
-            # Quoted, for it is made to be pasted, and may hold what a shell takes as its own.
+            # Quoted, because users paste it into a shell.
             click.echo(f"{way}: --cursor {shlex.quote(cursor_there)}", err=True)
 
 
 async def _pages(client: Client, cursor: str | None, limit: int, filters: dict[str, Any]) -> Page:
-    """As many pages as the limit asks for, as one."""
+    """Enough pages for the limit, joined into one."""
     from jobmill.core.values import Page
 
     found: list[Job] = []
@@ -105,7 +105,7 @@ def _listing(found: list[Job], now_ms: int) -> Any:
             job.id,
             cell(job.name),
             cell(job.queue),
-            Text(job.state, COLOURS[job.state]),
+            Text(job.state, STATE_COLORS[job.state]),
             _attempt(job),
             _when(job, now_ms),
             cell(one_line(job.error or "")),
@@ -114,31 +114,31 @@ def _listing(found: list[Job], now_ms: int) -> Any:
 
 
 def _narrow_listing(found: list[Job], now_ms: int) -> Any:
-    """Two lines a job."""
+    """Two lines per job."""
     from rich.console import Group
     from rich.text import Text
 
     lines: list[Text] = []
     for job in found:
-        state = (f"{job.state:<9}", COLOURS[job.state])
+        state = (f"{job.state:<9}", STATE_COLORS[job.state])
         lines.append(Text.assemble((job.id, "bold"), "  ", state, "  ", _when(job, now_ms)))
-        said = [job.name, job.queue, f"attempt {_attempt(job)}", one_line(job.error or "")]
-        lines.append(cell("  " + ", ".join(part for part in said if part), "dim" if job.error is None else ""))
+        parts = [job.name, job.queue, f"attempt {_attempt(job)}", one_line(job.error or "")]
+        lines.append(cell("  " + ", ".join(part for part in parts if part), "dim" if job.error is None else ""))
     return Group(*lines)
 
 
 def _attempt(job: Job) -> str:
-    most = job.options.max_attempts
-    return str(job.attempt) if most is None else f"{job.attempt}/{most}"
+    maximum = job.options.max_attempts
+    return str(job.attempt) if maximum is None else f"{job.attempt}/{maximum}"
 
 
 def _when(job: Job, now_ms: int) -> str:
-    """What is next of a waiting job, how long a running one has, how long a final one is over."""
+    """When a waiting job is due, how long a running job has run, or when a final job finished."""
     if job.state == "waiting":
         return f"due {relative(job.due_ms, now_ms)}"
     if job.state == "running" and job.started_ms is not None:
-        told = "" if job.progress is None else f", {job.progress.value:.0f} %"
-        return f"for {lasting(max(0, now_ms - job.started_ms))}{told}"
+        progress = "" if job.progress is None else f", {job.progress.value:.0f} %"
+        return f"for {duration_text(max(0, now_ms - job.started_ms))}{progress}"
     return "" if job.finished_ms is None else relative(job.finished_ms, now_ms)
 
 
@@ -147,14 +147,14 @@ def _when(job: Job, now_ms: int) -> str:
 
 @jobs.command()
 @click.argument("id")
-@click.option("--logs", is_flag=True, help="And the lines that it logged.")
+@click.option("--logs", is_flag=True, help="Show the log lines of the job too.")
 @url_option
 @json_option
 def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
-    """Show everything about one job."""
+    """Show all fields of one job."""
 
     async def work(client: Client) -> tuple[Job, list[LogLine], int]:
-        job = await patiently(client.get(id), "looking for the job")
+        job = await with_spinner(client.get(id), "finding the job")
         return job, await client.logs(id) if logs else [], client.store.now()
 
     job, lines, now_ms = run(url, work)

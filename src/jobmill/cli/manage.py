@@ -1,4 +1,4 @@
-"""`jobmill jobs cancel, requeue, reschedule, reprioritize, remove`: change one job, several, or all that match."""
+"""`jobmill jobs cancel, requeue, reschedule, reprioritize, remove`: change jobs by id or by filter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from jobmill.cli.output import plural, print_json
 from jobmill.cli.params import duration, filter_options, given_filters, instant
-from jobmill.cli.runner import FAILED, Failure, json_option, patiently, run, url_option
+from jobmill.cli.runner import FAILED, Failure, json_option, run, url_option, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -19,78 +19,86 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: How each verb is said when it is going on, and when it is done.
+#: Present and past participle of each verb.
 WORDS = {
     "cancel": ("cancelling", "cancelled"),
     "requeue": ("requeueing", "requeued"),
     "reschedule": ("rescheduling", "rescheduled"),
-    "reprioritize": ("reprioritising", "reprioritised"),
+    "reprioritize": ("reprioritizing", "reprioritized"),
     "remove": ("removing", "removed"),
 }
 
 
 def which_options(command: F) -> F:
-    """IDS, filters or --all; and the common rest."""
+    """IDS, filters or --all, and the options that these commands share."""
     command = json_option(url_option(command))
-    command = click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
-    command = click.option("--all", "everything", is_flag=True, help="All jobs that allow it.")(command)
+    command = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+    command = click.option("--all", "everything", is_flag=True, help="Select all jobs that can be changed this way.")(
+        command
+    )
     return click.argument("ids", nargs=-1)(filter_options(command))
 
 
 @click.command()
 @which_options
 def cancel(**given: Any) -> None:
-    """Cancel waiting and running jobs: IDS ("-": from stdin), filters or --all."""
-    _act("cancel", given)
+    """Cancel waiting and running jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
+    _change("cancel", given)
 
 
 @click.command()
-@click.option("--spread", type=duration, default=0.0, metavar="DURATION", help="Due evenly over this period.")
+@click.option(
+    "--spread",
+    type=duration,
+    default=0.0,
+    metavar="DURATION",
+    help="Spread the due times evenly over this period (default 0).",
+)
 @which_options
 def requeue(spread: Any, **given: Any) -> None:
-    """Have final jobs run again: IDS ("-": from stdin), filters or --all."""
-    _act("requeue", given, spread=spread)
+    """Run final jobs again, selected by IDS ("-" reads them from stdin), filters or --all."""
+    _change("requeue", given, spread=spread)
 
 
 @click.command()
-@click.option("--delay", type=duration, metavar="DURATION", help="Due so long from now.")
-@click.option("--due-at", type=instant, metavar="INSTANT", help="Due then.")
+@click.option("--delay", type=duration, metavar="DURATION", help="Run the jobs after this time.")
+@click.option("--due-at", type=instant, metavar="INSTANT", help="Run the jobs at this time.")
 @which_options
 def reschedule(delay: Any, due_at: datetime | None, **given: Any) -> None:
-    """Give waiting jobs another due time: IDS ("-": from stdin), filters or --all."""
+    """Change the due time of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
     if delay is None and due_at is None:
-        raise click.UsageError("say --delay or --due-at", click.get_current_context())
-    _act("reschedule", given, delay=delay, due_at=due_at)
+        raise click.UsageError("give --delay or --due-at", click.get_current_context())
+    _change("reschedule", given, delay=delay, due_at=due_at)
 
 
 @click.command()
-@click.option("--priority", type=int, required=True, help="0 runs first, larger waits longer.")
+@click.option("--priority", type=int, required=True, help="New priority; 0 runs first, larger numbers wait longer.")
 @which_options
 def reprioritize(priority: int, **given: Any) -> None:
-    """Give waiting jobs another priority: IDS ("-": from stdin), filters or --all."""
-    _act("reprioritize", given, priority=priority)
+    """Change the priority of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
+    _change("reprioritize", given, priority=priority)
 
 
 @click.command()
 @which_options
 def remove(**given: Any) -> None:
-    """Remove jobs that are not running: IDS ("-": from stdin), filters or --all."""
-    _act("remove", given)
+    """Remove jobs that are not running, selected by IDS ("-" reads them from stdin), filters or --all."""
+    _change("remove", given)
 
 
-# ---------------------------------------------------------------------------------------------------- doing it
+# ---------------------------------------------------------------------------------------------------- change
 
 
-def _act(verb: str, given: dict[str, Any], **options: Any) -> None:
+def _change(verb: str, given: dict[str, Any], **options: Any) -> None:
     ids, filters = _ids(given["ids"]), given_filters(given)
     _check_which(ids, filters, given["everything"])
-    if ids is None and not given["yes"] and _is_asked():
+    if ids is None and not given["yes"] and _can_ask():
         _confirm(given["url"], verb, filters)
 
     async def work(client: Client) -> Changed:
         which: dict[str, Any] = {"which": ids} if ids is not None else {"all": given["everything"], **filters}
         change: Awaitable[Changed] = getattr(client, verb)(**which, **options)
-        return await patiently(change, f"{WORDS[verb][0]} jobs")
+        return await with_spinner(change, f"{WORDS[verb][0]} jobs")
 
     _answer(verb, run(given["url"], work), ids, given["as_json"])
 
@@ -102,29 +110,27 @@ def _ids(given: Sequence[str]) -> list[str] | None:
 
 
 def _check_which(ids: list[str] | None, filters: dict[str, Any], everything: bool) -> None:
-    said = [ids is not None, bool(filters), everything]
-    if sum(said) == 1:
+    given = [ids is not None, bool(filters), everything]
+    if sum(given) == 1:
         return
-    wrong = (
-        "say which jobs: ids, filters or --all" if not any(said) else "say ids, or filters, or --all: only one of them"
-    )
+    wrong = "select jobs by ids, filters or --all" + (": only one of the three" if any(given) else "")
     raise click.UsageError(wrong, click.get_current_context())
 
 
-def _is_asked() -> bool:
-    """Whether somebody is there to answer."""
+def _can_ask() -> bool:
+    """Whether a person can answer a question."""
     return sys.stdin.isatty()
 
 
 def _confirm(url: str | None, verb: str, filters: dict[str, Any]) -> None:
-    """Ask, while no event loop runs: inside one, the first Ctrl-C would not end the question."""
+    """Ask outside of an event loop: inside one, the first Ctrl-C would not end the question."""
     from jobmill.core import changes
 
     allowed = changes.CHANGES_FROM[getattr(changes, verb.capitalize())]
-    counts = run(url, lambda client: patiently(client.count(**filters), "counting jobs"))
-    several = sum(one.count for one in counts if one.state in allowed)
-    if several > 1 and not click.confirm(f"{verb} {plural(several)}?", err=True):
-        raise Failure(f"nothing {WORDS[verb][1]}")
+    counts = run(url, lambda client: with_spinner(client.count(**filters), "counting jobs"))
+    count = sum(one.count for one in counts if one.state in allowed)
+    if count > 1 and not click.confirm(f"{verb} {plural(count)}?", err=True):
+        raise Failure(f"no jobs {WORDS[verb][1]}")
 
 
 def _answer(verb: str, changed: Changed, ids: list[str] | None, as_json: bool) -> None:

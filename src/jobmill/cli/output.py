@@ -1,4 +1,4 @@
-"""What commands print: tables for people, plain columns for pipes, JSON for programs, times as people say them."""
+"""Output: tables for people, plain columns for pipes, JSON for programs, and readable times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-COLOURS = {"waiting": "yellow", "running": "cyan", "succeeded": "green", "failed": "red", "cancelled": "bright_black"}
+STATE_COLORS = {
+    "waiting": "yellow",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "bright_black",
+}
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
@@ -28,12 +34,12 @@ def print_json(document: Any) -> None:
 
 
 def print_rich(*renderables: RenderableType) -> None:
-    """Something of rich's, as wide as the terminal; without colours or cuts when it is no terminal."""
+    """Print with rich, as wide as the terminal. Without a terminal there are no colors, and nothing is cut."""
     console = _console()
     with console.capture() as captured:
         for one in renderables:
             console.print(one)
-    # Through click, like everything else: one place where a closed pipe is met. Padding is of no use in a pipe.
+    # Through click, which handles a closed pipe. A pipe needs no padding.
     text = captured.get()
     if not console.is_terminal:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
@@ -48,21 +54,21 @@ def _console() -> Console:
 
 
 def make_table(columns: Sequence[str], *, right: Sequence[str] = (), cut: Sequence[str] = ()) -> Table:
-    """An empty table; columns in `right` hold numbers, only those in `cut` (see `cell`) give way where it is narrow."""
+    """An empty table. Columns in `right` are aligned right; a narrow terminal cuts columns in `cut` (see `cell`)."""
     from rich import box
     from rich.table import Table
 
-    # The box has a space of its own between columns.
+    # The box adds a space between columns.
     shape, gap = (box.SIMPLE_HEAD, 1) if sys.stdout.isatty() else (None, 2)
     table = Table(box=shape, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False, header_style="bold")
     for name in columns:
-        # rich narrows columns that may wrap; their cells say that they are cut instead.
+        # rich narrows only columns that may wrap. Their cells are cut instead.
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in cut)
     return table
 
 
 def is_narrow(columns: int) -> bool:
-    """Whether this is a terminal with fewer columns."""
+    """Whether stdout is a terminal with fewer columns."""
     return sys.stdout.isatty() and shutil.get_terminal_size().columns < columns
 
 
@@ -83,8 +89,8 @@ def iso(ms: int) -> str:
     return text
 
 
-def lasting(ms: float) -> str:
-    """A duration in one unit, as short as it can be said: "12 ms", "1.4 s", "5 m", "3 d"."""
+def duration_text(ms: float) -> str:
+    """A duration in one unit: "12 ms", "1.4 s", "5 m", "3 d"."""
     if 0 < ms < 10:
         return f"{ms:.1f} ms" if ms != int(ms) else f"{int(ms)} ms"
     if ms < 1_000:
@@ -92,25 +98,25 @@ def lasting(ms: float) -> str:
     if ms < 10_000:
         return f"{ms / 1000:.1f} s"
     for size, unit in _UNITS:
-        # Up to about twice a unit the smaller one says more: "90 m" rather than "1 h".
+        # Up to about twice a unit the smaller unit is more exact: "90 m" instead of "1 h".
         if ms >= (1.95 * size if size > 1_000 else size):
             return f"{ms / size:.0f} {unit}"
     return f"{ms / 1000:.0f} s"
 
 
 def relative(then_ms: int, now_ms: int) -> str:
-    """An instant as seen from now: "in 5 m", "3 s ago", "now"."""
+    """An instant relative to now: "in 5 m", "3 s ago", "now"."""
     delta = then_ms - now_ms
     if abs(delta) < 1_000:
         return "now"
-    text = lasting(abs(delta) if abs(delta) >= 10_000 else abs(delta) // 1_000 * 1_000).replace(".0 ", " ")
+    text = duration_text(abs(delta) if abs(delta) >= 10_000 else abs(delta) // 1_000 * 1_000).replace(".0 ", " ")
     return f"in {text}" if delta > 0 else f"{text} ago"
 
 
-def one_line(text: str, most: int = 200) -> str:
-    """The first line of a text, cut."""
+def one_line(text: str, max_length: int = 200) -> str:
+    """A text on one line, cut at a maximum length."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
 def plural(count: int, noun: str = "job") -> str:
@@ -119,7 +125,7 @@ def plural(count: int, noun: str = "job") -> str:
 
 
 def drop_output() -> None:
-    """Nobody reads stdout any more: what is still buffered goes nowhere, instead of into a complaint at exit."""
+    """The reader of stdout has gone: drop buffered output, which would cause an error at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What may stand on the command line: instants, durations, JSON, rates, and the filters that several commands share."""
+"""Values on the command line: instants, durations, JSON, rates, and the filters that several commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Written out, so that help and completion know them without importing the core; a test holds them to it.
+# A copy of the core's states, so that help and completion need not import the core; a test compares the two.
 STATES = ("waiting", "running", "succeeded", "failed", "cancelled")
 
 _JSON = """expected JSON in quotes, such as '{"to": "ada@example.com"}'"""
@@ -20,7 +20,7 @@ _RELATIVE = re.compile(r"(?:in\s+(?P<ahead>\S+))|(?:(?P<back>\S+)\s+ago)")
 
 
 def duration(text: str) -> float | str:
-    """Seconds as a number, or a text such as 10m, which the library checks."""
+    """A number of seconds, or a text such as 10m, which the library validates."""
     try:
         return float(text)
     except ValueError:
@@ -28,14 +28,14 @@ def duration(text: str) -> float | str:
 
 
 def instant(text: str) -> datetime:
-    """ISO 8601 (without an offset: the local zone), "now", "in 5m" or "7d ago", as an aware datetime."""
-    said = text.strip()
+    """ISO 8601 (local time if it has no offset), "now", "in 5m" or "7d ago", as an aware datetime."""
+    given = text.strip()
     try:
-        if said == "now":
+        if given == "now":
             return _now()
-        if match := _RELATIVE.fullmatch(said):
+        if match := _RELATIVE.fullmatch(given):
             return _now() + _timedelta(match["ahead"]) if match["ahead"] else _now() - _timedelta(match["back"])
-        return datetime.fromisoformat(said).astimezone()
+        return datetime.fromisoformat(given).astimezone()
     except (ValueError, OverflowError):
         expected = 'expected an instant such as 2026-01-31T09:00+01:00, "in 5m" or "7d ago"'
         raise click.BadParameter(f"{expected}, got {text!r}") from None
@@ -52,7 +52,7 @@ def _timedelta(text: str) -> timedelta:
 
 
 def rate(text: str) -> tuple[int, str]:
-    """How many in how long: 100/1s, or 100/s."""
+    """A number per period: 100/1s or 100/s."""
     count, _, per = text.partition("/")
     window = per.strip()
     if not count.strip().isdecimal() or not window:
@@ -67,24 +67,26 @@ def read_payload(text: str | None) -> Any:
     import msgspec
 
     try:
-        said = sys.stdin.read() if text == "-" else text
-        if not said.strip():
+        content = sys.stdin.read() if text == "-" else text
+        if not content.strip():
             raise click.BadParameter(f"{_JSON}, got nothing", param_hint="PAYLOAD")
-        return msgspec.json.decode(said)
+        return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise click.BadParameter(f"{_JSON}: {error}", param_hint="PAYLOAD") from None
 
 
 _FILTERS = (
-    click.option("--queue", metavar="QUEUE", help="In this queue."),
-    click.option("--name", metavar="NAME", help="Of this handler."),
-    click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="In this state; may be repeated."),
-    click.option("--tenant", metavar="TENANT", help="Of this tenant."),
-    click.option("--unique-key", metavar="KEY", help="With this unique key."),
+    click.option("--queue", metavar="QUEUE", help="Select jobs in this queue."),
+    click.option("--name", metavar="NAME", help="Select jobs of this handler."),
+    click.option(
+        "--state", "states", multiple=True, type=click.Choice(STATES), help="Select jobs in this state; repeatable."
+    ),
+    click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
+    click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),
     *(
-        click.option(f"--{what}-{side}", type=instant, metavar="INSTANT", help=f"{what.capitalize()} {said}.")
+        click.option(f"--{what}-{side}", type=instant, metavar="INSTANT", help=f"Select jobs {what} {when} this time.")
         for what in ("created", "due", "finished")
-        for side, said in (("after", "then or later"), ("before", "earlier"))
+        for side, when in (("after", "at or after"), ("before", "before"))
     ),
 )
 
@@ -95,7 +97,7 @@ FILTERS = (
 
 
 def filter_options(command: F) -> F:
-    """Which jobs are meant."""
+    """The options that select jobs."""
     for option in reversed(_FILTERS):
         command = option(command)
     return command

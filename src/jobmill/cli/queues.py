@@ -1,4 +1,4 @@
-"""`jobmill queues`: how queues are doing, and what is set for them."""
+"""`jobmill queues`: counts the jobs of queues, and changes the settings of queues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.output import cell, is_narrow, lasting, make_table, print_json, print_rich
+from jobmill.cli.output import cell, duration_text, is_narrow, make_table, print_json, print_rich
 from jobmill.cli.params import STATES, rate
-from jobmill.cli.runner import json_option, patiently, run, url_option
+from jobmill.cli.runner import json_option, run, url_option, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from jobmill.core.values import QueueSettings, Stats
 
 
-@click.group(invoke_without_command=True, short_help="Look at queues, pause them, limit them.")
+@click.group(invoke_without_command=True, short_help="Count, pause and limit queues.")
 @url_option
 @json_option
 @click.pass_context
 def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Look at queues (without a command: counts), pause them, limit them."""
+    """Count, pause and limit queues. Without a command: `counts`."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(counts, url=url, as_json=as_json)
 
@@ -34,10 +34,10 @@ def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def counts(url: str | None, as_json: bool) -> None:
-    """Count jobs by queue and handler; how long they take."""
+    """Count jobs by queue and handler, and show how long they take."""
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        stats = await patiently(client.stats(), "counting jobs")
+        stats = await with_spinner(client.stats(), "counting jobs")
         return _by_queue(stats, await client.store.settings())
 
     found = run(url, work)
@@ -50,7 +50,7 @@ def counts(url: str | None, as_json: bool) -> None:
 
 
 def _by_queue(stats: list[Stats], settings: dict[str, QueueSettings]) -> list[dict[str, Any]]:
-    """A document a queue, its handlers below it: percentiles of several handlers cannot be put into one number."""
+    """One document per queue, with its handlers in it: percentiles of several handlers cannot be combined."""
     import msgspec
 
     from jobmill.core.values import QueueSettings
@@ -82,19 +82,21 @@ def _table(found: list[dict[str, Any]]) -> Any:
     table = make_table(("queue", *figures), right=figures, cut=("queue",))
 
     def shown(counted: dict[str, Any], style: str = "") -> list[Text]:
-        values = (_lasting(counted.get(times[name])) if name in times else f"{counted[name]:,}" for name in figures)
+        values = (_duration(counted.get(times[name])) if name in times else f"{counted[name]:,}" for name in figures)
         return [Text(value, style) for value in values]
 
     for queue in found:
-        said = _said(queue)
-        table.add_row(cell(queue["queue"], "bold").append(said and f" ({said})", "yellow"), *shown(queue, "bold"))
+        settings = _settings_text(queue)
+        table.add_row(
+            cell(queue["queue"], "bold").append(settings and f" ({settings})", "yellow"), *shown(queue, "bold")
+        )
         for one in queue["names"]:
             table.add_row(cell(f"  {one['name']}"), *shown(one))
     return table
 
 
-def _lasting(ms: float | None) -> str:
-    return "" if ms is None else lasting(ms)
+def _duration(ms: float | None) -> str:
+    return "" if ms is None else duration_text(ms)
 
 
 # ---------------------------------------------------------------------------------------------------- settings
@@ -105,7 +107,7 @@ def _lasting(ms: float | None) -> str:
 @url_option
 @json_option
 def pause(name: str, url: str | None, as_json: bool) -> None:
-    """Claim nothing more from a queue; what runs goes on."""
+    """Pause a queue: workers claim no more jobs from it, and running jobs continue."""
     _configure(name, url, as_json, lambda queue: queue.pause())
 
 
@@ -114,24 +116,24 @@ def pause(name: str, url: str | None, as_json: bool) -> None:
 @url_option
 @json_option
 def resume(name: str, url: str | None, as_json: bool) -> None:
-    """End a pause."""
+    """Resume a paused queue."""
     _configure(name, url, as_json, lambda queue: queue.resume())
 
 
 @queues.command()
 @click.argument("name")
-@click.option("--rate", type=rate, metavar="N/DURATION", help="At most N claims in each such window, over all workers.")
-@click.option("--no-rate", is_flag=True, help="No rate limit.")
-@click.option("--running", type=int, metavar="N", help="At most N running jobs, over all workers.")
-@click.option("--no-running", is_flag=True, help="No running limit.")
+@click.option("--rate", type=rate, metavar="N/DURATION", help="Limit claims to N per period, over all workers.")
+@click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
+@click.option("--running", type=int, metavar="N", help="Limit running jobs to N, over all workers.")
+@click.option("--no-running", is_flag=True, help="Remove the limit of running jobs.")
 @url_option
 @json_option
 def limits(
     name: str, rate: tuple[int, str] | None, no_rate: bool, running: int | None, no_running: bool, **given: Any
 ) -> None:
-    """Limit a queue, or show its limits."""
+    """Change the limits of a queue, or show them."""
     if (rate and no_rate) or (running is not None and no_running):
-        raise click.UsageError("say a limit or that there is none, not both", click.get_current_context())
+        raise click.UsageError("give a limit or remove it, not both", click.get_current_context())
 
     async def change(queue: Queue) -> QueueSettings:
         if rate is not None:
@@ -151,7 +153,7 @@ def limits(
 @url_option
 @json_option
 def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
-    """Switch the event feed of a queue on or off (see `jobmill events`)."""
+    """Turn the event feed of a queue on or off (see `jobmill events`)."""
     _configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))
 
 
@@ -165,18 +167,18 @@ def _configure(name: str, url: str | None, as_json: bool, change: Callable[[Queu
     if as_json:
         print_json(document)
     else:
-        click.echo(f"queue {name}: {_said(document) or 'no limits'}")
+        click.echo(f"queue {name}: {_settings_text(document) or 'no limits'}")
 
 
-def _said(queue: dict[str, Any]) -> str:
-    """What is set, in words; nothing when nothing is."""
+def _settings_text(queue: dict[str, Any]) -> str:
+    """The settings that differ from the defaults; empty if none does."""
     from jobmill.core.durations import shown_ms
 
-    said = ["paused"] if queue["paused"] else []
+    parts = ["paused"] if queue["paused"] else []
     if queue["rate_limit"] is not None:
-        said.append(f"rate {queue['rate_limit']['count']:,}/{shown_ms(queue['rate_limit']['per_ms'])}")
+        parts.append(f"rate {queue['rate_limit']['count']:,}/{shown_ms(queue['rate_limit']['per_ms'])}")
     if queue["running_limit"] is not None:
-        said.append(f"running {queue['running_limit']:,}")
+        parts.append(f"running {queue['running_limit']:,}")
     if queue["feed"]:
-        said.append("feed")
-    return ", ".join(said)
+        parts.append("feed")
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""How every command runs: its store opened and closed, errors told in one line, exit codes that mean something."""
+"""Runs commands: opens and closes the store, prints errors in one line, and sets the exit code."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-FAILED, WRONG, AWAY, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
-#: What a group without a command raises since click 8.2, with its whole help as the message.
+#: Since click 8.2, a group without a command raises this, with its help as the message.
 NO_COMMAND: tuple[type[click.UsageError], ...] = tuple(
     kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind
 )
 
-#: Below this nobody misses a sign of life.
-PATIENCE_S = 0.5
+#: A spinner appears after this time.
+SPINNER_AFTER_S = 0.5
 
 
 class Failure(click.ClickException):
@@ -39,16 +39,16 @@ class Failure(click.ClickException):
 
 
 class Unusable(Failure):
-    """Something on the command line cannot be used."""
+    """A value on the command line cannot be used."""
 
     exit_code = WRONG
 
 
-class Shell(click.Group):
-    """The outermost group: what a command raises becomes one line and an exit code."""
+class MainGroup(click.Group):
+    """The outermost group. It turns the error of a command into one line and an exit code."""
 
     def main(self, args: Any = None, prog_name: str | None = None, *_: Any, **extra: Any) -> Any:
-        """Run the command that the arguments name, and exit."""
+        """Run the command of the arguments, and exit."""
         extra["standalone_mode"] = False
         try:
             answer = super().main(args, prog_name or self.name, **extra)
@@ -59,11 +59,11 @@ class Shell(click.Group):
             click.echo(error.format_message(), err=True)
             code = WRONG
         except Exception as error:
-            code = _tell(error)
+            code = _print_error(error)
         sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whoever reads what it prints may have seen enough: `jobmill jobs list | head`."""
+        """Run the command. The reader of its output may close the pipe: `jobmill jobs list | head`."""
         try:
             answer = super().invoke(ctx)
             sys.stdout.flush()
@@ -73,12 +73,12 @@ class Shell(click.Group):
         return answer
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which somebody new needs them."""
+        """In the order in which a new user needs them."""
         return list(self.commands)
 
 
-def _tell(error: Exception) -> int:
-    """Say what went wrong in one line; the exit code for it."""
+def _print_error(error: Exception) -> int:
+    """Print an error in one line; returns the exit code."""
     if os.environ.get("JOBMILL_DEBUG", "") not in ("", "0"):
         import traceback
 
@@ -91,7 +91,7 @@ def _tell(error: Exception) -> int:
 
 def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
-        # Shown with the help of which command to turn to, not with a usage line of its own.
+        # Names the command whose help to read, instead of a usage line.
         command = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return error.format_message().rstrip(".") + command, WRONG
     if isinstance(error, click.ClickException):
@@ -99,26 +99,29 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, errors.InvalidValue | errors.MissingExtra):
         return str(error), WRONG
     if isinstance(error, errors.StoreUnavailable):
-        return str(error), AWAY
+        return str(error), UNAVAILABLE
     if isinstance(error, errors.JobmillError | OSError):
         return str(error), FAILED
     return f"unexpected {type(error).__name__}: {error} (JOBMILL_DEBUG=1 shows where)", FAILED
 
 
 def url_option(command: F) -> F:
-    """--url: which store."""
+    """The option --url."""
     return click.option(
-        "--url", envvar="JOBMILL_URL", metavar="URL", help="The store; JOBMILL_URL, else sqlite:///jobmill.db."
+        "--url",
+        envvar="JOBMILL_URL",
+        metavar="URL",
+        help="URL of the store (default: JOBMILL_URL, else sqlite:///jobmill.db).",
     )(command)
 
 
 def json_option(command: F) -> F:
-    """--json: for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document for programs.")(command)
+    """The option --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def run(url: str | None, work: Callable[[Client], Awaitable[T]], *, creates: bool = False) -> T:
-    """Do one thing with a store and close it; only what `creates` may make a database where there is none."""
+    """Call `work` with a client, and close it. Only with `creates` may it create a database file."""
     import asyncio
 
     return asyncio.run(_with_client(url, work, creates))
@@ -128,30 +131,29 @@ async def _with_client(url: str | None, work: Callable[[Client], Awaitable[T]], 
     from jobmill.client.client import connect
 
     client = connect(url)
-    _check_place(client.store, creates)
+    _check_store(client.store, creates)
     try:
         return await work(client)
     finally:
         await client.close()
 
 
-def _check_place(store: Store, creates: bool) -> None:
+def _check_store(store: Store, creates: bool) -> None:
     if store.name == "memory":
-        raise Unusable("a memory:// store lives inside one process, where no command can see it; use sqlite:///path")
+        raise Unusable("a memory:// store exists inside one process, and commands cannot reach it; use sqlite:///path")
     path = getattr(store, "path", None)
     if path is not None and not creates and not Path(path).exists():
-        raise Failure(
-            f"there is no database at {Path(path).absolute()}; enqueue, worker or migrate make one, --url names another"
-        )
+        advice = "enqueue, worker and migrate create one; --url names another"
+        raise Failure(f"there is no database at {Path(path).absolute()}; {advice}")
 
 
-async def patiently(call: Awaitable[T], doing: str) -> T:
-    """Await something; when it takes its time, a terminal shows that it goes on."""
+async def with_spinner(call: Awaitable[T], doing: str) -> T:
+    """Await a call. If it takes long, a terminal shows a spinner."""
     import asyncio
 
     task = asyncio.ensure_future(call)
     try:
-        done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
+        done, _ = await asyncio.wait([task], timeout=SPINNER_AFTER_S)
         if done or not sys.stderr.isatty():
             return await task
         from rich.console import Console

@@ -1,11 +1,11 @@
-"""Everything about one job, for people."""
+"""`jobmill jobs show`: all fields of one job, for people."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from jobmill.cli.output import COLOURS, lasting, relative
+from jobmill.cli.output import STATE_COLORS, duration_text, relative
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[RenderableType]:
-    """The fields that say something, then tracebacks, then the log if it was asked for."""
+    """The fields that have a value, then the tracebacks, then the log lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -42,7 +42,7 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("id", job.id),
         ("name", job.name),
         ("queue", job.queue),
-        ("state", Text(job.state, COLOURS[job.state])),
+        ("state", Text(job.state, STATE_COLORS[job.state])),
         ("priority", job.priority),
         ("payload", _pretty(job.payload)),
         ("progress", _progress(job)),
@@ -75,9 +75,9 @@ def _recurring(job: Job, now_ms: int) -> list[tuple[str, Any]]:
 
 
 def _recurrence(rule: Recurrence) -> str:
-    said = f"cron {rule.cron}" if rule.cron is not None else f"every {lasting(rule.every_ms or 0)}"
+    times = f"cron {rule.cron}" if rule.cron is not None else f"every {duration_text(rule.every_ms or 0)}"
     until = "" if rule.until_ms is None else f", until {_clock(rule.until_ms)}"
-    return f"{said} ({rule.timezone}{until}), key {rule.key}"
+    return f"{times} ({rule.timezone}{until}), key {rule.key}"
 
 
 def _attempt(job: Job) -> str:
@@ -100,12 +100,12 @@ def _progress(job: Job) -> str | None:
 def _options(job: Job) -> str | None:
     import msgspec
 
-    said = msgspec.to_builtins(job.options)
-    return _pretty(said) if said else None
+    options = msgspec.to_builtins(job.options)
+    return _pretty(options) if options else None
 
 
 def _pretty(value: Any) -> str:
-    """JSON on one line where that is short enough to read."""
+    """JSON, on one line if it is short."""
     import json
 
     line = json.dumps(value, ensure_ascii=False)
@@ -117,7 +117,7 @@ def _instant(ms: int | None, now_ms: int) -> str | None:
 
 
 def _clock(ms: int) -> str:
-    """Local time, with the offset that makes it unmistakable."""
+    """Local time with its offset."""
     from jobmill.core.durations import to_datetime
 
     moment: datetime = to_datetime(ms).astimezone()

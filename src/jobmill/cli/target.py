@@ -1,4 +1,4 @@
-"""Finding the client that `module:jobs` or `app.py:jobs` names, or the crontab."""
+"""Targets: finds the client or the crontab that `module:jobs` or `app.py:jobs` names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from jobmill.crontab import Crontab
 
 
-class Kind(NamedTuple):
-    """What is looked for."""
+class TargetKind(NamedTuple):
+    """A client or a crontab."""
 
     name: str
     home: str
@@ -26,17 +26,17 @@ class Kind(NamedTuple):
 
     @property
     def type(self) -> type:
-        """Its class, imported only when a command runs."""
+        """The class, imported only when a command runs."""
         found: type = getattr(importlib.import_module(self.home), self.name.capitalize())
         return found
 
 
-CLIENT = Kind("client", "jobmill.client.client", "jobs = jobmill.connect()")
-CRONTAB = Kind("crontab", "jobmill.crontab", "crontab = Crontab(store, on_document=handler)")
+CLIENT = TargetKind("client", "jobmill.client.client", "jobs = jobmill.connect()")
+CRONTAB = TargetKind("crontab", "jobmill.crontab", "crontab = Crontab(store, on_document=handler)")
 
 
 def load_client(target: str) -> Client:
-    """Import the module, with the working directory on the path, and take the client out of it."""
+    """Import the module, with the working directory on the path, and return its client."""
     client: Client = _load(target, CLIENT)
     if not client.handlers:
         where = target.rpartition(":")[0] if _has_attribute(target) else target
@@ -45,12 +45,12 @@ def load_client(target: str) -> Client:
 
 
 def load_crontab(target: str) -> Crontab:
-    """The same for a crontab."""
+    """Import the module, and return its crontab."""
     crontab: Crontab = _load(target, CRONTAB)
     return crontab
 
 
-def _load(target: str, kind: Kind) -> Any:
+def _load(target: str, kind: TargetKind) -> Any:
     where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
     if not where or (where.startswith(".") and not where.endswith(".py")):
         example = f"app.py:{kind.example.partition(' ')[0]}"
@@ -60,7 +60,7 @@ def _load(target: str, kind: Kind) -> Any:
 
 
 def _has_attribute(target: str) -> bool:
-    # C:\app.py has a colon as well.
+    # C:\app.py has a colon too.
     _, colon, attribute = target.rpartition(":")
     return bool(colon) and all(part.isidentifier() for part in attribute.split("."))
 
@@ -76,10 +76,10 @@ def _import(where: str) -> ModuleType:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise Unusable(f"there is no module {name!r}, looked for in {Path.cwd()} and on the Python path") from error
-        raise _does_not_import(where, error) from error
+            raise Unusable(f"there is no module {name!r} in {Path.cwd()} or on the Python path") from error
+        raise _import_error(where, error) from error
     except Exception as error:
-        raise _does_not_import(where, error) from error
+        raise _import_error(where, error) from error
     found = getattr(module, "__file__", None)
     if file is not None and (found is None or Path(found).resolve() != file):
         raise Unusable(f"{where} cannot be imported: the name {name!r} is taken by {found or 'Python itself'}")
@@ -87,7 +87,7 @@ def _import(where: str) -> ModuleType:
 
 
 def _name_of_file(path: Path) -> tuple[str, Path]:
-    """A file's name as a module, under which other processes can import it too; its package's root goes on the path."""
+    """The module name of a file, so that other processes can import it too. Its package's root goes on the path."""
     file = path.resolve()
     if not file.is_file():
         raise Unusable(f"there is no file {path}")
@@ -105,25 +105,25 @@ def _on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _does_not_import(where: str, error: Exception) -> Unusable:
-    """Say where in the user's code it happened: the last frame that is not Python's own import machinery."""
+def _import_error(where: str, error: Exception) -> Unusable:
+    """The error with its position in the user's code: the last frame outside of Python's import machinery."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if "importlib" not in one.filename]
     own = [one for one in frames if one.filename != __file__]
-    place = f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    position = f" ({os.path.relpath(own[-1].filename)}:{own[-1].lineno})" if own else ""
     if isinstance(error, SyntaxError):
-        place = f" ({error.filename}:{error.lineno})"
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    return Unusable(f"{where} does not import: {type(error).__name__}: {said}{place}")
+        position = f" ({error.filename}:{error.lineno})"
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return Unusable(f"{where} cannot be imported: {type(error).__name__}: {message}{position}")
 
 
-# ---------------------------------------------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------------------------------------------- the object
 
 
-def _all(module: ModuleType, kind: Kind) -> dict[str, Any]:
+def _all(module: ModuleType, kind: TargetKind) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, kind.type)}
 
 
-def _attribute(module: ModuleType, where: str, attribute: str, kind: Kind) -> Any:
+def _attribute(module: ModuleType, where: str, attribute: str, kind: TargetKind) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -136,11 +136,11 @@ def _attribute(module: ModuleType, where: str, attribute: str, kind: Kind) -> An
     return found
 
 
-def _only_one(module: ModuleType, where: str, kind: Kind) -> Any:
-    there = _all(module, kind)
-    if len({id(one) for one in there.values()}) == 1:
-        return next(iter(there.values()))
-    if not there:
+def _only_one(module: ModuleType, where: str, kind: TargetKind) -> Any:
+    found = _all(module, kind)
+    if len({id(one) for one in found.values()}) == 1:
+        return next(iter(found.values()))
+    if not found:
         raise Unusable(f"there is no {kind.name} in {where}; expected one such as {kind.example}")
-    named = " or ".join(f"{where}:{name}" for name in there)
-    raise Unusable(f"there are several {kind.name}s in {where}: say {named}")
+    named = " or ".join(f"{where}:{name}" for name in found)
+    raise Unusable(f"there are several {kind.name}s in {where}: use {named}")

@@ -1,4 +1,4 @@
-"""`jobmill worker`: claim, run and settle the jobs of a client's handlers, in one process or in several."""
+"""`jobmill worker`: claims, runs and settles the jobs of a client's handlers, in one process or several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.output import lasting, one_line
+from jobmill.cli.output import duration_text, one_line
 from jobmill.cli.params import duration
 from jobmill.cli.runner import Unusable, url_option
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from jobmill.client.client import Client
     from jobmill.core.events import Event
 
-#: Options that go to the worker as they are; the same to each process of several.
-PASSED = ("concurrency", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
+#: Options that are passed to the worker unchanged, also to each of several processes.
+WORKER_OPTIONS = ("concurrency", "queues", "name", "lease", "shutdown_timeout", "health", "health_host")
 
 
-@click.command(short_help="Run the jobs of a client's handlers.")
+@click.command(short_help="Run jobs with the handlers of a client.")
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option("--concurrency", "-c", type=int, metavar="N", help="Number of jobs that run at once (default 20).")
 @click.option(
@@ -37,7 +37,7 @@ PASSED = ("concurrency", "queues", "name", "lease", "shutdown_timeout", "health"
     type=click.IntRange(1),
     default=1,
     metavar="N",
-    help="Number of worker processes; each runs its own --concurrency jobs at once.",
+    help="Number of worker processes; each runs its own --concurrency jobs at once (default 1).",
 )
 @click.option("--name", metavar="NAME", help="Name of the worker (default: hostname, process id and a random part).")
 @click.option(
@@ -52,24 +52,24 @@ PASSED = ("concurrency", "queues", "name", "lease", "shutdown_timeout", "health"
     metavar="DURATION",
     help="How long running jobs may take to finish at shutdown (default 30s).",
 )
-@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz on this port.")
+@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz on this port (default: no port).")
 @click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
 @click.option("--verbose", "-v", is_flag=True, help="Log every event of every job.")
 @click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
 @url_option
 def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | None, **given: Any) -> None:
-    """Run the jobs of a client: mymodule:jobs, app.py:jobs, or mymodule with one client in it.
+    """Run jobs with the handlers of a client: mymodule:jobs, app.py:jobs, or mymodule if it has one client.
 
-    SIGTERM or Ctrl-C: claim nothing more, let running jobs end, exit with 0;
-    a second one gives them back at once.
+    After SIGTERM or Ctrl-C the worker claims no more jobs, waits for running
+    jobs and exits with code 0. A second signal releases running jobs at once.
     """
-    options = {name: given[name] for name in PASSED if given[name] not in (None, ())}
+    options = {name: given[name] for name in WORKER_OPTIONS if given[name] not in (None, ())}
     log_to_stderr(verbose, quiet)
     if url is not None:
-        # Where the module says connect() without a URL, this is the URL.
+        # A module that calls connect() without a URL gets this one.
         os.environ["JOBMILL_URL"] = url
     if processes > 1:
-        flags = {"url": _said_url(), "verbose": verbose, "quiet": quiet}
+        flags = {"url": _url_on_command_line(), "verbose": verbose, "quiet": quiet}
         click.get_current_context().exit(_supervise(target, processes, options, flags))
     _work(target, verbose, options)
 
@@ -85,7 +85,7 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
     client = load_client(target)
     check_url(client, target)
     if verbose:
-        client.on("*")(_narrate)
+        client.on("*")(_log_event)
 
     async def work() -> None:
         try:
@@ -98,7 +98,7 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where the extra of that name is installed."""
+    """The one of uvloop, if the extra of that name is installed."""
     try:
         import uvloop
     except ImportError:
@@ -106,23 +106,23 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _said_url() -> str | None:
-    """--url, if it stands on the command line: what the environment says, a module may overrule."""
+def _url_on_command_line() -> str | None:
+    """--url, if it is on the command line. A module may override the URL of the environment."""
     context = click.get_current_context()
-    on_line = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
-    return context.params["url"] if on_line else None
+    on_command_line = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
+    return context.params["url"] if on_command_line else None
 
 
 def check_url(client: Client, target: str) -> None:
-    """A --url that the module did not take must not go unnoticed: jobs would be looked for in another place."""
-    url = _said_url()
+    """Refuse a --url that the module does not use: the worker would run the jobs of another store."""
+    url = _url_on_command_line()
     if url is None:
         return
     from jobmill.stores import store_for
 
-    asked = store_for(url)
-    if (asked.name, asked.address) != (client.store.name, client.store.address):
-        raise Unusable(f"{target} names a store of its own, so that --url has no effect; use connect() without a URL")
+    given = store_for(url)
+    if (given.name, given.address) != (client.store.name, client.store.address):
+        raise Unusable(f"{target} connects to another store, so that --url has no effect; use connect() without a URL")
 
 
 # ---------------------------------------------------------------------------------------------------- several
@@ -133,33 +133,37 @@ def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict
     from jobmill.worker.supervisor import supervise
 
     if "health" in options:
-        raise click.UsageError("--health is for one process: several cannot share a port", click.get_current_context())
+        raise click.UsageError(
+            "--health works with one process only: several processes cannot share a port", click.get_current_context()
+        )
     if "name" in options:
-        raise click.UsageError("--name is for one process: each has a name of its own", click.get_current_context())
-    # Checked here, where it is said once. The module is imported in the processes alone: it may start threads.
+        raise click.UsageError(
+            "--name works with one process only: each worker needs its own name", click.get_current_context()
+        )
+    # Checked in the parent, which reports an error once. Only the children import the module: it may start threads.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
-    argv = ["worker", target, *_written_out({**options, **flags})]
+    argv = ["worker", target, *_to_argv({**options, **flags})]
     return supervise(argv, processes, shutdown_timeout=settings.shutdown_timeout)
 
 
-def _written_out(options: dict[str, Any]) -> list[str]:
-    """Options as they stand on a command line."""
-    said: list[str] = []
+def _to_argv(options: dict[str, Any]) -> list[str]:
+    """Options in the form of command-line arguments."""
+    argv: list[str] = []
     for name, value in options.items():
         if name == "queues":
-            said += [f"--queue={queue}" for queue in value]
+            argv += [f"--queue={queue}" for queue in value]
         elif value is True:
-            said.append(f"--{name}")
+            argv.append(f"--{name}")
         elif value not in (None, False):
-            said.append(f"--{name.replace('_', '-')}={value}")
-    return said
+            argv.append(f"--{name.replace('_', '-')}={value}")
+    return argv
 
 
-# ---------------------------------------------------------------------------------------------------- lines
+# ---------------------------------------------------------------------------------------------------- logging
 
 
 def log_to_stderr(verbose: bool, quiet: bool) -> None:
-    """Lines for people, of handlers as well; a module that sets logging up by itself adds to it."""
+    """Log to stderr, including the logs of handlers. A module may add its own logging configuration."""
     import logging
 
     logging.basicConfig(
@@ -171,17 +175,16 @@ def log_to_stderr(verbose: bool, quiet: bool) -> None:
         logging.getLogger("jobmill").setLevel(logging.DEBUG)
 
 
-def _narrate(event: Event) -> None:
-    """A line for a fact."""
+def _log_event(event: Event) -> None:
     import logging
 
     data = event.data
-    said = {
+    detail = {
         "claimed": "",
         "progress": f"{data.get('value', 0):g} % {data.get('message') or ''}",
         "errored": one_line(str(data.get("error"))),
-        "retrying": f"in {lasting(data.get('delay_ms', 0))}",
+        "retrying": f"in {duration_text(data.get('delay_ms', 0))}",
         "failed": one_line(str(data.get("error"))),
     }.get(event.type, "")
-    line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {said}".rstrip()
+    line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {detail}".rstrip()
     logging.getLogger("jobmill").debug("%s", line)

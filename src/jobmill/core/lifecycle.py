@@ -33,7 +33,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
-from jobmill.core.presets import preset
+from jobmill.core.presets import is_registered, preset
 from jobmill.core.recurrence import next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
@@ -155,6 +155,9 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
     unreadable = _recurrence_fault(job, now_ms)
     if unreadable is not None:
         return _end_run(claimed, unreadable, rules, now_ms, errors=job.errors, outcome="errored")
+    if not is_registered(job.options.preset):
+        why = f"no module registers the preset {job.options.preset!r} in this worker"
+        return _end_run(claimed, why, rules, now_ms, errors=job.errors, outcome="errored")
     if job.deferred_error is not None:
         return _end_run(claimed, job.deferred_error, rules, now_ms, errors=job.errors, outcome="errored")
     if job.crashes >= rules.max_crashes:

@@ -7,24 +7,16 @@ from jobmill.core.job import NO_OPTIONS, JobOptions
 _presets: dict[str, JobOptions] = {}
 
 
-class UnknownPreset(LookupError):
-    """No module has registered the preset that a stored job names."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"the preset {name!r} is not registered in this process")
-
-
 def register_preset(name: str, options: JobOptions) -> None:
     """Give jobs with `preset=name` these defaults instead of ours. Options of a job or of its handler come first."""
     _presets[name] = options
 
 
+def is_registered(name: str | None) -> bool:
+    """Whether a job with this preset can run here; None: it has none."""
+    return name is None or name in _presets
+
+
 def preset(name: str | None) -> JobOptions:
-    """The defaults of a preset; UnknownPreset where no module has registered it."""
-    if name is None:
-        return NO_OPTIONS
-    try:
-        return _presets[name]
-    except KeyError:
-        raise UnknownPreset(name) from None
+    """The defaults of a preset; none where no module has registered it."""
+    return NO_OPTIONS if name is None else _presets.get(name, NO_OPTIONS)

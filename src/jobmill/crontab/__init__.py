@@ -1,10 +1,10 @@
-"""Any collection or table as a crontab: documents of the user's own become jobs by a date field.
+"""The crontab: runs documents of the user's own collection or table as jobs, by a date field.
 
-    crontab.py      the scheduler, which knows nothing of databases
+    crontab.py      the scheduler, which does not know any database
     store.py        the port: three methods
     stores/         memory, MongoDB, SQLite, PostgreSQL, Redis
 
-What stands below is imported when it is first used: a store's driver only with that store.
+Each public name is imported when it is first used, and a driver only with its store.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HOME_OF = {
     "RedisCrontab": "stores.redis",
     "SqliteCrontab": "stores.sqlite",
 }
-#: Which packages a store imports, and the extra that brings them.
+#: The packages that a store imports, and the extra that installs them.
 _EXTRAS = {
     "MongoCrontab": (("pymongo", "bson"), "mongo"),
     "PostgresCrontab": (("asyncpg",), "postgres"),
@@ -62,7 +62,7 @@ _EXTRAS = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names; MissingExtra where a store's driver is not installed."""
+    """Import a public name; MissingExtra if the driver of a store is not installed."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'jobmill.crontab' has no attribute {name!r}")
     try:
@@ -77,5 +77,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What the package exports."""
+    """The exported names."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The crontab: takes documents that are due, calls the user's handler, and writes when they are due again."""
+"""The crontab: locks due documents, calls the user's handler, and writes when they are due again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable
 from random import Random
 
 from jobmill.core.durations import to_ms
-from jobmill.crontab.batches import Batches
-from jobmill.crontab.hooks import Hooks, is_to_pass
+from jobmill.crontab.batch_run import BatchRun
+from jobmill.crontab.hooks import CrontabHooks, must_propagate
 from jobmill.crontab.interval import CatchUp
-from jobmill.crontab.loops import Loops
-from jobmill.crontab.run import Tools, Work
+from jobmill.crontab.run import CrontabContext, CrontabRun
 from jobmill.crontab.settings import (
     Duration,
     OnDocument,
@@ -23,21 +22,22 @@ from jobmill.crontab.settings import (
     checked_store,
     settings,
 )
+from jobmill.crontab.single_run import SingleRun
 from jobmill.crontab.store import BatchCrontabStore, CrontabStore
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.errors import JobmillError
 
 log = logging.getLogger("jobmill")
 
-#: What handlers that were cancelled, and writes, still get when the time of a stop is over.
-LAST_WORDS_S = 2.0
+#: How long cancelled handlers and writes may take after the timeout of a stop.
+LAST_CALLS_S = 2.0
 
 
 class Crontab:
-    """A scheduler over a store. It may be made anywhere, and is started in a loop; again after a stop if need be.
+    """A scheduler over a store. It can be created outside of an event loop, and started again after a stop.
 
-    Hooks are functions or async functions: `on_document(job)`, `on_start()`, `on_stop()`, `on_idle()`, once per idle
-    period, and `on_error(error, job or None)`. An `on_document` that is not async runs in a thread.
+    The hooks are functions or async functions: `on_document(job)`, `on_start()`, `on_stop()`, `on_idle()` (once per
+    idle period) and `on_error(error, job or None)`. A sync `on_document` runs in a thread.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Crontab:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.store = checked_store(store)
-        self._tools = Tools(
+        self._context = CrontabContext(
             store=self.store,
-            remove_is_fenced=_takes_a_fence(self.store.remove),
-            hooks=Hooks(on_document, on_start, on_stop, on_idle, on_error),
+            remove_is_fenced=_takes_fence(self.store.remove),
+            hooks=CrontabHooks(on_document, on_start, on_stop, on_idle, on_error),
             settings=settings(
                 next_delay=next_delay,
                 reprocess_delay=reprocess_delay,
@@ -77,68 +77,68 @@ class Crontab:
             sleep=sleep,
             random=Random(),
         )
-        self._work: Work | None = None
+        self._active: CrontabRun | None = None
         self._main: asyncio.Task[None] | None = None
-        #: What ended the last work without a stop.
+        #: The error that ended the last run without a stop.
         self._failure: BaseException | None = None
 
     # ------------------------------------------------------------------------------------------------ state
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and not told to stop."""
-        return self._work is not None and not self._work.is_stopping
+        """Whether it was started, and not stopped since."""
+        return self._active is not None and not self._active.is_stopping
 
     @property
     def is_processing(self) -> bool:
-        """Whether a document is being handled, or waits for its final write."""
-        return self._work is not None and self._work.is_processing
+        """Whether a handler runs, or an ending is not written yet."""
+        return self._active is not None and self._active.is_processing
 
     @property
     def is_idle(self) -> bool:
-        """Whether the last look found nothing that is due."""
-        return self._work is not None and self._work.is_idle
+        """Whether the last lock found no due document."""
+        return self._active is not None and self._active.is_idle
 
     # ------------------------------------------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
-        """Begin, and return when `on_start` has; harmless when it runs. While it stops, this waits for the end."""
+        """Start, and return when `on_start` has returned. It does nothing while the crontab runs."""
         while self._main is not None and not self.is_running:
-            if self._tools.hooks.is_calling():
-                raise JobmillError("a hook cannot start its crontab while that stops: it would wait for itself")
+            if self._context.hooks.is_calling():
+                raise JobmillError("a hook cannot start its crontab while the crontab stops: it would wait for itself")
             await asyncio.wait({self._main})
         if self._main is None:
-            work = self._new_work()
+            work = self._new_run()
             started = asyncio.get_running_loop().create_future()
-            self._work, self._failure = work, None
+            self._active, self._failure = work, None
             self._main = asyncio.create_task(self._run(work, started), name="jobmill crontab")
             await asyncio.shield(started)
 
     async def stop(self, timeout: Duration = "30s") -> None:
-        """Lock nothing more, wait for the handlers that run and for what they write, then call `on_stop`.
+        """Lock no more documents, wait for running handlers and their writes, then call `on_stop`.
 
-        After `timeout` the handlers are cancelled: their documents stay locked, and are taken again when the lock has
-        ended, as after a crash. Called by a hook, which cannot wait for its own end, this returns at once. It is
-        harmless when nothing runs.
+        After `timeout` the handlers are cancelled. Their documents stay locked, and run again when the lock has ended,
+        as after a crash. When a hook calls this, it returns at once, because the stop waits for the hook. It does
+        nothing if the crontab does not run.
         """
         seconds = to_ms(timeout, "timeout") / 1000
-        work, main = self._work, self._main
+        work, main = self._active, self._main
         if work is None or main is None:
             return
         work.stop()
-        if self._tools.hooks.is_calling():
+        if self._context.hooks.is_calling():
             return
         if not await _ended(main, seconds):
-            work.hurry()
-            # The first time what hangs may be a write, and then on_stop.
-            while not await _ended(main, LAST_WORDS_S):
+            work.cancel_handlers()
+            # The first cancellation may hit a hanging write, the second one on_stop.
+            while not await _ended(main, LAST_CALLS_S):
                 main.cancel()
 
     async def run(self) -> None:
-        """Start, and return when it has been stopped. Cancelling the task that runs this stops it as `stop()` does.
+        """Start, and return when the crontab has stopped. Cancelling the task of this call acts like `stop()`.
 
-        Cancelling it once more stops it as `stop(timeout=0)` does. It raises what ended the crontab without a stop: a
-        job, say, that a store of the user's own has made and that lacks a field.
+        A second cancellation acts like `stop(timeout=0)`. This raises the error that ended the crontab without a stop,
+        for example when a store of the user returned a job without a required field.
         """
         try:
             await self.start()
@@ -154,7 +154,7 @@ class Crontab:
             raise self._failure
 
     async def __aenter__(self) -> Crontab:
-        """Start."""
+        """Start the crontab."""
         try:
             await self.start()
         except asyncio.CancelledError:
@@ -163,53 +163,56 @@ class Crontab:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop the crontab."""
         await self.stop()
 
-    # ------------------------------------------------------------------------------------------------ the work
+    # ------------------------------------------------------------------------------------------------ the run
 
-    def _new_work(self) -> Work:
-        store = self._tools.store
-        if self._tools.settings.concurrency > 1 and isinstance(store, BatchCrontabStore):
-            return Batches(self._tools, store)
-        return Loops(self._tools)
+    def _new_run(self) -> CrontabRun:
+        store = self._context.store
+        if self._context.settings.concurrency > 1 and isinstance(store, BatchCrontabStore):
+            return BatchRun(self._context, store)
+        return SingleRun(self._context)
 
-    async def _run(self, work: Work, started: asyncio.Future[None]) -> None:
-        hooks = self._tools.hooks
+    async def _run(self, work: CrontabRun, started: asyncio.Future[None]) -> None:
+        hooks = self._context.hooks
         try:
             await hooks.moment("on_start")
             started.set_result(None)
-            await self._work_off(work)
+            await self._run_to_end(work)
             await hooks.moment("on_stop")
         finally:
             if not started.done():
                 started.set_result(None)
-            self._work = self._main = None
+            self._active = self._main = None
 
-    async def _work_off(self, work: Work) -> None:
+    async def _run_to_end(self, work: CrontabRun) -> None:
         try:
             await work.run()
         except asyncio.CancelledError:
-            log.error("crontab: %d endings could not be written in time; their locks will end", work.unwritten)
+            log.error(
+                "crontab: %d endings could not be written in time; their documents run again when the locks end",
+                work.unwritten,
+            )
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()  # on_stop is still to be called
         except BaseException as error:
-            if is_to_pass(error):
+            if must_propagate(error):
                 raise
             self._failure = error
             work.stop()
-            log.exception("crontab: this must not happen; it has stopped")
-            await self._tools.hooks.error(error, None)
+            log.exception("crontab: stopped by an unexpected error")
+            await self._context.hooks.error(error, None)
 
 
-def _takes_a_fence(remove: Callable[..., object]) -> bool:
+def _takes_fence(remove: Callable[..., object]) -> bool:
     try:
         return "locked_until" in inspect.signature(remove).parameters
-    except (TypeError, ValueError):  # a function whose parameters Python does not know
+    except (TypeError, ValueError):  # a function without a signature
         return False
 
 
 async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
-    """Whether it ends within that time; cancelling the caller does not cancel it."""
+    """Whether the task ends within this time. Cancelling the caller does not cancel the task."""
     done, _ = await asyncio.wait({task}, timeout=seconds)
     return bool(done)

@@ -1,4 +1,4 @@
-"""When a document is due again: the originals' rules for `interval`, on the recurrence of the core."""
+"""When a document is due again: the rules of mongodb-cron for `interval`, with the recurrence of the core."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ CATCH_UPS: tuple[CatchUp, ...] = get_args(CatchUp)
 
 
 def check_interval(interval: str | None) -> None:
-    """InvalidValue, for the field `interval`, unless it is a cron expression that a document may have, or none."""
+    """InvalidValue for the field `interval`, unless it is a cron expression or empty."""
     if interval is None or interval == "":
         return
     try:
         Cron.parse(interval)
     except InvalidValue as error:
-        raise _blamed(error, "interval") from None
+        raise _for_field(error, "interval") from None
 
 
 def next_sleep(
     job: CrontabJob, now_ms: int, *, timezone: str, reprocess_delay_ms: int, catch_up: CatchUp
 ) -> datetime | None:
-    """When the document is due again after its run has ended now; None when it is not.
+    """When the document is due after a run that ends now; None if it is not due again.
 
-    InvalidValue, for `interval` or `repeat_until`, when the document has something there that says nothing.
+    InvalidValue for `interval` or `repeat_until` if the document has an invalid value in it.
     """
     if job.interval is None or job.interval == "":
         return None
@@ -41,10 +41,10 @@ def next_sleep(
     try:
         found = following(rule, occurrence_ms, now_ms, delay_ms=reprocess_delay_ms)
     except InvalidValue as error:
-        raise _blamed(error, "interval") from None
+        raise _for_field(error, "interval") from None
     return None if found is None else to_datetime(found)
 
 
-def _blamed(error: InvalidValue, field: str) -> InvalidValue:
-    """The same refusal, with the field named as the document names it."""
+def _for_field(error: InvalidValue, field: str) -> InvalidValue:
+    """The same error for another field name."""
     return InvalidValue(field, error.expected, error.given, error.advice)

@@ -1,4 +1,4 @@
-"""The values that cross a crontab's store: a locked document, what is written back, and how its run ended."""
+"""The values that a crontab and its store exchange: a locked document, changes, and the ending of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jobmill.errors import JobmillError
 
 
 class CrontabJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A document of the user's, as it was before it was locked. Datetimes are aware, in UTC, of whole milliseconds.
+    """A document as it was before it was locked. Datetimes are aware, in UTC, in whole milliseconds.
 
-    What a document holds at the place of `interval` or `repeat_until` may be anything: the store passes on what it
-    cannot read, and the crontab tells `on_error` of it.
+    The values of `interval` and `repeat_until` may be invalid. The store passes them on, and the crontab reports them
+    to `on_error`.
     """
 
     id: Any
@@ -24,21 +24,21 @@ class CrontabJob(msgspec.Struct, frozen=True, kw_only=True):
     repeat_until: datetime | None = None
     auto_remove: bool = False
     data: Any = None
-    #: The lock as it was written, where that is not the moment that the store was given.
+    #: The lock that the store wrote, if it differs from the one that the store was given.
     locked_until: datetime | None = None
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What to write: UNSET leaves a field as it is, None makes it null."""
+    """What to write. UNSET leaves a field unchanged, None makes it null."""
 
     sleep_until: datetime | UnsetType | None = UNSET
     auto_remove: bool | UnsetType = UNSET
-    #: The fence: where it is given, write only while the document's sleep_until is still this value.
+    #: The fence: if it is given, write only while the sleep_until of the document has this value.
     locked_until: datetime | None = None
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run leaves its document: removed, or asleep until then; None: for good. Always under the fence."""
+    """The ending of a run: the document is removed, or sleeps until then (None: for ever). Always fenced."""
 
     id: Any
     locked_until: datetime
@@ -47,4 +47,4 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockLost(JobmillError):
-    """A handler ended after its lock was over and another worker, or a person, had written: ours was not."""
+    """A lock ended before its handler, and the document was changed meanwhile: the ending was not written."""

@@ -1,4 +1,4 @@
-"""What a crontab is told at its making, validated; and the shapes of its hooks."""
+"""The options of a crontab, validated, and the types of its hooks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OnError: TypeAlias = Callable[[BaseException, CrontabJob | None], Any] | Callabl
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Delays in seconds, as they are slept; the rest as the decisions take it."""
+class CrontabSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Validated options."""
 
     next_delay: float
     idle_delay: float
@@ -43,15 +43,15 @@ def settings(
     concurrency: int,
     timezone: str,
     catch_up: CatchUp,
-) -> Settings:
-    """InvalidValue, with the name of the option, for what a crontab could not work by."""
+) -> CrontabSettings:
+    """Validate options; InvalidValue names the invalid option."""
     _check_concurrency(concurrency)
     if catch_up not in CATCH_UPS:
         raise InvalidValue("catch_up", " or ".join(f'"{one}"' for one in CATCH_UPS), catch_up)
     timezone_named(timezone)
-    return Settings(
+    return CrontabSettings(
         next_delay=to_ms(next_delay, "next_delay") / 1000,
-        # With 0 an idle crontab would never let go of its processor.
+        # With 0, an idle crontab would keep a processor busy.
         idle_delay=max(to_ms(idle_delay, "idle_delay"), 1) / 1000,
         reprocess_delay_ms=to_ms(reprocess_delay, "reprocess_delay"),
         lock_ms=to_ms(lock_duration, "lock_duration", least=1),
@@ -62,15 +62,15 @@ def settings(
 
 
 def _check_concurrency(given: object) -> None:
-    # A bool is an int to Python, and never what was meant here.
+    # A bool is an int in Python, and surely a mistake as a concurrency.
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise InvalidValue("concurrency", "a whole number of at least 1", given)
 
 
 def checked_store(store: CrontabStore | None) -> CrontabStore:
-    """The store; InvalidValue unless it has the three methods."""
+    """Returns the store; InvalidValue unless it has the three methods."""
     if isinstance(store, type):
-        raise InvalidValue("store", "a store", store, "this is its class: call it")
+        raise InvalidValue("store", "a store", store, "this is the class: create an instance")
     missing = [name for name in ("lock_next", "update", "remove") if not callable(getattr(store, name, None))]
     if store is None or missing:
         expected = "an object with the async methods lock_next, update and remove"

@@ -1,4 +1,4 @@
-"""The port of a crontab: three methods, which a user's own store may have and no more; and two for many at once."""
+"""The port of a crontab: three methods that every store has, and two optional ones for batches."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from jobmill.crontab.job import Changes, CrontabJob, Ending
 
 
 class CrontabStore(Protocol):
-    """Documents that are jobs by their date. Datetimes that it is given are in UTC, of whole milliseconds."""
+    """Stores documents that are due by a date. The datetimes that it gets are in UTC, in whole milliseconds."""
 
     async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """Of the documents whose sleep_until is now or past, take the one with the earliest; None when there is none.
+        """Lock the document with the earliest sleep_until, if that is now or past; None if there is none.
 
-        In one step with finding it, its sleep_until becomes `lock_until`; what is returned is the document before. One
-        whose sleep_until is missing, null or no date is no job.
+        In one atomic step, find the document and set its sleep_until to `lock_until`. Return the document as it was
+        before. A document whose sleep_until is missing, null or not a date is never due.
         """
 
     async def update(self, id: Any, changes: Changes, /) -> bool | None:
-        """Write, under the fence where `changes` has one. False: nothing matched, so the lock is lost; None is done."""
+        """Write, fenced if `changes` has a fence. False means that no document matched, so the lock is lost."""
 
     async def remove(self, id: Any, /) -> bool | None:
-        """Delete the document; answers like `update`.
+        """Delete the document. Returns the same as `update`.
 
-        A store whose `remove` also has a parameter `locked_until` is given the fence by that name.
+        If `remove` has a parameter `locked_until`, it gets the fence.
         """
 
 
 @runtime_checkable
 class BatchCrontabStore(CrontabStore, Protocol):
-    """A store that can also take and write several at once: what all of ours are."""
+    """A store that can also lock and write several documents at once, as all stores of this package do."""
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool | None:
-        """Delete the document, under the fence where it is given."""
+        """Delete the document, fenced if a fence is given."""
 
-    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """Like `lock_next`, for up to `most` documents, the earliest first.
+    async def lock_many(self, lock_until: datetime, limit: int, /) -> list[CrontabJob]:
+        """Like `lock_next`, for up to `limit` documents, the earliest first.
 
-        A store may write another lock than `lock_until`, not before it and less than a second later; the jobs name it.
+        A store may write a lock up to a second later than `lock_until`; then its jobs have the field `locked_until`.
         """
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """Write each under its own fence; one answer each, False where nothing matched and so nothing was written."""
+        """Write each ending under its own fence. Returns one answer each; False: no document matched."""

@@ -1,1 +1,1 @@
-"""Handlers: the functions that run jobs, with their options, their context and the hooks beside them."""
+"""Handlers: the functions that run jobs, with their options and context; hooks and usage recorders."""

@@ -1,4 +1,4 @@
-"""The context of a run: what a handler may ask and report while it runs."""
+"""The context of a run: what a handler can read and report while it runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jobmill.core.limits import check_progress, storable
 from jobmill.errors import Snooze
 from jobmill.handlers.options import Duration
 
-#: Takes progress, or a log line, of one job; returns at once and may be called from any thread.
+#: Takes progress or a log line of one job. It returns at once, and may be called from any thread.
 ReportFunction = Callable[[Progress | str], None]
 
 
 class Context:
-    """A handler gets one when its first parameter is annotated with this class."""
+    """A handler gets a context if its first parameter is annotated with this class."""
 
     __slots__ = ("_cancelled", "_report", "job")
 
@@ -31,23 +31,23 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """Grows with every claim of this job: let a resource refuse writes that carry a smaller one."""
+        """A number that grows with every claim of this job. A resource can refuse writes with a smaller fence."""
         return self.job.claims
 
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
 
-        Async handlers and isolated processes are stopped; a handler in a thread has to check this itself.
+        Async handlers and isolated processes are stopped. A handler in a thread has to check this.
         """
         return self._cancelled
 
     def progress(self, value: float, message: str | None = None) -> None:
-        """Report how far the job is, 0 to 100. It is stored soon after; this call does not wait for it."""
+        """Report how far the job is, 0 to 100. The value is stored soon; this call does not wait for it."""
         self._report(Progress(check_progress(value), None if message is None else storable(str(message))))
 
     def log(self, text: object) -> None:
-        """Add a line to the job's log (the last 1,000 are kept)."""
+        """Add a line to the job's log, which keeps the last 1,000 lines."""
         self._report(storable(str(text)))
 
     def snooze(self, delay: Duration) -> NoReturn:

@@ -12,13 +12,13 @@ R = TypeVar("R", covariant=True)
 
 
 class ReadsJobs(Protocol):
-    """What an Enqueued needs of its client."""
+    """The methods of a client that an Enqueued uses."""
 
     async def get(self, id: str) -> Job:
         """The job with this id."""
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
-        """Wait until the job is final; its result."""
+        """Wait until the job is final and return its result."""
 
 
 class Enqueued(Generic[R]):
@@ -32,12 +32,12 @@ class Enqueued(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The id of the job: the new one, or the one that was there already."""
+        """The id of the new job, or of the job that existed already."""
         return self._receipt.id
 
     @property
     def status(self) -> str:
-        """created, exists (same id), duplicate (of a live job, by unique key) or updated (a live recurring job)."""
+        """created, exists (same id), duplicate (a live job has the unique key) or updated (a live recurring job)."""
         return self._receipt.status
 
     @property
@@ -50,7 +50,7 @@ class Enqueued(Generic[R]):
         return f"Enqueued(id={self.id!r}, status={self.status!r})"
 
     async def job(self) -> Job:
-        """The job as it is now; JobNotFound when it is not in the store."""
+        """The job in its current state; JobNotFound if it is not in the store."""
         return await self._client.get(self.id)
 
     async def result(self, timeout: Duration | None = None) -> R:

@@ -1,6 +1,6 @@
 """Handlers: functions that run the jobs of one name, with their options.
 
-A decorated function stays what it was: calling it runs it, here and now, without a queue.
+A decorated function can still be called: that runs it at once, without a queue.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Draft(Struct, frozen=True):
 
 
 class EnqueuesDrafts(Protocol):
-    """What a handler needs of its client."""
+    """The methods of a client that a handler uses."""
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
-        """Enqueue drafts in one call."""
+        """Enqueue drafts in one call to the store."""
 
 
 class BoundHandler(Generic[P, R]):
@@ -58,11 +58,11 @@ class BoundHandler(Generic[P, R]):
         self._within = within
 
     def __repr__(self) -> str:
-        """The handler that it is bound to."""
+        """The handler."""
         return f"<{self._handler!r} with options>"
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, to be enqueued with others by `jobs.enqueue_many`."""
+        """The job as a value, for `jobs.enqueue_many`."""
         return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
@@ -72,7 +72,7 @@ class BoundHandler(Generic[P, R]):
 
 
 class Handler(Generic[P, R]):
-    """A function that runs the jobs of its name. `P` are its parameters, `R` is the result of its jobs."""
+    """A function that runs the jobs of one name. `P` are its parameters, `R` is the type of its result."""
 
     __name__: str
     __qualname__: str
@@ -100,7 +100,7 @@ class Handler(Generic[P, R]):
             _mark_as_async(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function itself, here and now."""
+        """Run the function at once, without a queue."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -110,11 +110,11 @@ class Handler(Generic[P, R]):
         return f"<handler {self.name!r}: {where}>"
 
     def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> BoundHandler[P, R]:
-        """The same handler with options for one job; `within` is a connection of the caller's own transaction."""
+        """The same handler with options for one job. `within` is a connection that has a transaction open."""
         return BoundHandler(self, enqueue_options(dict(given), self.options_given), within)
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, to be enqueued with others by `jobs.enqueue_many`."""
+        """The job as a value, for `jobs.enqueue_many`."""
         return self._bound.draft(*args, **kwargs)
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
@@ -158,7 +158,7 @@ class AsyncContextHandler(Handler[P, R]):
 
 
 def _mark_as_async(handler: Handler[..., Any]) -> None:
-    """Have `inspect.iscoroutinefunction` (before Python 3.12 only asyncio's) see what the function is."""
+    """Make `inspect.iscoroutinefunction` true (before Python 3.12 only `asyncio.iscoroutinefunction`)."""
     if sys.version_info >= (3, 12):
         inspect.markcoroutinefunction(handler)
     else:

@@ -1,6 +1,6 @@
-"""Hooks: functions of the user that are called on events and moments in this process.
+"""Hooks: functions of the application that are called on events and moments of this process.
 
-A hook never harms a job: what it raises is logged.
+An error in a hook is logged and never affects a job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["EVENT_TYPES", "MOMENTS", "Event", "EventType", "Hooks", "Moment"]
 log = logging.getLogger("jobmill")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Moments of a worker. Hooks get the worker; those of "error" get the error and the job (None outside of jobs).
+#: Moments of a worker. Hooks get the worker; "error" hooks get the error and the job (None outside of jobs).
 Moment: TypeAlias = Literal["start", "stop", "idle", "error"]
 MOMENTS: tuple[str, ...] = get_args(Moment)
 
@@ -41,6 +41,10 @@ class Hooks:
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
 
+    def has(self, what: str) -> bool:
+        """Whether any hook is called at this moment."""
+        return what in self._hooks
+
     async def call_event(self, event: Event) -> None:
         """Call the hooks of an event, in order."""
         for hook in (*self._hooks.get(event.type, ()), *self._hooks.get("*", ())):
@@ -60,4 +64,4 @@ async def _call(hook: Callable[..., Any], *args: Any) -> None:
     except (Exception, asyncio.CancelledError) as error:
         if being_cancelled(error):
             raise
-        log.exception("the hook %r raised; its job is not affected", hook)
+        log.exception("the hook %r raised an error; no job is affected", hook)

@@ -1,7 +1,4 @@
-"""Options: what may be said about a handler and about one job; frozen, validated as they are given.
-
-`HandlerOptions` and `EnqueueOptions` are what users write (and type checkers see); `Options` is what came of it.
-"""
+"""Options of handlers and jobs: `HandlerOptions` and `EnqueueOptions` as users write them, validated into `Options`."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from jobmill.errors import InvalidValue
 DEFAULT_QUEUE = "default"
 
 Duration: TypeAlias = float | str | timedelta
-#: The user's own backoff: (attempt, error) to a duration.
+#: A backoff function of the user: takes attempt and error, returns a duration.
 BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration]
 
 
 class CommonOptions(TypedDict, total=False):
-    """What may be said about a handler, and about one job in particular."""
+    """Options of a handler and of a single job."""
 
     queue: str
     priority: int
@@ -39,7 +36,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class HandlerOptions(CommonOptions, total=False):
-    """What may be said about a handler."""
+    """Options of a handler."""
 
     name: str
     backoff: Backoff | dict[str, Any] | Duration | BackoffFunction
@@ -48,7 +45,7 @@ class HandlerOptions(CommonOptions, total=False):
 
 
 class EnqueueOptions(CommonOptions, total=False):
-    """What may be said about one job."""
+    """Options of a single job."""
 
     id: str
     delay: Duration
@@ -65,14 +62,14 @@ class EnqueueOptions(CommonOptions, total=False):
 
 
 class Options(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Validated options of one job; as JSON, what was said."""
+    """Validated options of one job. Its JSON has only the options that were given."""
 
     id: str | None = None
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     due: Due = NOW
     unique_key: str | None = None
-    #: The unique key follows from name, tenant and payload.
+    #: The unique key is computed from name, tenant and payload.
     dedupe: bool = False
     tenant: str | None = None
     stored: JobOptions = NO_OPTIONS
@@ -83,15 +80,14 @@ NO_OPTIONS_GIVEN = Options()
 
 
 def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> Options:
-    """Options of one job, on top of what its handler says."""
+    """The options of one job: those given for it, over those of its handler."""
     if not given:
         return base
-    _known(given, EnqueueOptions)
+    _check_names(given, EnqueueOptions)
     if callable(given.get("backoff")):
-        raise InvalidValue(
-            "backoff", "a Backoff, a dict or a duration", given["backoff"], "a function can only be said of a handler"
-        )
-    said: dict[str, Any] = {"stored": _stored(given, base.stored)}
+        advice = "only a handler can have a backoff function"
+        raise InvalidValue("backoff", "a Backoff, a dict or a duration", given["backoff"], advice)
+    options: dict[str, Any] = {"stored": _stored(given, base.stored)}
     checks: dict[str, Callable[[Any], Any]] = {
         "id": limits.check_id,
         "queue": limits.check_queue,
@@ -102,47 +98,47 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
     }
     for field, check in checks.items():
         if given.get(field) is not None:
-            said[field] = check(given[field])
-    said["due"] = _due(given)
-    if said.get("dedupe"):
-        _alone(given)
+            options[field] = check(given[field])
+    options["due"] = _due(given)
+    if options.get("dedupe"):
+        _check_dedupe(given)
     rule = _recurrence(given)
     if rule is not None:
-        if said.get("unique_key") not in (None, rule.key):
+        if options.get("unique_key") not in (None, rule.key):
             raise InvalidValue(
                 "unique_key", "none beside a recurrence (its key is its unique key)", given["unique_key"]
             )
-        said["recurrence"] = rule
-        said["unique_key"] = rule.key
-    return structs.replace(base, **said)
+        options["recurrence"] = rule
+        options["unique_key"] = rule.key
+    return structs.replace(base, **options)
 
 
 def handler_options(given: dict[str, Any]) -> Options:
-    """What a handler says about all its jobs; name, isolate, concurrency and a backoff function are not stored."""
-    _known(given, HandlerOptions)
-    said: dict[str, Any] = {"stored": _stored(given, NO_OPTIONS)}
+    """The options that a handler gives to its jobs: all but name, isolate, concurrency and a backoff function."""
+    _check_names(given, HandlerOptions)
+    options: dict[str, Any] = {"stored": _stored(given, NO_OPTIONS)}
     if "queue" in given:
-        said["queue"] = limits.check_queue(given["queue"])
+        options["queue"] = limits.check_queue(given["queue"])
     if "priority" in given:
-        said["priority"] = limits.check_priority(given["priority"])
-    return Options(**said)
+        options["priority"] = limits.check_priority(given["priority"])
+    return Options(**options)
 
 
 def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
-    said: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for field in ("max_attempts", "max_crashes"):
         if given.get(field) is not None:
-            said[field] = limits.check_int(given[field], field, 1, 2**31 - 1)
+            options[field] = limits.check_int(given[field], field, 1, 2**31 - 1)
     if given.get("backoff") is not None and not callable(given["backoff"]):
-        said["backoff"] = backoff(given["backoff"])
+        options["backoff"] = backoff(given["backoff"])
     if "timeout" in given:
-        # None is said too: no timeout, whatever the handler says.
-        said["timeout_ms"] = 0 if given["timeout"] is None else to_ms(given["timeout"], "timeout", least=1)
+        # None means no timeout, also if the handler has one.
+        options["timeout_ms"] = 0 if given["timeout"] is None else to_ms(given["timeout"], "timeout", least=1)
     for field in ("keep_succeeded", "keep_failed"):
         if given.get(field) is not None:
             kept: Keep = limits.keep(given[field], field)
-            said[field] = kept
-    return structs.replace(base, **said) if said else base
+            options[field] = kept
+    return structs.replace(base, **options) if options else base
 
 
 def _due(given: dict[str, Any]) -> Due:
@@ -154,11 +150,11 @@ def _due(given: dict[str, Any]) -> Due:
     return NOW if delay is None else after(to_ms(delay, "delay"))
 
 
-def _alone(given: dict[str, Any]) -> None:
-    """What dedupe=True stands for cannot be said in another way as well."""
+def _check_dedupe(given: dict[str, Any]) -> None:
+    """dedupe=True cannot be combined with another source of the unique key."""
     for field in ("unique_key", "cron", "every"):
         if given.get(field) is not None:
-            advice = "" if field == "unique_key" else "a recurring job is known by its key"
+            advice = "" if field == "unique_key" else "a recurring job has a key already"
             raise InvalidValue("dedupe", f"either dedupe or {field}, not both", True, advice)
 
 
@@ -166,13 +162,13 @@ def _recurrence(given: dict[str, Any]) -> Recurrence | None:
     if given.get("cron") is None and given.get("every") is None:
         for field in ("timezone", "until", "key"):
             if given.get(field) is not None:
-                raise InvalidValue(field, "it only together with cron or every", given[field])
+                raise InvalidValue(field, f"{field} only together with cron or every", given[field])
         return None
     if given.get("cron") is not None and given.get("every") is not None:
         raise InvalidValue("cron", "either cron or every, not both", given["cron"])
     key = given.get("unique_key") if given.get("key") is None else given["key"]
     if key is None:
-        raise InvalidValue("key", "a key by which the recurring job is known", None, 'for example key="monday-mail"')
+        raise InvalidValue("key", "a key that identifies the recurring job", None, 'for example key="monday-mail"')
     return recurrence(
         key=limits.check_unique_key(key, "key"),
         cron=given.get("cron"),
@@ -182,7 +178,7 @@ def _recurrence(given: dict[str, Any]) -> Recurrence | None:
     )
 
 
-def _known(given: dict[str, Any], kind: type) -> None:
+def _check_names(given: dict[str, Any], kind: type) -> None:
     known = kind.__annotations__.keys() | CommonOptions.__annotations__.keys()
     for option in given:
         if option not in known:

@@ -1,4 +1,4 @@
-"""The registry: what a worker needs of an application."""
+"""The registry: the parts of an application that a worker uses."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class Registry(Protocol):
     usage_recorders: list[UsageRecorder]
 
     async def open(self) -> None:
-        """Open the store. Opening twice is harmless."""
+        """Open the store. A second call does nothing."""

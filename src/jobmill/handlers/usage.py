@@ -1,7 +1,7 @@
-"""Usage recorders: who gets a usage record of every run, one at a time or in batches.
+"""Usage recorders: they get a usage record of every run, one at a time or in batches.
 
-A recorder is a function of one `Usage`, or an object that takes many (`RecordsUsage`): the SQLite and PostgreSQL stores
-do. It never harms a job: workers call it beside their loops, and what it raises is logged.
+A recorder is a function that takes one `Usage`, or an object that takes batches (`RecordsUsage`), as the SQLite and
+PostgreSQL stores do. It never harms a job: workers call it outside of their loops, and its errors are logged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ U = TypeVar("U", bound=UsageRecorder)
 
 
 def check_usage_recorder(recorder: U) -> U:
-    """The recorder; InvalidValue for an object that records nothing."""
+    """Returns the recorder; InvalidValue for an object that cannot record usage."""
     if isinstance(recorder, RecordsUsage) or callable(recorder):
         return recorder
     name = getattr(recorder, "name", None)
     advice = f"the {name} store has no table for usage" if isinstance(name, str) else ""
     raise InvalidValue(
-        "recorder", "a function of one Usage, or a store that records usage (SQLite, PostgreSQL)", recorder, advice
+        "recorder",
+        "a function that takes one Usage, or a store that records usage (SQLite, PostgreSQL)",
+        recorder,
+        advice,
     )

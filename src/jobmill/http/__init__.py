@@ -1,4 +1,4 @@
-"""The tick over HTTP: `TickEndpoint`, an ASGI app of one route, to be served by itself or mounted in another app."""
+"""Ticks over HTTP: `TickEndpoint`, an ASGI app with one route, to serve alone or to mount in another app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /api/jobs/tick`: one tick at a time, whoever asks and however they go away."""
+"""`POST /api/jobs/tick`: runs one tick at a time, and finishes it even if the client disconnects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobmill.errors import InvalidValue
 from jobmill.handlers.options import Duration
 from jobmill.http import responses
 from jobmill.http.auth import Guard
-from jobmill.http.responses import Answer, Receive, Scope, Send
+from jobmill.http.responses import Receive, Scope, Send, TickResponse
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -23,15 +23,15 @@ DEFAULT_PATH = "/api/jobs/tick"
 
 
 class TickEndpoint:
-    """An ASGI app of one route, which runs up to `limit` due jobs of a client when it is asked.
+    """An ASGI app with one route. Each request runs up to `limit` due jobs of a client.
 
-    With a token it serves whoever brings it, without one only programs on this machine. One tick runs at a time: who
-    asks meanwhile waits for the next, and all who wait share it and its summary. So never more than `limit` jobs run
-    here, and many who ask never make a long line of ticks. A tick that has begun goes on when its asker is gone.
+    With a token, requests must send it. Without one, only programs on this machine may send requests. One tick runs at
+    a time. Requests that arrive meanwhile share the next tick and its summary. So at most `limit` jobs run in this
+    process, and many requests never queue up many ticks. A tick continues when its client disconnects.
 
-    Served by itself it opens the client when the server starts, and closes it when the server ends. Mounted in another
-    app, which is not told of either, it opens the client by itself; `async with endpoint:` around the life of that app
-    does the rest.
+    Served alone, the endpoint opens the client when the server starts, and closes it when the server stops. An app in
+    which it is mounted does not pass these events on. Then the first request opens the client; use
+    `async with endpoint:` in the lifespan of that app to open and close it.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class TickEndpoint:
         self.shutdown_timeout_s = to_ms(shutdown_timeout, "shutdown_timeout") / 1000
         self._guard = Guard(token)
         self._stopping = False
-        # A tick is a task of its own, which nobody who waits for it can cancel.
-        self._running: asyncio.Task[Answer] | None = None
-        self._next: asyncio.Task[Answer] | None = None
+        # Each tick has its own task, so that a cancelled request does not cancel it.
+        self._running: asyncio.Task[TickResponse] | None = None
+        self._next: asyncio.Task[TickResponse] | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
     async def __aenter__(self) -> TickEndpoint:
-        """Open the client, and take requests."""
+        """Open the client, and accept requests."""
         await self.jobs.open()
         self._stopping = False
         return self
@@ -67,19 +67,19 @@ class TickEndpoint:
         await self.jobs.close()
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Begin no more ticks, wait for the one that runs, then cancel it: its jobs are given back, counting nothing.
+        """Start no more ticks, wait for the running tick, then cancel it and release its jobs without an attempt.
 
-        `timeout` is how long it gets (default: `shutdown_timeout`). Stopping again with less hurries it up.
+        `timeout` is how long the running tick may take (default: `shutdown_timeout`). A second call may shorten it.
         """
         self._stopping = True
         patience_s = self.shutdown_timeout_s if timeout is None else to_ms(timeout, "timeout") / 1000
         ticks = [tick for tick in (self._running, self._next) if tick is not None and not tick.done()]
         if not ticks:
             return
-        log.info("stopping; the tick that runs has %g s to end", patience_s)
+        log.info("stopping; the running tick has %g s to end", patience_s)
         _, late = await asyncio.wait(ticks, timeout=patience_s)
         if late:
-            log.warning("the tick did not end in %g s; its jobs are given back", patience_s)
+            log.warning("the tick did not end within %g s; its jobs are released", patience_s)
             for tick in late:
                 tick.cancel()
             await asyncio.wait(late)
@@ -87,32 +87,32 @@ class TickEndpoint:
     # ------------------------------------------------------------------------------------------------ ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as ASGI calls it."""
+        """Serve one request, as ASGI requires."""
         if scope["type"] == "http":
-            answer = self._refusal(scope) or await _drained(receive) or await self._tick()
-            await answer.send(send, head=scope["method"] == "HEAD")
+            response = self._refusal(scope) or await _read_body(receive) or await self._tick()
+            await response.send(send, head=scope["method"] == "HEAD")
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
         else:
             raise InvalidValue("scope.type", '"http", "lifespan" or "websocket"', scope["type"])
 
-    def _refusal(self, scope: Scope) -> Answer | None:
-        if not self._is_here(scope):
+    def _refusal(self, scope: Scope) -> TickResponse | None:
+        if not self._is_our_path(scope):
             return responses.NOT_FOUND
         if scope["method"] != "POST":
             return responses.NOT_POST
         return self._guard.refusal(scope)
 
-    def _is_here(self, scope: Scope) -> bool:
-        """Whether the path is ours; mounted, it is behind the root path, which some apps take off and some leave."""
+    def _is_our_path(self, scope: Scope) -> bool:
+        """Whether this is the path of the endpoint. If it is mounted, some apps strip the root path and some do not."""
         root = scope.get("root_path", "").rstrip("/")
         path = scope["path"].removesuffix("/")
         return path in (self.path, root + self.path)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """The server's start and end."""
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """Open and close with the server."""
         while True:
             what = (await receive())["type"]
             try:
@@ -127,18 +127,18 @@ class TickEndpoint:
 
     # ------------------------------------------------------------------------------------------------ ticks
 
-    async def _tick(self) -> Answer:
-        """What comes of the next tick."""
+    async def _tick(self) -> TickResponse:
+        """The response of the next tick."""
         if self._next is None or self._next.done():
             self._next = asyncio.get_running_loop().create_task(self._run(self._running), name="jobmill tick")
         tick = self._next
-        # Neither shield nor plain await: if the tick is cancelled, whoever waits for it still gets an answer.
+        # Neither shield nor plain await: requests get a response even if the tick is cancelled.
         await asyncio.wait([tick])
         if tick.cancelled():
             return responses.STOPPING if self._stopping else responses.FAILED
         return tick.result()
 
-    async def _run(self, before: asyncio.Task[Answer] | None) -> Answer:
+    async def _run(self, before: asyncio.Task[TickResponse] | None) -> TickResponse:
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -151,8 +151,8 @@ class TickEndpoint:
             return responses.FAILED
 
 
-async def _drained(receive: Receive) -> Answer | None:
-    """Read a request to its end, so that its sender comes to read the answer; None when that went well."""
+async def _read_body(receive: Receive) -> TickResponse | None:
+    """Read the body to its end, so that the client reads the response. Returns an error response, or None."""
     size = 0
     try:
         async with asyncio.timeout(responses.BODY_DEADLINE_S):
@@ -170,7 +170,7 @@ async def _drained(receive: Receive) -> Answer | None:
 
 
 def _check_path(path: object) -> str:
-    """Without the slash at its end, so that "/" is the very place where the endpoint is mounted."""
+    """The path without the slash at its end, so that "/" is the path at which the endpoint is mounted."""
     if not isinstance(path, str) or not path.startswith("/") or any(char in path for char in "?#"):
         raise InvalidValue("path", f"a path such as {DEFAULT_PATH}", path)
     return path.removesuffix("/")

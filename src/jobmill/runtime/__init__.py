@@ -1,1 +1,1 @@
-"""What loops share: backoff, watchdog, handoff queue, batcher, threads and tasks."""
+"""Parts that the loops of worker, client and crontab share: backoff, watchdog, queues, batcher, threads, tasks."""

@@ -19,7 +19,7 @@ class LoopBackoff:
         self._tries = 0
 
     def next(self) -> float:
-        """How many seconds to wait before the next try."""
+        """The number of seconds to wait before the next try."""
         pause: float = min(self._longest, self._first * 2**self._tries)
         self._tries = min(self._tries + 1, 16)
         return pause * (0.5 + self._random.random() / 2)

@@ -1,6 +1,6 @@
-"""The batcher: requests that come while a call is in flight share the next call.
+"""The batcher: requests that arrive while a call is in flight share the next call.
 
-Batches grow by themselves under load and add no delay when idle.
+So batches grow under load, and an idle batcher adds no delay.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,7 @@ class Batcher(Generic[T, R]):
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatcher[T, R]] = WeakKeyDictionary()
 
     async def __call__(self, items: Sequence[T]) -> list[R]:
-        """The answers for these items, in order."""
+        """The results for these items, in order."""
         loop = asyncio.get_running_loop()
         batcher = self._by_loop.get(loop)
         if batcher is None:
@@ -48,7 +49,7 @@ class _LoopBatcher(Generic[T, R]):
         future: asyncio.Future[list[R]] = loop.create_future()
         self._requests.append((items, future))
         if self._serving is None:
-            # In an empty context: what one caller has noted in its own does not hold for the others.
+            # In an empty context: the context variables of one caller do not apply to the others.
             self._serving = loop.create_task(self._serve(), context=contextvars.Context())
         return await future
 
@@ -56,11 +57,12 @@ class _LoopBatcher(Generic[T, R]):
         try:
             while self._requests:
                 await self._answer(self._take())
-        finally:
-            self._serving = None
-            # Callers still wait here only when a call was cancelled; they would wait for ever.
+        except BaseException:  # the call was cancelled, and these callers would wait for ever
             waiting, self._requests = self._requests, []
             _fail(waiting, StoreUnavailable("the call was cancelled"))
+            raise
+        finally:
+            self._serving = None
 
     def _take(self) -> list[_Request[T, R]]:
         """As many requests as fit into one call; the items of one request are never split."""
@@ -75,25 +77,28 @@ class _LoopBatcher(Generic[T, R]):
 
     async def _answer(self, batch: list[_Request[T, R]]) -> None:
         try:
-            answers = await self._call([item for items, _ in batch for item in items])
-        except BaseException as error:
-            if len(batch) > 1 and not isinstance(error, StoreUnavailable) and isinstance(error, Exception):
-                # One request caused the error: the others are sent again without it.
-                for one in batch:
-                    await self._answer([one])
-                return
-            _fail(batch, error if isinstance(error, Exception) else StoreUnavailable("the call was cancelled"))
-            if not isinstance(error, Exception):
-                raise
+            results = iter(await self._call([item for items, _ in batch for item in items]))
+        except Exception as error:
+            await self._answer_error(batch, error)
             return
-        at = 0
+        except BaseException:
+            _fail(batch, StoreUnavailable("the call was cancelled"))
+            raise
         for items, future in batch:
+            own = list(islice(results, len(items)))
             if not future.done():
-                future.set_result(answers[at : at + len(items)])
-            at += len(items)
+                future.set_result(own)
+
+    async def _answer_error(self, batch: list[_Request[T, R]], error: Exception) -> None:
+        if len(batch) == 1 or isinstance(error, StoreUnavailable):
+            _fail(batch, error)
+            return
+        # One of the requests caused the error: send each alone, so that the others succeed.
+        for request in batch:
+            await self._answer([request])
 
 
-def _fail(asked: list[_Request[T, R]], error: Exception) -> None:
-    for _, future in asked:
+def _fail(requests: list[_Request[T, R]], error: Exception) -> None:
+    for _, future in requests:
         if not future.done():
             future.set_exception(error)

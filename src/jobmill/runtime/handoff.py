@@ -1,4 +1,4 @@
-"""The handoff queue: items from a loop to a consumer that must not block it, passed on by a task of its own."""
+"""The handoff queue: a task passes items from a loop to a consumer, so that a slow consumer cannot block the loop."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: How many items the consumer gets at most in one call.
+#: The maximum number of items that the consumer gets in one call.
 MAX_BATCH = 500
-#: How long a cancelled task may take to end before it is left alone.
+#: How long a cancelled task may take to end before it is abandoned.
 GRACE_S = 1.0
 
 
 class HandoffQueue(Generic[T]):
-    """Slow consumers grow the queue; they never block the producer. A full queue takes nothing more.
+    """Slow consumers grow the queue; they never block the producer. A full queue accepts no more items.
 
-    `consume` gets some items, in order, and removes from them what it has consumed. With `collect_s` the queue waits
-    that long for more items, or until there is a full batch.
+    `consume` gets a batch of items, in order, and removes those that it has consumed. With `collect_s` the queue waits
+    that long for more items, or until the batch is full.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HandoffQueue(Generic[T]):
         self.task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """How many items are not consumed yet."""
+        """The number of items that are not consumed yet."""
         return len(self._waiting) + len(self._batch)
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class HandoffQueue(Generic[T]):
         self.task = asyncio.create_task(self._run(), name=f"jobmill {self._name}")
 
     def put(self, item: T) -> bool:
-        """Add an item without waiting; whether there was room."""
+        """Add an item without waiting; False if the queue is full."""
         if len(self._waiting) >= self._max_items:
             return False
         self._waiting.append(item)
@@ -63,18 +63,18 @@ class HandoffQueue(Generic[T]):
         return True
 
     async def stop(self, timeout: float = 5.0) -> int:
-        """Have the rest consumed within this time, and drop what is left; how many items those are."""
+        """Let the consumer take the rest within this time. Returns the number of items that are dropped then."""
         if self.task is None:
             return 0
         self._ending = True
         self._something.set()
         self._enough.set()
         if self.task.done():
-            # Everything was cancelled at once, as asyncio.run does at its end.
+            # All tasks were cancelled at once, as asyncio.run does at its end.
             self.start()
         await asyncio.wait([self.task], timeout=timeout)
         left = len(self)
-        # Before it is cancelled: a consumer that swallows the cancellation must not get the next item.
+        # Clear before the task is cancelled: a consumer that swallows the cancellation must not get more items.
         self._waiting.clear()
         self._batch.clear()
         self.task.cancel()

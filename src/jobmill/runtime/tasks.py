@@ -1,4 +1,4 @@
-"""Tasks: ending them, also where a driver loses the cancellation, and telling whose cancellation an error is."""
+"""Tasks: ending them, also if a driver loses the cancellation, and recognizing the cancellation of the own task."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ AGAIN_S = 1.0
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended, whatever they raise.
+    """Cancel tasks and wait until they have ended. Their exceptions are ignored.
 
-    Python 3.11's `wait_for`, through which pymongo sends each command, forgets a cancellation that comes together with
-    the answer that it waits for. A loop that was cancelled just then would never end.
+    The `wait_for` of Python 3.11, with which pymongo sends each command, loses a cancellation that arrives together
+    with the answer. A loop that is cancelled at that moment would never end.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -27,6 +27,6 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def being_cancelled(error: BaseException) -> bool:
-    """Whether this task itself is being cancelled; otherwise something that it awaited was, which is an error."""
+    """Whether the current task is being cancelled. Otherwise something that it awaited was, which is an error."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""The watchdog: knows when each loop last ran, and finds loops that are stuck; and how a loop survives errors."""
+"""The watchdog, which finds loops that are stuck, and the loop function that survives errors."""
 
 from __future__ import annotations
 

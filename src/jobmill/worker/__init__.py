@@ -1,1 +1,1 @@
-"""The worker: an async shell that claims, runs and settles jobs. One loop, one file; decisions are the core's."""
+"""The worker: the loops that claim, run and settle jobs, one file each. The core decides, the worker acts."""

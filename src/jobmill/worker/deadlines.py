@@ -1,4 +1,4 @@
-"""Deadlines of running jobs: one heap and one timer, because a timer per job costs half of what a job costs."""
+"""Timeouts of running jobs: one heap and one timer for all, because a timer per job costs half as much as a job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import itertools
 
 from jobmill.worker.running import Run
 
-#: Below this many, deadlines of runs that are over may as well stay.
-FEW = 1_000
+#: Up to this size the heap keeps runs that are over.
+MIN_SWEEP_SIZE = 1_000
 
 
 class Deadlines:
@@ -19,10 +19,10 @@ class Deadlines:
         self._heap: list[tuple[float, int, Run]] = []
         self._number = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at = FEW
+        self._sweep_at = MIN_SWEEP_SIZE
 
     def add(self, run: Run, timeout_ms: int) -> None:
-        """Stop this run `timeout_ms` from now, unless it is over by then."""
+        """Stop this run in `timeout_ms`, unless it is over by then."""
         loop = asyncio.get_running_loop()
         when = loop.time() + timeout_ms / 1000
         heapq.heappush(self._heap, (when, next(self._number), run))
@@ -32,17 +32,17 @@ class Deadlines:
             self._sweep()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all runs."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _sweep(self) -> None:
-        """Forget runs that are over: with a timeout of an hour, an hour's jobs would stay in memory."""
+        """Forget runs that are over. With a timeout of an hour, the jobs of an hour would stay in memory."""
         self._heap = [entry for entry in self._heap if not entry[2].over]
         heapq.heapify(self._heap)
-        self._sweep_at = max(FEW, 2 * len(self._heap))
+        self._sweep_at = max(MIN_SWEEP_SIZE, 2 * len(self._heap))
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:

@@ -1,7 +1,7 @@
-"""The exchanger: hands in what is finished and takes what is free, in one call, as long as the worker works.
+"""The exchanger: settles finished jobs and claims new ones, both in one call to the store.
 
-What finishes while a call is in flight goes into the next one, so batches grow by themselves under load and nothing
-waits when idle. Never a claim beyond the free slots.
+Jobs that finish while a call is in flight are settled by the next call. So batches grow under load, and nothing waits
+while the worker is idle. A claim never asks for more jobs than there are free slots.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from random import Random
 from typing import Any
 
 from jobmill.core.events import claim_events, job_event, settlement_events
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, settle
-from jobmill.core.presets import UnknownPreset
+from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
 from jobmill.core.values import Broken, Claim, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.handlers.handler import Handler
 from jobmill.runtime.backoff import LoopBackoff
-from jobmill.runtime.presets import policy_with_presets
+from jobmill.runtime.presets import import_preset
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
@@ -35,13 +34,16 @@ from jobmill.worker.usage import UsageLog
 
 log = logging.getLogger("jobmill")
 
-IDLE_MS = 5_000
-#: Between wake-ups that brought nothing, so that other workers' commits do not keep an idle one busy.
-FRUITLESS_S = (0.0, 0.001, 0.002, 0.004, 0.008)
+IDLE_S = 5.0
+#: Pauses after wake-ups that found no job, so that commits of other workers do not keep an idle worker busy.
+EMPTY_WAKE_PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.008)
+
+#: Settlements to write, each with its run. A job that is settled without running has no run.
+Batch = list[tuple[Run | None, Settlement]]
 
 
 class Exchanger:
-    """One exchange in flight, over its own share of the slots."""
+    """Has one exchange in flight at most, and its own share of the worker's slots."""
 
     def __init__(
         self,
@@ -64,7 +66,8 @@ class Exchanger:
         self.name = name
         self._store = store
         self._handlers = handlers
-        self._settings = settings
+        self._worker_name = settings.name
+        self._lease_ms = settings.lease_ms
         self._slots = slots
         self._running = running
         self._runner = runner
@@ -76,29 +79,29 @@ class Exchanger:
         self._on_idle = on_idle
         self._monotonic = monotonic
         self._queues = settings.queues
-        self._all_names = {name: slots for name, handler in handlers.items() if handler.concurrency is None}
-        self._limited = {name: h.concurrency for name, h in handlers.items() if h.concurrency is not None}
+        self._unlimited = {name: slots for name, handler in handlers.items() if handler.concurrency is None}
+        self._limits = {name: h.concurrency for name, h in handlers.items() if h.concurrency is not None}
         self._occupied = 0
-        #: How many of these are threads that run on after their job was settled.
-        self._left = 0
-        self._finished: list[tuple[Run | None, Settlement]] = []
+        #: How many occupied slots belong to threads whose job is settled already.
+        self._abandoned_threads = 0
+        self._finished: Batch = []
         self._woken = asyncio.Event()
         running.wakes.append(self.wake)
         self._watching: asyncio.Future[None] | None = None
-        self._fruitless = 0
+        self._empty_wakes = 0
         self._was_idle = False
         self._in_flight = False
         self.stopping = False
-        #: For a tick: claim once, and count what comes of it.
+        #: For a tick: claim once, and count the outcomes.
         self.once = False
         self.tally: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        """Until stopping, nothing runs and everything is settled."""
+        """Exchange until the worker stops, no job runs and every job is settled."""
         backoff = LoopBackoff(self._random)
-        while not (self.stopping and not self._finished and not self._awaited()):
+        while not self.stopping or self._finished or self._awaited():
             self._watchdog.beat(self.name)
             try:
                 await self._turn()
@@ -106,80 +109,79 @@ class Exchanger:
             except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled(error) or (self.once and not self.stopping):
                     raise
-                await self._survive(error, backoff.next())
-        self._watch_no_more()
+                await self._wait_after(error, backoff.next())
+        self._stop_watching()
         self._watchdog.ended(self.name)
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether something finished is not yet written, or a claim is in flight."""
+        """Whether a finished job is not settled yet, or a claim is in flight."""
         return bool(self._finished) or self._in_flight
 
     def _awaited(self) -> int:
-        """How many runs the end waits for; a tick has a summary to give, and leaves threads that timed out behind."""
-        return self._occupied - (self._left if self.once else 0)
+        """How many runs must end before this loop may end. A tick does not wait for threads that timed out."""
+        return self._occupied - (self._abandoned_threads if self.once else 0)
 
     async def _turn(self) -> None:
-        # What woke us until now is seen by this turn: left set, it would cost an exchange that finds nothing.
+        # This turn sees everything that woke the loop until now. A set event would cost one more, empty exchange.
         self._woken.clear()
         claim = self._claim()
         if claim is None and not self._finished:
-            # A tick that has nothing to claim is over; otherwise only what finishes is of interest.
-            self.stopping = self.stopping or self.once
-            if self._awaited() or not self.once:
-                await self._sleep_until_woken()
+            await self._wait_for_runs()
             return
-        if self._reporter.has_something and self._finished:
-            # A settlement ends the lease under which they are written.
+        if self._finished and self._reporter.has_something:
+            # Reports are written under the lease, and the settlement ends the lease.
             await self._reporter.flush()
         batch, self._finished = self._finished, []
-        self._in_flight = True
-        try:
-            answer, sent = await self._exchange(batch, claim)
-        finally:
-            self._in_flight = False
+        sent = self._monotonic()
+        answer = await self._exchange(batch, claim)
         self._watchdog.store_error = None
-        self._settled(batch, answer)
+        self._apply_settled(batch, answer)
         if self.once:
             self.stopping = True
             self.tally["claimed"] += len(answer.claimed)
-        self._begin(answer, sent + self._settings.lease_ms / 1000)
+        self._begin(answer, sent + self._lease_ms / 1000)
         if answer.claimed or self._finished:
-            self._fruitless = 0
+            self._empty_wakes = 0
             self._was_idle = False
-            self._watch_no_more()
+            self._stop_watching()
         elif claim is not None and not self.stopping:
             await self._idle(answer)
 
-    async def _exchange(
-        self, batch: list[tuple[Run | None, Settlement]], claim: Claim | None
-    ) -> tuple[Exchanged, float]:
-        """The call itself; when it fails, nothing that is finished is forgotten and reserved room is given back."""
-        sent = self._monotonic()
+    async def _exchange(self, batch: Batch, claim: Claim | None) -> Exchanged:
+        """Call the store. If the call fails, the finished jobs are kept for the next call."""
+        self._in_flight = True
         self._reserve(claim, 1)
         try:
-            return await self._store.exchange([settlement for _, settlement in batch], claim), sent
+            return await self._store.exchange([settlement for _, settlement in batch], claim)
         except (StoreUnavailable, asyncio.CancelledError):
             self._finished = batch + self._finished
             raise
         except Exception:
-            await self._one_by_one(batch)
+            await self._settle_one_by_one(batch)
             raise
         finally:
             self._reserve(claim, -1)
+            self._in_flight = False
 
-    async def _survive(self, error: BaseException, wait: float) -> None:
+    async def _wait_for_runs(self) -> None:
+        """Nothing can be claimed: only the end of a run matters. A tick without running jobs is over."""
+        self.stopping = self.stopping or self.once
+        if self._awaited() or not self.once:
+            await self._sleep_until_woken()
+
+    async def _wait_after(self, error: BaseException, seconds: float) -> None:
         self._watchdog.store_error = f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailable):
-            log.warning("the %s store is away (%s); trying again in %.1f s", self._store.name, error, wait)
+            log.warning("the %s store is unavailable (%s); trying again in %.1f s", self._store.name, error, seconds)
         else:
-            log.exception("the %s loop raised; it goes on in %.1f s", self.name, wait)
+            log.exception("the %s loop raised an error; it continues in %.1f s", self.name, seconds)
         self._hooks.error(error, None)
-        # Running jobs go on, and what finishes meanwhile is kept for the next try.
-        await asyncio.sleep(wait)
+        # Jobs keep running meanwhile, and the next exchange settles those that finish.
+        await asyncio.sleep(seconds)
 
-    async def _one_by_one(self, batch: list[tuple[Run | None, Settlement]]) -> None:
-        """One settlement that the store chokes on must not hold the others up, nor come back for ever."""
+    async def _settle_one_by_one(self, batch: Batch) -> None:
+        """A settlement that makes the store raise must not block the others, nor be tried again for ever."""
         for run, settlement in batch:
             for tried in (settlement, fails_instead(settlement, "it raised an error", DEFAULT_POLICY)):
                 try:
@@ -190,7 +192,7 @@ class Exchanger:
                 except Exception:
                     log.exception("job %s cannot be settled", settlement.lease.id)
                 else:
-                    self._settled([(run, tried)], answer)
+                    self._apply_settled([(run, tried)], answer)
                     break
             else:
                 self._forget(run)
@@ -199,76 +201,66 @@ class Exchanger:
 
     def _claim(self) -> Claim | None:
         free = self._slots - self._occupied
-        names = self._names(free)
+        names = self._names(free) if self._limits else self._unlimited
         if self.stopping or free <= 0 or not names:
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
-        return Claim(
-            queues=self._queues,
-            names=names,
-            n=free,
-            lease_ms=self._settings.lease_ms,
-            worker=self._settings.name,
-            token=secrets.token_hex(16),
-        )
+        lease_ms, worker, token = self._lease_ms, self._worker_name, secrets.token_hex(16)
+        return Claim(queues=self._queues, names=names, n=free, lease_ms=lease_ms, worker=worker, token=token)
 
     def _names(self, free: int) -> dict[str, int]:
-        if not self._limited:
-            return self._all_names
-        names = dict(self._all_names)
-        for name, most in self._limited.items():
-            room = min(free, most - self._running.of_name.get(name, 0))
+        names = dict(self._unlimited)
+        for name, limit in self._limits.items():
+            room = min(free, limit - self._running.of_name.get(name, 0))
             if room > 0:
                 names[name] = room
         return names
 
     def _reserve(self, claim: Claim | None, sign: int) -> None:
-        """Room that is asked for is taken until the answer is here: another exchanger may ask at the same time."""
-        for name in self._limited if claim is not None else ():
+        """Count the claimed room as used while the call is in flight: another exchanger may claim at the same time."""
+        for name in self._limits if claim is not None else ():
             self._running.take_room(name, sign * claim.names.get(name, 0))  # type: ignore[union-attr]
 
     def _begin(self, answer: Exchanged, expires: float) -> None:
         now_ms = answer.now_ms
-        told = self._hooks.wants_events
-        # The answer took longer than the lease (this process was stopped, say): other workers may run these by now.
+        wants_events = self._hooks.wants_events
+        # The answer took longer than the lease, for example because this process was suspended. Other workers may run
+        # these jobs by now.
         late = self._monotonic() >= expires
         for claimed in answer.claimed:
             if isinstance(claimed, Broken):
-                self._decided(begin(claimed, None, now_ms))
+                self._settle_without_run(begin(claimed, None, now_ms))
                 continue
-            if told:
+            if wants_events:
                 self._hooks.events(claim_events(claimed.job, now_ms, lease_lost=False))
             handler = self._handlers.get(claimed.job.name)
-            try:
-                rules = None if handler is None else policy_with_presets(claimed.job.options, handler.policy)
-            except UnknownPreset as unknown:
-                self._decided(begin(Broken(claimed.lease, str(unknown)), None, now_ms))
-                continue
+            if claimed.job.options.preset is not None:
+                import_preset(claimed.job.options.preset)
+            rules = None if handler is None else policy(claimed.job.options, handler.policy)
             decided = begin(claimed, rules, now_ms)
             if decided is None and late:
                 decided = settle(claimed, Released(), DEFAULT_POLICY, now_ms)
             if decided is not None or handler is None or rules is None:
-                self._decided(decided)
+                self._settle_without_run(decided)
             else:
                 self._run(Run(claimed, handler, rules, expires, self._reporter.report_for), now_ms)
 
-    def _decided(self, settlement: Settlement | None) -> None:
-        """What is settled without a run."""
+    def _settle_without_run(self, settlement: Settlement | None) -> None:
         if settlement is not None:
             self._finished.append((None, settlement))
 
     def _run(self, run: Run, now_ms: int) -> None:
         older = self._running.add(run)
         if older is not None:
-            self._overtaken(older, now_ms)
+            self._stop_older(older, now_ms)
         self._occupied += 1
-        if self._limited:
+        if self._limits:
             self._running.take_room(run.handler.name)
-        self._runner.start(run, self._over, self._freed)
+        self._runner.start(run, self._on_over, self._on_free)
 
-    def _overtaken(self, older: Run, now_ms: int) -> None:
-        """We have claimed what we still run: that lease had ended, and we did not know it yet."""
+    def _stop_older(self, older: Run, now_ms: int) -> None:
+        """This worker has claimed a job that it still runs: the older lease had ended without its knowledge."""
         if not older.over and older.why != "lost":
             older.stop("lost")
             if self._usage is not None:
@@ -278,39 +270,40 @@ class Exchanger:
 
     # ------------------------------------------------------------------------------------------------ settling
 
-    def _over(self, run: Run, outcome: Outcome | None) -> None:
+    def _on_over(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is None:
             self._running.drop(run)
         else:
             decided = settle(run.claimed, outcome, run.rules, self._store.now(), self._random.random())
             self._finished.append((run, decided))
-        self._left += run.in_thread
+        self._abandoned_threads += run.in_thread
         self._woken.set()
 
-    def _freed(self, run: Run) -> None:
+    def _on_free(self, run: Run) -> None:
         self._occupied -= 1
-        self._left -= run.in_thread
-        if self._limited:
+        self._abandoned_threads -= run.in_thread
+        if self._limits:
             self._running.free_room(run.handler.name)
         self._woken.set()
 
-    def _settled(self, batch: list[tuple[Run | None, Settlement]], answer: Exchanged) -> None:
-        told = self._hooks.wants_events
+    def _apply_settled(self, batch: Batch, answer: Exchanged) -> None:
+        wants_events = self._hooks.wants_events
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
                 instead = fails_instead(settlement, settled.why, run.rules if run else DEFAULT_POLICY)
                 self._finished.append((run, instead))
                 continue
+            lost = settled == "lost"
             if run is not None:
                 self._running.drop(run)
                 if self._usage is not None:
-                    self._usage.settled(run, "lost" if settled == "lost" else settlement.outcome)
-            if settled == "lost" or settlement.outcome != "succeeded":
-                _log(settlement, lost=settled == "lost")
+                    self._usage.settled(run, "lost" if lost else settlement.outcome)
+            if lost or settlement.outcome != "succeeded":
+                _log(settlement, lost=lost)
             if self.once:
-                self.tally["lost" if settled == "lost" else _word(settlement)] += 1
-            if told:
-                self._tell(run, settlement, lost=settled == "lost", now_ms=answer.now_ms)
+                self.tally["lost" if lost else _tally_key(settlement)] += 1
+            if wants_events:
+                self._publish(run, settlement, lost=lost, now_ms=answer.now_ms)
 
     def _forget(self, run: Run | None) -> None:
         if run is not None:
@@ -318,7 +311,7 @@ class Exchanger:
             if self._usage is not None:
                 self._usage.settled(run, "lost")
 
-    def _tell(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
+    def _publish(self, run: Run | None, settlement: Settlement, *, lost: bool, now_ms: int) -> None:
         if not lost:
             self._hooks.events(settlement_events(settlement, now_ms))
         elif run is not None:
@@ -327,11 +320,11 @@ class Exchanger:
     # ------------------------------------------------------------------------------------------------ sleeping
 
     def wake(self) -> None:
-        """Look again now: something has changed."""
+        """Exchange again now: something has changed."""
         self._woken.set()
 
-    async def _sleep_until_woken(self, seconds: float = IDLE_MS / 1000) -> None:
-        """Until something finishes, a hint comes, or the time is over (which also keeps the watchdog content)."""
+    async def _sleep_until_woken(self, seconds: float = IDLE_S) -> None:
+        """Sleep until a job finishes or may be due, at most for this time (the watchdog expects a turn)."""
         timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
         try:
             await self._woken.wait()
@@ -340,9 +333,9 @@ class Exchanger:
         self._woken.clear()
 
     async def _idle(self, answer: Exchanged) -> None:
-        """Slots are free and nothing is due: sleep until something is, something finishes, or 5 s have passed.
+        """Slots are free and no job is due: sleep until one is due, one finishes, or 5 s have passed.
 
-        The store is watched from before the exchange that found nothing, so that no hint falls between the two.
+        The store is watched from before the exchange that found nothing, so that no wake-up is lost between the two.
         """
         if self._watching is None:
             await self._watch(answer.now_ms)
@@ -350,11 +343,11 @@ class Exchanger:
         if not self._was_idle and not self._occupied:
             self._was_idle = True
             self._on_idle()
-        wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
-        pause = FRUITLESS_S[min(self._fruitless, len(FRUITLESS_S) - 1)]
-        self._fruitless += 1
+        wait_s = IDLE_S if answer.next_due_ms is None else min(IDLE_S, (answer.next_due_ms - answer.now_ms) / 1000)
+        pause = EMPTY_WAKE_PAUSES_S[min(self._empty_wakes, len(EMPTY_WAKE_PAUSES_S) - 1)]
+        self._empty_wakes += 1
         if not self._watching.done():
-            await self._sleep_until_woken(max(wait_ms / 1000, pause))
+            await self._sleep_until_woken(max(wait_s, pause))
         if self._watching.done():
             watched, self._watching = self._watching, None
             watched.result()
@@ -362,37 +355,28 @@ class Exchanger:
             await self._watch(self._store.now())
 
     async def _watch(self, now_ms: int) -> None:
-        self._watching = asyncio.ensure_future(self._store.wait_for_work(self._queues, now_ms + IDLE_MS))
+        self._watching = asyncio.ensure_future(self._store.wait_for_work(self._queues, now_ms + round(IDLE_S * 1000)))
         self._watching.add_done_callback(lambda _: self._woken.set())
-        await asyncio.sleep(0)  # it begins to watch now
+        await asyncio.sleep(0)  # the task begins to watch now
 
-    def _watch_no_more(self) -> None:
+    def _stop_watching(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
 
 
 def _log(settlement: Settlement, *, lost: bool) -> None:
-    lease = settlement.lease
+    job = f"job {settlement.lease.id} ({settlement.lease.name})"
     if lost:
-        log.warning("job %s (%s): the settlement came too late", lease.id, lease.name)
+        log.warning("%s: the settlement came too late", job)
     elif settlement.outcome in ("errored", "crashed"):
-        said = " ".join((settlement.error or "").split())[:300]
-        log.warning(
-            "job %s (%s), attempt %d %s, %s: %s",
-            lease.id,
-            lease.name,
-            settlement.attempt,
-            settlement.outcome,
-            _word(settlement),
-            said,
-        )
+        error = " ".join((settlement.error or "").split())[:300]
+        state = _tally_key(settlement)
+        log.warning("%s, attempt %d %s, %s: %s", job, settlement.attempt, settlement.outcome, state, error)
 
 
-def _word(settlement: Settlement) -> str:
-    """What a settlement counts as in a tick's summary."""
-    if settlement.outcome in ("errored", "crashed") and settlement.state == "waiting" and settlement.rearm is None:
-        return "retrying"
+def _tally_key(settlement: Settlement) -> str:
+    """The field of a tick's summary that counts this settlement."""
     if settlement.outcome in ("errored", "crashed"):
-        return "failed"
+        return "retrying" if settlement.state == "waiting" and settlement.rearm is None else "failed"
     return "succeeded" if settlement.outcome == "succeeded" else "waiting"

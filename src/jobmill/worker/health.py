@@ -1,4 +1,4 @@
-"""`--health PORT`: whether this worker lives and is ready, over HTTP, for whoever restarts it when it is not."""
+"""`--health PORT`: says over HTTP whether this worker is alive and ready, for probes of a process manager."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ READ_DEADLINE_S = 5.0
 
 
 class Health:
-    """A tiny HTTP server: `/livez` is red while a loop is stuck, `/readyz` also while no jobs can be claimed."""
+    """A small HTTP server. `/livez` fails while a loop is stuck, `/readyz` also while no jobs can be claimed."""
 
     def __init__(self, port: int, watchdog: Watchdog, ready: Callable[[], bool], host: str = "127.0.0.1") -> None:
-        #: Where it is served; 0 picks a free one, and `start` writes it here.
+        #: 0 picks a free port; `start` replaces it with the port that it got.
         self.port = port
         self._host = host
         self._watchdog = watchdog
         self._ready = ready
         self._server: asyncio.Server | None = None
-        self._talks: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Serve; InvalidValue when the port cannot be had."""
+        """Start to serve; InvalidValue if the port cannot be bound."""
         try:
-            self._server = await asyncio.start_server(self._talk, self._host, self.port, limit=MAX_REQUEST)
+            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=MAX_REQUEST)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise InvalidValue("health", f"a port that can be served on {self._host}", self.port, why) from None
+            raise InvalidValue("health", f"a port that can be bound on {self._host}", self.port, why) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Serve no more; whoever is still asking is cut off."""
+        """Stop to serve, and close open connections."""
         if self._server is None:
             return
         self._server.close()
-        for talk in self._talks:
-            talk.cancel()
-        await asyncio.gather(*self._talks, return_exceptions=True)
+        for request in self._requests:
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._talks.add(task)
+        self._requests.add(task)
         try:
-            # The deadline is for both ways: who does not read the answer must not stay either.
+            # The timeout covers both directions: a client that does not read the response must not stay either.
             async with asyncio.timeout(READ_DEADLINE_S):
-                writer.write(self._answer(await _request_line(reader)))
+                writer.write(self._response_to(await _request_line(reader)))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
-            self._talks.discard(task)
+            self._requests.discard(task)
 
-    def _answer(self, request_line: str | HTTPStatus) -> bytes:
+    def _response_to(self, request_line: str | HTTPStatus) -> bytes:
         """The response to a request line, or to a request that could not be read."""
         if isinstance(request_line, HTTPStatus):
             return _response(request_line)
@@ -84,22 +84,22 @@ class Health:
         return _response(status, {"ok": not wrong, **wrong}, head=method == "HEAD")
 
     def _livez(self) -> dict[str, Any]:
-        """What is wrong, if anything."""
+        """What is wrong; empty if nothing is."""
         stuck = {loop: round(seconds, 1) for loop, seconds in self._watchdog.stuck().items()}
         return {"stuck": stuck} if stuck else {}
 
     def _readyz(self) -> dict[str, Any]:
         wrong = self._livez()
         if self._watchdog.store_error is not None:
-            # Not what the store said: that may name hosts and users, and is in the log.
-            wrong["store"] = "away"
+            # The error itself may name hosts and users; it is in the log.
+            wrong["store"] = "unavailable"
         if not self._ready():
             wrong["ready"] = False
         return wrong
 
 
 async def _request_line(reader: asyncio.StreamReader) -> str | HTTPStatus:
-    """The first line, after all headers have been read: closing with unread input would cut off the answer."""
+    """The first line. It reads all headers, because closing with unread input would cut off the response."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

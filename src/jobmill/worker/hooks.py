@@ -1,4 +1,4 @@
-"""The hooks: gives facts and errors to the hooks in this process, in their order, beside the loops that make them."""
+"""The hook queue: passes events, moments and errors to the application's hooks, in order, without blocking a loop."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from jobmill.runtime.handoff import HandoffQueue
 
 
 class HookQueue:
-    """A slow hook makes the line longer, never a loop slower."""
+    """A slow hook grows the queue; it never delays a loop."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._line: HandoffQueue[tuple[Any, ...]] = HandoffQueue("hooks", self._tell)
+        self._queue: HandoffQueue[tuple[Any, ...]] = HandoffQueue("hooks", self._call_hooks)
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """In which the hooks are called."""
-        return self._line.task
+        """The task that calls the hooks."""
+        return self._queue.task
 
     @property
     def wants_events(self) -> bool:
-        """Whether anybody listens to facts: if not, nobody needs to make them."""
+        """Whether any hook is called on events; if not, no events are made."""
         return self._hooks.wants_events
 
     def start(self) -> None:
-        """Begin to tell."""
-        self._line.start()
+        """Start to call hooks."""
+        self._queue.start()
 
     def events(self, events: Iterable[Event]) -> None:
-        """Put facts in line."""
+        """Add events to the queue."""
         for event in events:
-            self._line.put((event,))
+            self._queue.put((event,))
 
-    def moment(self, what: str, *args: Any) -> None:
-        """Put a moment in line."""
-        self._line.put((what, *args))
+    def moment(self, name: str, *args: Any) -> None:
+        """Add a moment to the queue, if it has hooks."""
+        if self._hooks.has(name):
+            self._queue.put((name, *args))
 
     def error(self, error: BaseException, job: Job | None) -> None:
-        """Put an error in line."""
+        """Add an error to the queue, if errors have hooks."""
         self.moment("error", error, job)
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """ReportFunction what is in line, within reason."""
-        await self._line.stop(timeout)
+        """Call the hooks for what is in the queue, within this time."""
+        await self._queue.stop(timeout)
 
-    async def _tell(self, line: deque[tuple[Any, ...]]) -> None:
-        while line:
-            told = line.popleft()
-            if isinstance(told[0], Event):
-                await self._hooks.call_event(told[0])
+    async def _call_hooks(self, waiting: deque[tuple[Any, ...]]) -> None:
+        while waiting:
+            item = waiting.popleft()
+            if isinstance(item[0], Event):
+                await self._hooks.call_event(item[0])
             else:
-                await self._hooks.call_moment(*told)
+                await self._hooks.call_moment(*item)

@@ -1,4 +1,4 @@
-"""Options of a worker."""
+"""The options of a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobmill.handlers.options import DEFAULT_QUEUE, Duration
 
 
 class WorkerOptions(TypedDict, total=False):
-    """As users write them."""
+    """The options as users write them."""
 
     concurrency: int
     queues: Sequence[str]
@@ -30,7 +30,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
-    """Validated, with every default filled in."""
+    """Validated options, with every default filled in."""
 
     concurrency: int
     queues: tuple[str, ...]
@@ -42,7 +42,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
 
 def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]]) -> WorkerSettings:
-    """Validate options and fill in defaults. Without `queues`: the default queue and all that handlers name."""
+    """Validate options and fill in defaults. `queues` defaults to the default queue and all queues of the handlers."""
     for option in given:
         if option not in WorkerOptions.__annotations__:
             raise InvalidValue(option, "one of the options " + ", ".join(WorkerOptions.__annotations__), option)

@@ -1,4 +1,4 @@
-"""How a handler ended, as an Outcome: what it returned or raised becomes a value that the core can judge."""
+"""Outcomes: turns what a handler returned or raised into a value from which the core decides."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ERROR_KEPT = 4_000
 
 
 def returned(value: Any) -> Outcome:
-    """The handler returned; a result that is not JSON is an error of the attempt."""
+    """The handler returned. A result that is not JSON is an error of the attempt."""
     if value is None:
         return _NOTHING
     try:
         encoded = msgspec.json.encode(to_plain(value, "result"))
         check_size(encoded)
     except JobmillError as error:
-        return Errored(error=f"the handler's result cannot be kept: {error}")
+        return Errored(error=f"the handler's result cannot be stored: {error}")
     return Succeeded(encoded)
 
 
@@ -38,7 +38,7 @@ _NOTHING = Succeeded()
 
 
 def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Outcome:
-    """The handler raised: Snooze and Fail steer the job, anything else is an error."""
+    """The handler raised. Snooze runs the job later, Fail ends its attempts, and anything else is an error."""
     if isinstance(error, Snooze):
         try:
             return Snoozed(to_ms(error.delay, "delay"))
@@ -58,7 +58,7 @@ def timed_out(timeout_ms: int) -> Errored:
 
 
 def described(error: BaseException) -> str:
-    """Type and message, as Python prints them; the message alone where a handler raised Fail."""
+    """Type and message, as Python prints them; for Fail only the message."""
     try:
         text = str(error)
     except Exception:
@@ -69,7 +69,7 @@ def described(error: BaseException) -> str:
 
 
 def printed(error: BaseException) -> str:
-    """The traceback, without the frames of the worker above the handler; the end of it, where it is very long."""
+    """The traceback without the worker's own frames; only its end if it is very long."""
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_globals.get("__name__")):
         frames = frames.tb_next
@@ -81,13 +81,13 @@ def printed(error: BaseException) -> str:
 
 
 def own_delay(error: BaseException, handler: Handler[..., Any], attempt: int) -> int | None:
-    """What a backoff function of the user's own answers; where it raises, the usual backoff is used."""
+    """The delay from the user's own backoff function; None for the default backoff, also when the function raises."""
     if handler.own_backoff is None:
         return None
     try:
         return to_ms(handler.own_backoff(attempt, error), "backoff")
-    except BaseException:  # also SystemExit: no function of a user's takes the worker down
-        log.exception("the backoff function of handler %r raised; the usual backoff is used", handler.name)
+    except BaseException:  # also SystemExit: no function of the user may stop the worker
+        log.exception("the backoff function of handler %r raised an error; the default backoff is used", handler.name)
         return None
 
 

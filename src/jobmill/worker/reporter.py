@@ -1,4 +1,4 @@
-"""The reporter: progress and log lines of running jobs, collected for a moment and handed to the store in one call."""
+"""The reporter: collects progress and log lines of running jobs, and writes them in one call to the store."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ COLLECT_S = 0.05
 
 
 class Reporter:
-    """Handlers tell from any thread; the loop writes."""
+    """Handlers report from any thread; one loop writes."""
 
     def __init__(self, store: Store, hooks: HookQueue) -> None:
         self._store = store
         self._hooks = hooks
-        self._told: deque[tuple[Claimed, Progress | str]] = deque()
+        self._waiting: deque[tuple[Claimed, Progress | str]] = deque()
         self._something = asyncio.Event()
-        # Who settles waits for what is being written: a settlement must not overtake it.
+        # A settlement waits for the write in flight: it must not overtake the reports.
         self._writing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def report_for(self, claimed: Claimed) -> ReportFunction:
-        """The function through which a run reports."""
+        """The function with which one run reports."""
 
-        def tell(what: Progress | str) -> None:
-            self._told.append((claimed, what))
+        def report(what: Progress | str) -> None:
+            self._waiting.append((claimed, what))
             if not self._something.is_set():
                 self._loop.call_soon_threadsafe(self._something.set)
 
-        return tell
+        return report
 
     @property
     def has_something(self) -> bool:
-        """Whether anything waits to be written."""
-        return bool(self._told) or self._writing.locked()
+        """Whether any report is not written yet."""
+        return bool(self._waiting) or self._writing.locked()
 
     async def turn(self) -> float:
-        """Wait for something, collect for a moment, write."""
+        """Wait for a report, wait a moment for more, and write them."""
         try:
             await asyncio.wait_for(self._something.wait(), 5)
         except TimeoutError:
@@ -57,51 +57,51 @@ class Reporter:
         return 0
 
     async def flush(self) -> None:
-        """Write what was told so far; what is refused because a lease is lost is dropped."""
+        """Write all reports up to now. Reports under a lost lease are dropped."""
         async with self._writing:
             await self._flush()
 
     async def _flush(self) -> None:
         self._something.clear()
-        told = [self._told.popleft() for _ in range(len(self._told))]
-        if not told:
+        items = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not items:
             return
         try:
-            lost = await self._written(_reports(told))
+            lost = await self._write(_reports(items))
         except BaseException:
-            self._told.extendleft(reversed(told[-10 * LOG_LINES_KEPT :]))
+            self._waiting.extendleft(reversed(items[-10 * LOG_LINES_KEPT :]))
             self._something.set()
             raise
         if self._hooks.wants_events:
             now_ms = self._store.now()
-            for claimed, what in told:
+            for claimed, what in items:
                 if isinstance(what, Progress) and claimed.job.id not in lost:
                     self._hooks.events([progress_event(claimed.job, what, now_ms)])
 
-    async def _written(self, reports: list[Report]) -> set[str]:
-        """The ids of those not written. One that the store chokes on holds nobody up, and does not come back."""
+    async def _write(self, reports: list[Report]) -> set[str]:
+        """The ids of jobs whose report was not written. A report that raises in the store does not block the others."""
         try:
             return set(await self._store.report(reports))
         except StoreUnavailable:
             raise
         except Exception as error:
             if len(reports) > 1:
-                return {id for report in reports for id in await self._written([report])}
-            log.exception("what job %s told cannot be kept", reports[0].lease.id)
+                return {id for report in reports for id in await self._write([report])}
+            log.exception("the progress and log lines of job %s cannot be stored", reports[0].lease.id)
             self._hooks.error(error, None)
             return {reports[0].lease.id}
 
 
-def _reports(told: list[tuple[Claimed, Progress | str]]) -> list[Report]:
-    """One report a lease: the last progress, all lines. What a run told whose job was claimed again is too late."""
+def _reports(items: list[tuple[Claimed, Progress | str]]) -> list[Report]:
+    """One report per lease: the last progress and all lines. Reports of an older claim of a job are dropped."""
     progress: dict[str, Progress] = {}
     lines: dict[str, list[str]] = {}
     latest: dict[str, Claimed] = {}
-    for claimed, _ in told:
+    for claimed, _ in items:
         known = latest.get(claimed.job.id)
         if known is None or known.job.claims < claimed.job.claims:
             latest[claimed.job.id] = claimed
-    for claimed, what in told:
+    for claimed, what in items:
         if latest[claimed.job.id].lease.token != claimed.lease.token:
             continue
         if isinstance(what, Progress):

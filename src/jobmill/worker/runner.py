@@ -1,4 +1,4 @@
-"""The runner: one attempt of one job, from payload to Outcome, in the loop, in a thread or in a process of its own."""
+"""The runner: runs one attempt of one job, from payload to outcome, in the event loop, a thread or a process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from jobmill.worker.hooks import HookQueue
 from jobmill.worker.running import Run
 from jobmill.worker.usage import UsageLog
 
-#: Told when a run is over: its outcome, or None when it is not ours to settle; and when its slot is free.
+#: Called when a run is over, with its outcome, or with None when another worker may run the job by now.
 OnOver = Callable[[Run, Outcome | None], None]
+#: Called when the slot of a run is free.
 OnFree = Callable[[Run], None]
 
 
 class Runner:
-    """Starts runs; what they come to goes to the callbacks."""
+    """Starts runs and passes their outcomes to the callbacks."""
 
     def __init__(
         self,
@@ -42,10 +43,10 @@ class Runner:
         self._cut_off = cut_off
 
     def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
-        """Begin; never raises."""
+        """Start a task for the run; never raises."""
         if run.rules.timeout_ms is not None:
             self._deadlines.add(run, run.rules.timeout_ms)
-        # Named by its job, which helps whoever looks at tasks, and is cheaper than a name that asyncio makes up.
+        # The job id as a name helps in debuggers, and is cheaper than a name that asyncio makes up.
         run.task = self._loop.create_task(self._run(run, on_over, on_free), name=run.claimed.job.id)
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
@@ -56,18 +57,16 @@ class Runner:
         outcome: Outcome | None
         try:
             outcome = await self._attempt(run, on_free)
-        except asyncio.CancelledError:
-            outcome = self._stopped(run)
         except BaseException as raised:
-            error = raised
-            outcome = self._raised(run, raised)
+            error = None if isinstance(raised, asyncio.CancelledError) else raised
+            outcome = self._interrupted(run, raised)
         if run.why == "lost":
             outcome = None
-        elif run.why == "timeout" and run.rules.timeout_ms is not None:
-            # Whatever the handler made of being stopped, its time was over.
-            outcome = outcomes.timed_out(run.rules.timeout_ms)
+        elif run.why == "timeout":
+            # The handler may have caught the cancellation and returned, but its time was over.
+            outcome = outcomes.timed_out(run.rules.timeout_ms or 0)
         if isinstance(outcome, Errored):
-            outcome = self._told(run, outcome, error)
+            outcome = self._report_error(run, outcome, error)
         run.over = True
         if self._usage is not None:
             self._usage.ended(run)
@@ -82,7 +81,7 @@ class Runner:
         try:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
-            # It will not fit at the next attempt either.
+            # The payload will not fit at the next attempt either.
             return Errored(error=str(error), final=True)
         call: Any = handler.fn
         if handler.arguments.takes_context:
@@ -97,13 +96,13 @@ class Runner:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if future.done():
-                # It ended in the same moment: what it came to counts.
+                # The thread ended at the same moment: its result counts.
                 return future.result()
-            # The thread runs on: its slot is free when it ends, and whatever it comes to then is nobody's.
+            # The thread continues: its slot is free when it ends, and its result is dropped.
             run.in_thread = True
 
             def ended(done: asyncio.Future[Any]) -> None:
-                done.exception()  # looked at, so that asyncio does not complain about it
+                done.exception()  # retrieved, so that asyncio does not log it
                 on_free(run)
 
             future.add_done_callback(ended)
@@ -114,19 +113,16 @@ class Runner:
 
         return await Isolated(run.handler, run.claimed.job, run.report).run()
 
-    def _stopped(self, run: Run) -> Outcome | None:
+    def _interrupted(self, run: Run, error: BaseException) -> Outcome:
         if run.why == "shutdown" or (run.why is None and self._cut_off()):
+            # An exception that a handler raises because the worker stops is no error of its job.
             return Released()
-        return Errored(error="the handler cancelled itself") if run.why is None else None
-
-    def _raised(self, run: Run, error: BaseException) -> Outcome:
-        if run.why == "shutdown" or (run.why is None and self._cut_off()):
-            # What a handler raises on being stopped is no error of its job.
-            return Released()
+        if isinstance(error, asyncio.CancelledError):
+            return Errored(error="the handler cancelled itself")
         return outcomes.raised(error, run.handler, run.claimed.job.attempt)
 
-    def _told(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
-        """Every error is told to the hooks and to the user's own backoff, also one that no exception of ours stands for
+    def _report_error(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
+        """Pass every error to the hooks and to the user's own backoff, even one without an exception in this process
         (a timeout, a process that died)."""
         if error is None:
             error = RuntimeError(outcome.error)

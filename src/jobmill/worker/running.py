@@ -1,4 +1,4 @@
-"""One run of one job in this worker, and the running on which all of them stand."""
+"""The running jobs: one run for each job whose lease this worker holds."""
 
 from __future__ import annotations
 
@@ -6,57 +6,38 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
+from msgspec import Struct
+
 from jobmill.core.lifecycle import Policy
 from jobmill.core.values import Claimed
 from jobmill.handlers.context import Context, ReportFunction
 from jobmill.handlers.handler import Handler
 
-#: Why a run is stopped from outside. lost: the store says it is not ours any more (or our own lease time ran out).
+#: Why a run is stopped from outside. lost: the store says that the lease has ended, or its time ran out on our clock.
 Why: TypeAlias = Literal["timeout", "lost", "shutdown"]
 
 
-class Run:
-    """A claimed job, what runs it, and until when it is ours by our own clock."""
+class Run(Struct, eq=False):
+    """One attempt of a claimed job."""
 
-    __slots__ = (
-        "_context",
-        "_reporting",
-        "claimed",
-        "expires",
-        "handler",
-        "in_thread",
-        "over",
-        "rules",
-        "started",
-        "task",
-        "why",
-    )
-
-    def __init__(
-        self,
-        claimed: Claimed,
-        handler: Handler[..., Any],
-        rules: Policy,
-        expires: float,
-        reporting: Callable[[Claimed], ReportFunction],
-    ) -> None:
-        self.claimed = claimed
-        self.handler = handler
-        self.rules = rules
-        self._reporting = reporting
-        self._context: Context | None = None
-        self.expires = expires
-        self.task: asyncio.Task[None] | None = None
-        self.why: Why | None = None
-        self.started = False
-        self.over = False
-        # A thread cannot be stopped: while it runs on, it keeps its slot.
-        self.in_thread = False
+    claimed: Claimed
+    handler: Handler[..., Any]
+    rules: Policy
+    #: When the lease ends on this worker's own clock.
+    expires: float
+    _report_for: Callable[[Claimed], ReportFunction]
+    _context: Context | None = None
+    task: asyncio.Task[None] | None = None
+    why: Why | None = None
+    started: bool = False
+    over: bool = False
+    #: The job is settled but its thread still runs: a thread cannot be stopped, and it occupies a slot.
+    in_thread: bool = False
 
     @property
     def report(self) -> ReportFunction:
         """Takes progress and log lines of this run."""
-        return self._reporting(self.claimed)
+        return self._report_for(self.claimed)
 
     @property
     def context(self) -> Context:
@@ -66,7 +47,7 @@ class Run:
         return self._context
 
     def stop(self, why: Why) -> None:
-        """Stop it from outside, once; the first reason counts, but what is lost after that is not settled either."""
+        """Stop the run from outside. The first reason counts, except that a lost run is never settled."""
         if self.why is not None and why == "lost" and not self.over:
             self.why = why
         if self.why is None and not self.over:
@@ -76,7 +57,7 @@ class Run:
             if self.started:
                 self._cancel()
             else:
-                # A task that is cancelled before its first step never runs a line, and nobody would hear of its end.
+                # A task that is cancelled before its first step runs no code, and so would never report its end.
                 asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -89,28 +70,28 @@ class RunningJobs:
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
-        #: How many of each name run, for the handlers that limit it.
+        #: How many runs each job name has, for the handlers that limit their concurrency.
         self.of_name: dict[str, int] = {}
-        #: Whom to wake when room of a name becomes free: any exchanger may have use for it.
+        #: Called when a limited name has room again: any exchanger may have a use for it.
         self.wakes: list[Callable[[], None]] = []
 
     def add(self, run: Run) -> Run | None:
-        """A run begins; an older one of the same job, whose lease must have ended, makes place for it."""
+        """Add a run. Returns the older run of the same job that it replaces; the older lease must have ended."""
         older = self.runs.get(run.claimed.job.id)
         self.runs[run.claimed.job.id] = run
         return older
 
     def drop(self, run: Run) -> None:
-        """Its lease is not ours any more: settled, or lost."""
+        """Remove a run whose lease is over: the job is settled, or lost."""
         if self.runs.get(run.claimed.job.id) is run:
             del self.runs[run.claimed.job.id]
 
     def take_room(self, name: str, count: int = 1) -> None:
-        """Use (or give back, with a negative count) room of a name."""
+        """Use room of a name. A negative count gives it back."""
         self.of_name[name] = self.of_name.get(name, 0) + count
 
     def free_room(self, name: str) -> None:
-        """A run of a name that is limited has ended."""
+        """A run of a limited name has ended."""
         self.take_room(name, -1)
         for wake in self.wakes:
             wake()

@@ -1,4 +1,4 @@
-"""`--processes N`: workers in several processes, under a parent that restarts what crashes and ends all of them."""
+"""`--processes N`: runs workers in several processes, restarts those that crash, and stops all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("jobmill")
 
 PROGRAM = (sys.executable, "-m", "jobmill")
 USAGE_ERROR = 2
-#: A process that lived this long has not crashed at once: the pauses before it starts again begin anew.
+#: After a process has run this long, its backoff starts from the beginning.
 STEADY_S = 30.0
 #: How much longer than `shutdown_timeout` a process may take to end before it is killed.
 KILL_AFTER_S = 10.0
@@ -39,10 +39,10 @@ def supervise(
     kill_after: float = KILL_AFTER_S,
     random: Random | None = None,
 ) -> int:
-    """Run `jobmill *argv` in several processes until they have ended, or until SIGTERM or SIGINT; the exit code.
+    """Run `jobmill *argv` in several processes until they have ended, or until SIGTERM or SIGINT. Returns an exit code.
 
-    0: all ended as they should. 2: the command line was refused. 1: one had to be killed, or crashed while it ended.
-    Must be called in the main thread, for signals arrive there.
+    0: all processes ended normally. 1: a process had to be killed, or crashed while it stopped. 2: the command line was
+    refused. Call it in the main thread, because signals arrive there.
     """
     count = check_int(processes, "processes", 1)
     supervisor = _Supervisor([*program, *argv], count, shutdown_timeout + kill_after, random or Random())
@@ -51,18 +51,18 @@ def supervise(
 
 
 class _Child:
-    """The place of one worker process: who fills it, or when it is filled again."""
+    """One of the worker processes: the process that runs now, or the time of its next start."""
 
     def __init__(self, label: str, backoff: LoopBackoff) -> None:
         self.label = label
         self.backoff = backoff
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
-        #: When to start; None: it runs, or is not to run again.
+        #: When to start it; None while it runs, and after its last run.
         self.due: float | None = 0.0
 
     @property
-    def lived(self) -> float:
+    def age(self) -> float:
         return time.monotonic() - self.started
 
 
@@ -77,21 +77,21 @@ class _Supervisor:
 
     def run(self, wakes: int) -> int:
         try:
-            while self._goes_on():
+            while self._has_work():
                 self._start_due()
                 for signum in _woken(wakes, self._pause()):
                     self._on_signal(signum)
                 self._reap()
                 self._kill_overdue()
         finally:
-            self._kill_all()  # nobody is left, unless something went wrong in here
+            self._kill_all()  # none is left, unless this loop raised
         return self._code
 
-    def _goes_on(self) -> bool:
+    def _has_work(self) -> bool:
         return any(child.process is not None or child.due is not None for child in self._children)
 
     def _pause(self) -> float | None:
-        """Until the next thing to do by the clock; ends and signals wake us earlier."""
+        """How long to wait for the next start or kill. Signals, also of an ended process, end the wait earlier."""
         moments = [child.due for child in self._children if child.due is not None]
         if self._kill_at is not None:
             moments.append(self._kill_at)
@@ -108,12 +108,12 @@ class _Supervisor:
         child.due = None
         child.started = time.monotonic()
         try:
-            # A session of its own: a Ctrl-C in the terminal comes to us alone, and each child hears it once, from us.
+            # In a new session, so that only the supervisor gets a Ctrl-C of the terminal, and passes it on once.
             child.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=self._die_with_us,  # noqa: PLW1509 - we have one thread, and it forks
+                preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
             )
         except OSError as error:
             self._start_later(child, f"could not be started: {error}")
@@ -121,11 +121,11 @@ class _Supervisor:
             log.info("%s: started (pid %d)", child.label, child.process.pid)
 
     def _start_later(self, child: _Child, why: str) -> None:
-        if child.lived >= STEADY_S:
+        if child.age >= STEADY_S:
             child.backoff.reset()
         pause = child.backoff.next()
         child.due = time.monotonic() + pause
-        log.error("%s: %s; it starts again in %.1f s", child.label, why, pause)
+        log.error("%s: %s; restarting in %.1f s", child.label, why, pause)
 
     # -------------------------------------------------------------------------------------------- end
 
@@ -136,24 +136,24 @@ class _Supervisor:
                 self._on_end(child, pid, code)
 
     def _on_end(self, child: _Child, pid: int, code: int) -> None:
-        how = f"{how_ended(code)} after {child.lived:.1f} s (pid {pid})"
+        how = f"{how_ended(code)} after {child.age:.1f} s (pid {pid})"
         if code == 0:
             log.info("%s: ended (pid %d)", child.label, pid)
         elif self._kill_at is not None:
-            self._on_end_while_ending(child, how, code)
-        elif code == USAGE_ERROR and child.lived < STEADY_S:
-            log.error("%s: %s; starting it again would not help", child.label, how)
+            self._on_end_while_stopping(child, how, code)
+        elif code == USAGE_ERROR and child.age < STEADY_S:
+            log.error("%s: %s; a restart would not help", child.label, how)
             self._code = USAGE_ERROR
             self._end_all(signal.SIGTERM)
         else:
             self._start_later(child, f"crashed: {how}")
 
-    def _on_end_while_ending(self, child: _Child, how: str, code: int) -> None:
-        # One that had not yet come to catch signals ends by them: as good an end as any.
+    def _on_end_while_stopping(self, child: _Child, how: str, code: int) -> None:
+        # A process that had not installed its signal handlers yet ends by the signal, which is fine.
         if code in (-signal.SIGTERM, -signal.SIGINT):
             log.info("%s: %s", child.label, how)
         else:
-            log.error("%s: crashed while it ended: %s", child.label, how)
+            log.error("%s: crashed while it stopped: %s", child.label, how)
             self._code = self._code or 1
 
     def _on_signal(self, signum: int) -> None:
@@ -161,9 +161,9 @@ class _Supervisor:
             self._end_all(signal.Signals(signum))
 
     def _end_all(self, signum: signal.Signals) -> None:
-        """The first time: have all end gracefully; each time: pass the signal on."""
+        """Pass a signal on to all processes. The first one also starts the time after which they are killed."""
         if self._kill_at is None:
-            log.info("%s: all processes end, within %.0f s", signum.name, self._patience)
+            log.info("%s: stopping all processes within %.0f s", signum.name, self._patience)
             self._kill_at = time.monotonic() + self._patience
         for child in self._children:
             child.due = None
@@ -182,13 +182,13 @@ class _Supervisor:
     def _kill_all(self) -> None:
         for child in self._children:
             if child.process is not None:
-                # With what its handlers have started; the group is its own, for it has not been reaped.
+                # The whole group, with the processes that handlers started. It has not been reaped, so the id is valid.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.process.pid, signal.SIGKILL)
 
 
 def _death_signal() -> Callable[[], None] | None:
-    """What a child does before it becomes a worker, so that it ends gracefully when its supervisor dies (Linux)."""
+    """Called in the child before it becomes a worker, so that it stops gracefully if the supervisor dies (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -196,7 +196,7 @@ def _death_signal() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != supervisor:  # it died before we asked
+        if os.getppid() != supervisor:  # the supervisor died before this call
             os._exit(0)
 
     return ask
@@ -204,7 +204,7 @@ def _death_signal() -> Callable[[], None] | None:
 
 @contextlib.contextmanager
 def _wakes() -> Iterator[int]:
-    """A pipe from which the numbers of signals come, so that nothing happens inside a signal handler."""
+    """A pipe with the numbers of received signals, so that no code runs inside a signal handler."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -221,10 +221,10 @@ def _wakes() -> Iterator[int]:
 
 
 def _caught(signum: int, frame: object) -> None:
-    """A signal with a handler of Python's is written to the wake-up pipe; there is no more to do."""
+    """Python writes a signal to the wake-up pipe only if it has a handler; the handler has nothing to do."""
 
 
 def _woken(wakes: int, timeout: float | None) -> bytes:
-    """Wait for signals; none when the time is over."""
+    """Wait for signals; empty after the timeout."""
     ready, _, _ = select.select([wakes], [], [], timeout)
     return os.read(wakes, 4096) if ready else b""

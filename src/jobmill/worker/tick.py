@@ -1,4 +1,4 @@
-"""A tick: claim up to n due jobs, run them in this process, settle them, and say what came of it."""
+"""A tick: claims up to n due jobs, runs them in this process, settles them, and returns a summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    """What one tick did. `waiting` were snoozed or given back, `lost` are settlements that came too late."""
+    """The summary of one tick. `waiting` jobs were snoozed or released; `lost` settlements came too late."""
 
     claimed: int = 0
     succeeded: int = 0
@@ -25,6 +25,6 @@ class Tick(Struct, frozen=True, kw_only=True):
 
 
 async def tick(registry: Registry, limit: int, queues: Sequence[str] | None) -> Tick:
-    """One claim, its runs, their settlements."""
+    """Run one tick."""
     worker = Worker(registry, concurrency=limit, queues=queues) if queues else Worker(registry, concurrency=limit)
     return Tick(**await worker.tick())

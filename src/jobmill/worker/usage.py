@@ -1,10 +1,10 @@
-"""Usage: one record of every run that started, given to the usage recorders of the application.
+"""Usage: makes one record of every run that started, and passes it to the usage recorders of the application.
 
-A record is made when the run is over and the store has answered its settlement. Its times are those of the handler, its
-outcome is what the store accepted: two runs of a job cannot both have succeeded, even when one of them came too late.
+A record is made when the run is over and the store has answered its settlement. Its times are those of the handler. Its
+outcome is the one that the store accepted: two runs of a job cannot both have succeeded, even if one came too late.
 
-Nothing here can harm a job. Plain functions run in a thread, as handlers do, so that one that blocks delays nothing
-else. A full queue drops new records; what a recorder raises is logged.
+Recorders cannot harm a job. Plain functions run in a thread, as handlers do, so that a blocking one delays no loop.
+A full queue drops new records, and errors of a recorder are logged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RunTime:
 
     @property
     def finished_ms(self) -> int:
-        """Computed, because the store's clock as we know it is corrected now and then: the end must not come first."""
+        """Computed, because corrections of the store's clock could otherwise put the end before the start."""
         return self.started_ms + round(self.duration_ms)
 
 
@@ -88,7 +88,7 @@ class UsageLog:
         self._open[run] = RunTime(self._monotonic(), self._store.now())
 
     def ended(self, run: Run) -> None:
-        """The handler has ended, or was left behind (a thread). Its outcome is not known yet, unless it was lost."""
+        """The handler has ended, or its thread was abandoned. The outcome is not known yet, unless the run was lost."""
         times = self._open.get(run)
         if times is not None:
             times.end(self._monotonic())
@@ -105,7 +105,7 @@ class UsageLog:
 
     def settled(self, run: Run, outcome: Ended | RunEnded) -> None:
         """The outcome of the run is known: write its record."""
-        assert outcome != "crashed", "that is settled without a run"
+        assert outcome != "crashed", "crashed jobs are settled without a run"
         times = self._open.pop(run, None)
         if times is None:
             return
@@ -126,7 +126,7 @@ class UsageLog:
             queue.put(usage)
 
     async def stop(self) -> None:
-        """Record runs without an answer of the store as lost, and pass on the last records."""
+        """Record runs that the store did not settle as lost, and pass on the last records."""
         for run in list(self._open):
             if not run.over:
                 self.ended(run)
@@ -152,7 +152,7 @@ class UsageQueue:
         )
         self._dropped = RepeatedError("the usage recorder %r is too slow: %d usage records were dropped", recorder)
         self._raised = RepeatedError(
-            "the usage recorder %r raised, over %d usage records; no job is affected", recorder
+            "the usage recorder %r raised an error for %d usage records; no job is affected", recorder
         )
 
     def start(self) -> None:
@@ -188,7 +188,7 @@ class UsageQueue:
                 pause_at = time.monotonic() + MAX_BUSY_S
 
     async def _call_in_thread(self, records: deque[Usage]) -> None:
-        # A thread cannot be stopped. One that is left behind finds no more records after its present call.
+        # A thread cannot be stopped, but an abandoned one finds no more records after its present call.
         for answer in await self._threads.run(lambda: self._call_each(records)):
             try:
                 await answer
@@ -196,7 +196,7 @@ class UsageQueue:
                 self._survive(error, 1)
 
     def _call_each(self, records: deque[Usage]) -> list[Awaitable[Any]]:
-        """Call the recorder for each record; returns what must be awaited, as from a lambda around a coroutine."""
+        """Call the recorder for each record. Returns awaitables, for example of a lambda that calls a coroutine."""
         answers: list[Awaitable[Any]] = []
         while True:
             try:
@@ -220,7 +220,7 @@ class UsageQueue:
         waiting.clear()
 
     async def _is_done(self, records: list[Usage], backoff: LoopBackoff) -> bool:
-        """Whether they are recorded, or given up."""
+        """Whether the records are written, or given up."""
         try:
             await self._recorder.record_usage(records)
         except StoreUnavailable as error:
@@ -242,7 +242,7 @@ class UsageQueue:
 
 
 class RepeatedError:
-    """An error that is logged at once and then at most once a minute, with the number of records that it concerns."""
+    """An error that is logged at once and then at most once a minute, with the number of records that it affected."""
 
     def __init__(self, text: str, recorder: UsageRecorder) -> None:
         self._text = text
@@ -252,14 +252,14 @@ class RepeatedError:
         self._not_before = 0.0
 
     def add(self, records: int, error: BaseException | None = None) -> None:
-        """It concerns this many more records."""
+        """The error affected this many more records."""
         self._unlogged += records
         self._error = error
         if time.monotonic() >= self._not_before:
             self.log_now()
 
     def log_now(self) -> None:
-        """Log what is not logged yet, if anything."""
+        """Log what is not logged yet."""
         if self._unlogged:
             log.error(self._text, self._recorder, self._unlogged, exc_info=self._error)
             self._unlogged = 0

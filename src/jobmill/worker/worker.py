@@ -1,4 +1,4 @@
-"""The worker: puts its loops together, starts them, and ends them gracefully."""
+"""The worker: creates its loops, starts them, and stops them gracefully."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobmill")
 
-#: How long the last settlements of a stopping worker may take, and its stop hooks.
-LAST_WORDS_S = 10.0
+#: How long the last settlements of a stopping worker may take, and then its stop hooks.
+LAST_CALLS_S = 10.0
 
 
 class Worker:
-    """Claims, runs and settles jobs of a client's handlers; one per process is enough."""
+    """Claims, runs and settles the jobs of an application's handlers. One worker per process is enough."""
 
     def __init__(self, registry: Registry, **options: Unpack[WorkerOptions]) -> None:
         self._registry = registry
@@ -58,20 +58,20 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """`{hostname}-{pid}-{random}` unless it was given; jobs remember it."""
+        """The name of this worker, by default `{hostname}-{pid}-{random}`. Its jobs carry it."""
         return self.settings.name
 
     @property
     def running(self) -> int:
-        """How many jobs run now."""
+        """The number of jobs that run now."""
         return len(self._running.runs) if self._started else 0
 
     # ------------------------------------------------------------------------------------------------ start
 
     async def start(self, *, once: bool = False) -> None:
-        """Open the store and start every loop; with `once`, each exchanger claims a single time."""
+        """Open the store and start all loops. With `once`, each exchanger claims a single time."""
         if self._begun:
-            raise JobmillError(f"worker {self.name} runs already; stop it first, or make another")
+            raise JobmillError(f"worker {self.name} is running already; stop it first, or create another worker")
         _check_handlers(self._registry)
         await self._registry.open()
         self._begun = True
@@ -79,14 +79,14 @@ class Worker:
         try:
             await self._start(once)
         except BaseException:
-            # A hook, a port that is taken: what has begun by now must not go on alone.
+            # For example, the health port is taken. The loops that have started already must not stay.
             await self._end_loops()
             raise
 
     async def _start(self, once: bool) -> None:
         store = self._registry.store
-        # A tick comes and goes every few seconds.
-        self._loud = logging.DEBUG if once else logging.INFO
+        # A tick may start a worker every few seconds, which is too often for INFO.
+        self._log_level = logging.DEBUG if once else logging.INFO
         self._hurry = asyncio.Event()
         self._end = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -112,13 +112,13 @@ class Worker:
         self._loops += [
             self._loop("heartbeat", self.heartbeat.turn),
             self._loop("reporter", self.reporter.turn),
-            self._loop("janitor", Janitor(store, self.random).turn, alive=False),
+            self._loop("janitor", Janitor(store, self.random).turn, watched=False),
         ]
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
         log.log(
-            self._loud,
+            self._log_level,
             "worker %s: concurrency %d, queues %s, handlers %s, %s store",
             self.name,
             self.settings.concurrency,
@@ -128,10 +128,10 @@ class Worker:
         )
 
     def _shares(self, once: bool) -> list[int]:
-        """The slots, shared by as many exchangers as the store has use for; a tick claims once."""
-        several = 1 if once else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
-        share, rest = divmod(self.settings.concurrency, several)
-        return [share + (number < rest) for number in range(several)]
+        """The slots of each exchanger. The store says how many exchangers it can use; a tick needs one."""
+        count = 1 if once else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
+        share, rest = divmod(self.settings.concurrency, count)
+        return [share + (number < rest) for number in range(count)]
 
     def _usage_log(self) -> UsageLog | None:
         queues = [UsageQueue(recorder, self._threads, self.random) for recorder in self._registry.usage_recorders]
@@ -154,9 +154,9 @@ class Worker:
             on_idle=lambda: self.hook_queue.moment("idle", self),
         )
 
-    def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, alive: bool = True) -> asyncio.Task[None]:
-        # The janitor sleeps longer than the watchdog's patience, and nobody dies of it: it is not watched.
-        watchdog = self.watchdog if alive else Watchdog()
+    def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, watched: bool = True) -> asyncio.Task[None]:
+        # The janitor sleeps longer than the watchdog allows, and no job depends on it.
+        watchdog = self.watchdog if watched else Watchdog()
         return _task(name, run_forever(name, turn, watchdog, self._on_error, self.random))
 
     def _on_error(self, error: BaseException) -> None:
@@ -179,10 +179,11 @@ class Worker:
     # ------------------------------------------------------------------------------------------------ stop
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Claim nothing more, wait for what runs, then cancel and release it without counting an attempt.
+        """Claim no more jobs, wait for running jobs, then cancel the rest and release them without counting an attempt.
 
-        `timeout` is how long jobs get (default: `shutdown_timeout`). Stopping twice waits for the same end, and a
-        timeout of 0 the second time releases at once. A hook only asks for it: its own end is part of that end.
+        `timeout` is how long running jobs may take to end (default: `shutdown_timeout`). A second call waits for the
+        same end; with a timeout of 0 it releases the jobs at once. When a hook calls this, it returns at once, because
+        the end of the worker waits for its hooks.
         """
         if not self._started:
             return
@@ -198,10 +199,10 @@ class Worker:
     async def _stop(self, patience: float) -> None:
         assert self._hurry is not None
         if self._cut_off():
-            patience = 0  # whatever ran was cancelled, and threads cannot be waited for
-            await self._revive()
-        said = f"; {self.running} running jobs have {patience:g} s to end" if self.running else ""
-        log.log(self._loud, "worker %s: stopping%s", self.name, said)
+            patience = 0  # all tasks were cancelled, and threads cannot be waited for
+            await self._restart_exchangers()
+        left = f"; {self.running} running jobs have {patience:g} s to end" if self.running else ""
+        log.log(self._log_level, "worker %s: stopping%s", self.name, left)
         for exchanger in self._exchangers:
             exchanger.stopping = True
             exchanger.wake()
@@ -213,36 +214,36 @@ class Worker:
         if any(not task.done() for task in self._exchanging):
             await self._release()
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(LAST_CALLS_S):
                 await self._registry.hooks.call_moment("stop", self)
         except TimeoutError:
-            log.error("worker %s: a stop hook did not end in %g s, and is left", self.name, LAST_WORDS_S)
+            log.error("worker %s: a stop hook did not end within %g s and was abandoned", self.name, LAST_CALLS_S)
         await self._end_loops()
-        log.log(self._loud, "worker %s: stopped", self.name)
+        log.log(self._log_level, "worker %s: stopped", self.name)
 
     def _cut_off(self) -> bool:
-        """Whether everything was cancelled at once, handlers and exchangers alike, as asyncio.run does at its end."""
+        """Whether all tasks were cancelled at once, handlers and exchangers alike, as asyncio.run does at its end."""
         return any(task.cancelling() for task in self._exchanging)
 
-    async def _revive(self) -> None:
-        """Have what was cut off handed in after all: otherwise its leases would end, and count crashes."""
+    async def _restart_exchangers(self) -> None:
+        """Settle the cancelled jobs after all. Otherwise their leases would end, and count as crashes."""
         await end(self._exchanging)
         for run in self._running.runs.values():
             run.why = run.why or "shutdown"
         self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
 
     async def _release(self) -> None:
-        """Time is over: what still runs is cancelled and given back; threads are left to themselves."""
+        """The time is over: cancel and release the jobs that still run. Threads cannot be stopped; they continue."""
         still = [run for run in self._running.runs.values() if not run.over]
         log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
-        deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
+        deadline = asyncio.get_running_loop().time() + LAST_CALLS_S
         while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._running.runs:
-            # Each time: a claim that was in flight may have brought more.
+            # In every pass: a claim that was in flight may have added runs.
             for run in list(self._running.runs.values()):
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
                 unreleased = len(self._running.runs)
-                log.error("worker %s: %d jobs could not be released; their leases will end", self.name, unreleased)
+                log.error("worker %s: %d jobs could not be released; their leases will expire", self.name, unreleased)
                 break
             await asyncio.sleep(0.005)
         for task in self._exchanging:
@@ -252,7 +253,7 @@ class Worker:
         try:
             await asyncio.wait_for(self.reporter.flush(), 5)
         except Exception as error:
-            log.warning("worker %s: the last progress and log lines were not kept: %r", self.name, error)
+            log.warning("worker %s: the last progress and log lines could not be stored: %r", self.name, error)
         await end([*self._loops, *self._exchanging])
         await self.hook_queue.stop()
         if self._usage is not None:
@@ -266,10 +267,10 @@ class Worker:
     # ------------------------------------------------------------------------------------------------ run
 
     async def tick(self) -> Counter[str]:
-        """Claim once, run what was claimed, settle it; how many came to what."""
+        """Claim once, run the claimed jobs and settle them. Returns how many jobs had which outcome."""
         await self.start(once=True)
         try:
-            # Not gather: cancelling a tick would cancel the exchangers, and nobody would be left to release its jobs.
+            # Not gather: it would pass a cancellation on to the exchangers, which have to release the jobs.
             await asyncio.wait(self._exchanging)
         finally:
             await self.stop(timeout=0)
@@ -278,19 +279,19 @@ class Worker:
         return sum((exchanger.tally for exchanger in self._exchangers), Counter())
 
     async def run(self) -> None:
-        """Start, work until SIGTERM or SIGINT, until somebody stops it or until this task is cancelled, stop."""
+        """Start, work until SIGTERM, SIGINT, a call of `stop` or the cancellation of this task, then stop."""
         await self.start()
         loop = asyncio.get_running_loop()
         signals: list[signal.Signals] = []
 
         def on_signal() -> None:
-            # The second one means: now.
+            # The second signal means: do not wait for jobs.
             if self._end.is_set():
                 _keep(self._hurry_up())
             self._end.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Not in a thread other than the main one, and not on Windows: then only cancelling ends it.
+            # This fails outside the main thread and on Windows. There, cancel the task or call `stop`.
             with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
                 loop.add_signal_handler(number, on_signal)
                 signals.append(number)
@@ -307,12 +308,12 @@ class Worker:
         await self.stop(timeout=0)
 
     async def __aenter__(self) -> Worker:
-        """Start."""
+        """Start the worker."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop the worker."""
         await self.stop()
 
 
@@ -329,7 +330,7 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 
 def _keep(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run beside; asyncio itself keeps tasks only weakly."""
+    """Run a coroutine in the background. asyncio itself keeps only weak references to tasks."""
     task = asyncio.ensure_future(coroutine)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)

@@ -1,4 +1,4 @@
-"""`jobmill demo`: jobs of every kind, live, on SQLite in a temporary file; ends by itself."""
+"""`jobmill demo`: runs jobs of every kind on SQLite in a temporary file, and shows them live."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 
 @click.command()
 def demo() -> None:
-    """Watch jobs of every kind run, in ten seconds and a temporary file."""
+    """Run jobs of every kind for ten seconds, in a temporary file."""
     import asyncio
 
     from jobmill.cli.demo.run import run_demo
@@ -15,5 +15,5 @@ def demo() -> None:
     try:
         asyncio.run(run_demo())
     except asyncio.CancelledError:
-        # By SIGTERM; the code that a shell would give it.
+        # After SIGTERM: the exit code that a shell would report.
         click.get_current_context().exit(143)

@@ -1,4 +1,4 @@
-"""The course of `jobmill demo`: enqueue jobs of every kind, watch them until all are final, a burst, a summary."""
+"""Runs `jobmill demo`: enqueues jobs of every kind, shows them until all are final, runs a burst, prints a summary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.text import Text
 from jobmill.cli.demo import handlers
 from jobmill.cli.demo.story import Story, StoryLine
 from jobmill.cli.demo.view import counted, view
-from jobmill.cli.output import lasting, plural
+from jobmill.cli.output import duration_text, plural
 from jobmill.client.client import Client, connect
 from jobmill.handlers.handler import Draft
 from jobmill.worker.worker import Worker
@@ -29,24 +29,24 @@ from jobmill.worker.worker import Worker
 BURST = 2_000
 PAGES = ((9, "last"), (5, "second"), (0, "first"))
 PINGS = 25
-SLOTS = 50
-#: Between one enqueue and the next, so that the eye can follow.
+CONCURRENCY = 50
+#: The pause after each enqueue, so that a person can follow.
 STEP_S = 0.25
 FRAME_S = 0.1
-#: Nothing in here takes so long; a machine that is too busy gets its summary all the same.
-LONGEST_S = 12.0
-LONGEST_PINGS_S = 1.5
-LONGEST_BURST_S = 3.0
+#: Timeouts, so that a busy machine prints its summary too.
+MAX_STORY_S = 12.0
+MAX_PINGS_S = 1.5
+MAX_BURST_S = 3.0
 
 NEXT = """\
-Next, in a file app.py: jobs = jobmill.connect() and @jobs.handler
-on a function; then `jobmill worker app.py:jobs` and, in another terminal,
+Next: write jobs = jobmill.connect() and a function with @jobs.handler
+to a file app.py. Run `jobmill worker app.py:jobs` and, in another terminal,
 `jobmill enqueue NAME '{...}' --wait`."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured at the end."""
+    """The measurements of the burst."""
 
     pickups: list[float]
     enqueue_s: float
@@ -55,8 +55,8 @@ class Speed:
 
 
 async def run_demo() -> None:
-    """The whole demo."""
-    # Its lines would tear the picture apart, and the story tells the same.
+    """Run the demo."""
+    # Log lines would break the live view, and the story shows the same.
     logging.getLogger("jobmill").setLevel(logging.CRITICAL)
     _end_on_sigterm()
     console = Console(highlight=False)
@@ -64,7 +64,7 @@ async def run_demo() -> None:
     with tempfile.TemporaryDirectory(prefix="jobmill-demo-") as folder:
         story = Story(on_line=_no_line if console.is_terminal else _print_line)
         async with _working(f"sqlite:///{folder}/jobmill.db", story) as client:
-            with _picture(console, story, client) as draw:
+            with _live_view(console, story, client) as draw:
                 watching = asyncio.create_task(_watch(client, story, draw))
                 try:
                     await _enqueue_all(client, story)
@@ -72,13 +72,13 @@ async def run_demo() -> None:
                     speed = await _measure(client, story)
                 finally:
                     watching.cancel()
-                await _look(client, story)
+                await _refresh(client, story)
                 draw(True)
-            await _sum_up(client, console, speed, time.monotonic() - began)
+            await _print_summary(client, console, speed, time.monotonic() - began)
 
 
 def _end_on_sigterm() -> None:
-    """As Ctrl-C does, so that the temporary directory goes."""
+    """End like Ctrl-C, so that the temporary directory is removed."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):
@@ -87,12 +87,12 @@ def _end_on_sigterm() -> None:
 
 @contextlib.asynccontextmanager
 async def _working(url: str, story: Story) -> AsyncIterator[Client]:
-    """A client with the demo's handlers, and a worker beside it."""
+    """A client with the demo's handlers, and a running worker."""
     client = connect(url)
     client.handlers.update(handlers.jobs.handlers)
     client.on("*")(story.on_event)
-    # A short lease has a short heartbeat, by which a worker learns that a running job was cancelled.
-    worker = Worker(client, concurrency=SLOTS, lease="3s")
+    # The heartbeat finds cancelled jobs, and a short lease makes it frequent.
+    worker = Worker(client, concurrency=CONCURRENCY, lease="3s")
     try:
         await worker.start()
         yield client
@@ -110,18 +110,18 @@ async def _enqueue_all(client: Client, story: Story) -> None:
             story.add(kind, draft.name, enqueued, note)
         if drafts[0].options.unique_key == "stock":
             (again,) = await client.enqueue_many(drafts)
-            story.say(kinds[0], drafts[0].name, f"enqueued again: {again.status}, no second job")
+            story.add_line(kinds[0], drafts[0].name, f"enqueued again: {again.status}, no second job")
             story.rows[again.id].note = f"second enqueue: {again.status}"
         await asyncio.sleep(STEP_S)
 
 
 def _plan() -> list[tuple[list[str], list[Draft], str]]:
-    """What is enqueued, in this order: kinds, jobs in one call, and a word about them."""
+    """What to enqueue, in this order: kinds, the jobs of one call, and a note."""
     until = datetime.now(UTC) + timedelta(seconds=7)
     pages = [handlers.print_page.options(priority=priority).draft(page=page) for priority, page in PAGES]
     plan = [
-        (["progress"], [handlers.encode_video.draft(frames=60)], "tells how far it is"),
-        (["retried"], [handlers.call_api.draft()], "errs twice, backoff doubles"),
+        (["progress"], [handlers.encode_video.draft(frames=60)], "reports its progress"),
+        (["retried"], [handlers.call_api.draft()], "raises twice, the backoff doubles"),
         (["fails"], [handlers.charge_card.draft()], "has two attempts"),
         (["recurring"], [handlers.heartbeat.options(every="1s", key="beat", until=until).draft()], "every second"),
         (["now"], [handlers.greet.draft(name="Ada")], ""),
@@ -132,55 +132,55 @@ def _plan() -> list[tuple[list[str], list[Draft], str]]:
         (["cancelled"], [handlers.crawl.draft()], "would run for an hour"),
     ]
     if "parse_file" in handlers.jobs.handlers:
-        plan.insert(3, (["isolated"], [handlers.parse_file.draft()], "in a process of its own"))
+        plan.insert(3, (["isolated"], [handlers.parse_file.draft()], "in a separate process"))
     return plan
 
 
 async def _until_over(client: Client, story: Story) -> None:
-    """Cancel the one that never ends, then wait for all."""
+    """Cancel the job that never ends, then wait for all jobs."""
     story.is_complete = True
     endless = [row for row in story.rows.values() if row.kind == "cancelled"]
     await asyncio.sleep(1)
     await client.cancel([row.id for row in endless])
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(story.over.wait(), max(0, LONGEST_S - story.seconds))
+        await asyncio.wait_for(story.over.wait(), max(0, MAX_STORY_S - story.seconds))
 
 
 async def _measure(client: Client, story: Story) -> Speed:
-    """How soon one job is picked up, and how fast many are run."""
+    """Measure how soon one job is picked up, and how fast many jobs run."""
     pickups = await _pickups(client)
-    story.say("burst", "nothing", f"{plural(BURST)} that do nothing")
+    story.add_line("burst", "nothing", f"{plural(BURST)} that do nothing")
     story.burst = BURST
-    # Paused meanwhile, so that enqueueing and running are measured one after the other.
+    # Paused, so that enqueueing and running are measured separately.
     await client.queue(handlers.BURST).pause()
     began = time.perf_counter()
     await client.enqueue_many([handlers.nothing.draft() for _ in range(BURST)])
     enqueued = time.perf_counter()
     await client.queue(handlers.BURST).resume()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(story.burst_over.wait(), LONGEST_BURST_S)
+        await asyncio.wait_for(story.burst_over.wait(), MAX_BURST_S)
     ended = time.perf_counter()
     return Speed(pickups, enqueued - began, story.burst_done, ended - enqueued)
 
 
 async def _pickups(client: Client) -> list[float]:
-    """Seconds from enqueue to handler, of one job after the other."""
+    """Seconds from enqueue to handler, for one job after the other."""
     pickups: list[float] = []
-    # A machine that is busy with other things gets fewer of them, not more time.
+    # On a busy machine there are fewer pings; the time is the same.
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LONGEST_PINGS_S):
+        async with asyncio.timeout(MAX_PINGS_S):
             for _ in range(PINGS):
                 (enqueued,) = await client.enqueue_many([handlers.ping.draft(sent=time.perf_counter())])
                 pickups.append(await enqueued.result())
     return pickups
 
 
-# ---------------------------------------------------------------------------------------------------- the picture
+# ---------------------------------------------------------------------------------------------------- the live view
 
 
 @contextlib.contextmanager
-def _picture(console: Console, story: Story, client: Client) -> Iterator[Callable[[bool], None]]:
-    """A live view on a terminal; elsewhere the lines are enough."""
+def _live_view(console: Console, story: Story, client: Client) -> Iterator[Callable[[bool], None]]:
+    """A live view on a terminal; without one, the story prints lines."""
     if not console.is_terminal:
         yield lambda final: None
         return
@@ -190,12 +190,12 @@ def _picture(console: Console, story: Story, client: Client) -> Iterator[Callabl
 
 async def _watch(client: Client, story: Story, draw: Callable[[bool], None]) -> None:
     while True:
-        await _look(client, story)
+        await _refresh(client, story)
         draw(False)
         await asyncio.sleep(FRAME_S)
 
 
-async def _look(client: Client, story: Story) -> None:
+async def _refresh(client: Client, story: Story) -> None:
     story.on_jobs((await client.find(queue=handlers.QUEUE)).jobs)
 
 
@@ -204,13 +204,13 @@ def _print_line(line: StoryLine) -> None:
 
 
 def _no_line(line: StoryLine) -> None:
-    """The picture shows them."""
+    """The live view shows the lines."""
 
 
 # ---------------------------------------------------------------------------------------------------- the end
 
 
-async def _sum_up(client: Client, console: Console, speed: Speed, seconds: float) -> None:
+async def _print_summary(client: Client, console: Console, speed: Speed, seconds: float) -> None:
     states: Counter[str] = Counter()
     for one in await client.count():
         states[one.state] += one.count
@@ -233,5 +233,5 @@ def _pickup(speed: Speed) -> str:
 
 def _burst(speed: Speed) -> str:
     rate = speed.done / speed.run_s
-    enqueue, run = lasting(1000 * speed.enqueue_s), lasting(1000 * speed.run_s)
+    enqueue, run = duration_text(1000 * speed.enqueue_s), duration_text(1000 * speed.run_s)
     return f"{plural(speed.done)} enqueued in {enqueue}, run in {run}: {rate:,.0f} jobs/s, all on disk"

@@ -1,4 +1,4 @@
-"""What happens in `jobmill demo`, collected from events and from the store: a row a job, and lines in their order."""
+"""The story of `jobmill demo`, collected from events and the store: one row per job, and lines in order."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobmill.cli.demo.handlers import QUEUE, nothing
-from jobmill.cli.output import lasting, one_line
+from jobmill.cli.output import duration_text, one_line
 from jobmill.core.events import Event
 from jobmill.core.job import Job
 from jobmill.handlers.enqueued import Enqueued
 
-#: One sign an attempt.
+#: One sign per attempt.
 SIGNS = {"waiting": "○", "running": "●", "errored": "!", "succeeded": "✔", "failed": "✘", "cancelled": "⊘"}
 
 
 @dataclass
-class Row:
+class StoryRow:
     """One job of the story."""
 
     kind: str
@@ -27,18 +27,18 @@ class Row:
     id: str
     note: str = ""
     job: Job | None = None
-    #: What its attempts came to, in words of SIGNS.
+    #: The outcomes of its attempts, as keys of SIGNS.
     attempts: list[str] = field(default_factory=list)
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether the job is final."""
         return self.job is not None and self.job.is_final
 
 
 @dataclass(frozen=True)
 class StoryLine:
-    """Something that happened."""
+    """One event."""
 
     at_s: float
     kind: str
@@ -46,20 +46,20 @@ class StoryLine:
     text: str
 
     def __str__(self) -> str:
-        """As the trace prints it."""
+        """The line as it is printed without a terminal."""
         return f"{self.at_s:5.1f} s  {self.kind:<12} {self.name:<14} {self.text}"
 
 
 class Story:
-    """Rows and lines; `on_line` is told each line as it comes."""
+    """Rows and lines. `on_line` is called with each new line."""
 
     def __init__(self, on_line: Callable[[StoryLine], None] = lambda line: None) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, StoryRow] = {}
         self.lines: list[StoryLine] = []
-        #: Set when every job is final, once it is known that there will be no more rows.
+        #: Set when all rows are added and all jobs are final.
         self.over = asyncio.Event()
         self.is_complete = False
-        #: How many jobs the burst has; None before it. Told by events, so that nobody has to count meanwhile.
+        #: The number of jobs of the burst; None before it. Events count them, which is cheaper than queries.
         self.burst: int | None = None
         self.burst_done = 0
         self.burst_over = asyncio.Event()
@@ -69,10 +69,10 @@ class Story:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def say(self, kind: str, name: str, text: str) -> None:
+    def add_line(self, kind: str, name: str, text: str) -> None:
         """Add a line."""
         line = StoryLine(self.seconds, kind, name, text)
         self.lines.append(line)
@@ -80,16 +80,16 @@ class Story:
 
     def add(self, kind: str, name: str, enqueued: Enqueued[Any], note: str) -> None:
         """A job was enqueued."""
-        self.rows[enqueued.id] = Row(kind, name, enqueued.id)
-        self.say(kind, name, f"{enqueued.status}{note and ', '}{note}")
-        # A fast worker has claimed it before we have heard that it exists.
+        self.rows[enqueued.id] = StoryRow(kind, name, enqueued.id)
+        self.add_line(kind, name, f"{enqueued.status}{note and ', '}{note}")
+        # A fast worker may have claimed the job before `enqueue` returned.
         for event in self._early.pop(enqueued.id, ()):
             self.on_event(event)
 
     # ------------------------------------------------------------------------------------------------ what happens
 
     def on_event(self, event: Event) -> None:
-        """A hook: something happened to a job."""
+        """The hook for all events."""
         row = self.rows.get(event.job_id)
         if event.queue != QUEUE:
             self._count_burst(event)
@@ -100,7 +100,7 @@ class Story:
         _keep_attempt(row.attempts, event.type)
         text = _text(event)
         if text:
-            self.say(row.kind, row.name, text)
+            self.add_line(row.kind, row.name, text)
 
     def _count_burst(self, event: Event) -> None:
         if event.type == "succeeded" and event.name == nothing.name:
@@ -109,16 +109,16 @@ class Story:
                 self.burst_over.set()
 
     def on_jobs(self, jobs: Iterable[Job]) -> None:
-        """How the store has them now."""
+        """Update the rows with the jobs of the store."""
         for job in jobs:
             row = self.rows.get(job.id)
             if row is None:
                 continue
             before, row.job = row.job, job
-            # Cancelling is the client's act: no worker tells of it.
+            # The client cancels the job, so no worker reports an event.
             if job.state == "cancelled" and (before is None or before.state != "cancelled"):
                 _keep_attempt(row.attempts, "cancelled")
-                self.say(row.kind, row.name, "cancelled while it ran")
+                self.add_line(row.kind, row.name, "cancelled while it ran")
         if self.is_complete and all(row.is_final for row in self.rows.values()):
             self.over.set()
 
@@ -127,12 +127,12 @@ def _keep_attempt(attempts: list[str], type: str) -> None:
     if type == "claimed":
         attempts.append("running")
     elif type in SIGNS:
-        # errored and failed are told of the same attempt; the last word counts.
+        # One attempt may have the events errored and failed; the last one counts.
         attempts[-1:] = [type]
 
 
 def _text(event: Event) -> str:
-    """What a line says about an event; nothing where it would only repeat."""
+    """The text of a line for an event; empty if the event adds nothing."""
     data = event.data
     if event.type == "claimed":
         return f"running, attempt {event.attempt}"
@@ -141,7 +141,7 @@ def _text(event: Event) -> str:
     if event.type == "errored":
         return f"attempt {event.attempt} errored: {one_line(str(data['error']), 60)}"
     if event.type == "retrying":
-        return f"retrying in {lasting(data['delay_ms'])}"
+        return f"retrying in {duration_text(data['delay_ms'])}"
     if event.type == "failed":
         return f"failed: no attempts left after {event.attempt}"
     if event.type == "succeeded":

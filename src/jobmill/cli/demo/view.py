@@ -1,4 +1,4 @@
-"""How `jobmill demo` looks on a terminal: a row a job, what happened last, and a summary."""
+"""The view of `jobmill demo` on a terminal: one row per job, the last lines, and a summary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jobmill.cli.demo.story import SIGNS, Row, Story
-from jobmill.cli.output import COLOURS, cell, one_line
+from jobmill.cli.demo.story import SIGNS, Story, StoryRow
+from jobmill.cli.output import STATE_COLORS, cell, one_line
 from jobmill.core.job import STATES, Job
 
-STYLES = {**COLOURS, "errored": "magenta", "retrying": "magenta"}
+STYLES = {**STATE_COLORS, "errored": "magenta", "retrying": "magenta"}
 LINES = 7
-#: Of the view without jobs and last lines: header, head of the table, frame, foot.
+#: The height of the view without rows and last lines.
 FRAME = 8
 
 
 def view(story: Story, now_ms: int, height: int, *, final: bool = False) -> RenderableType:
-    """The whole of it; a low terminal gets fewer last lines, and the final view leaves them to the summary."""
+    """The whole view. A low terminal shows fewer last lines, and the final view shows none."""
     above = (_header(story), _table(story, now_ms))
     room = max(1, min(LINES, height - FRAME - len(story.rows)))
     return Group(*above) if final else Group(*above, _last_lines(story, room))
@@ -52,32 +52,31 @@ def _table(story: Story, now_ms: int) -> Table:
     return table
 
 
-def _state(row: Row) -> str:
-    """Retrying is a view of waiting, not a state; here it is worth a word of its own."""
+def _state(row: StoryRow) -> str:
+    """The state of a job; a waiting job that has errored is shown as retrying."""
     if row.job is None:
         return "waiting"
     return "retrying" if row.job.state == "waiting" and row.job.errors else row.job.state
 
 
-def _signs(row: Row) -> Text:
-    told = list(row.attempts[-8:])
+def _signs(row: StoryRow) -> Text:
+    signs = list(row.attempts[-8:])
     if row.job is None or row.job.state == "waiting":
-        told.append("waiting")
-    return Text.assemble(*((SIGNS[one], STYLES[one]) for one in told))
+        signs.append("waiting")
+    return Text.assemble(*((SIGNS[one], STYLES[one]) for one in signs))
 
 
-def _detail(row: Row, now_ms: int) -> RenderableType:
+def _detail(row: StoryRow, now_ms: int) -> RenderableType:
     job = row.job
     if job is None:
         return ""
     if job.state == "running" and job.progress is not None:
         return _progress(job.progress.value, job.progress.message or "")
-    said = cell(_said(job, now_ms), "red" if job.state == "failed" else "")
-    return said.append(f"  ({row.note})", "dim") if row.note else said
+    detail = cell(_detail_text(job, now_ms), "red" if job.state == "failed" else "")
+    return detail.append(f"  ({row.note})", "dim") if row.note else detail
 
 
-def _said(job: Job, now_ms: int) -> str:
-    """What there is to say about a job as it is now."""
+def _detail_text(job: Job, now_ms: int) -> str:
     wait = f"{max(0, job.due_ms - now_ms) / 1000:.1f} s"
     if job.state == "running":
         return f"for {max(0, now_ms - (job.started_ms or now_ms)) / 1000:.1f} s"
@@ -91,7 +90,7 @@ def _said(job: Job, now_ms: int) -> str:
         return f"again in {wait}: {one_line(job.error or '')}"
     if job.recurrence is not None:
         return f"run {job.runs + 1} in {wait}"
-    return f"due in {wait}" if job.due_ms > now_ms else "due, waiting for room"
+    return f"due in {wait}" if job.due_ms > now_ms else "due, waiting for a free slot"
 
 
 def _progress(value: float, message: str) -> RenderableType:
@@ -117,6 +116,6 @@ def _last_lines(story: Story, room: int) -> RenderableType:
 
 
 def counted(states: Counter[str]) -> Text:
-    """Counts by state, in the states' colours."""
+    """Counts by state, in the states' colors."""
     parts = [(f"{states[state]:,} {state}", STYLES[state] if states[state] else "dim") for state in STATES]
     return Text("   ").join(Text(text, style) for text, style in parts)

@@ -1,1 +1,1 @@
-"""A crontab's stores; each imports its driver, and only it does."""
+"""The stores of the crontab. Only a store imports its driver."""

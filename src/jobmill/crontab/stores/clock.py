@@ -1,4 +1,4 @@
-"""The time that decides what is due: like the originals', that of the process which locks."""
+"""The clock that decides which documents are due. As in mongodb-cron, it is the clock of the process that locks."""
 
 from __future__ import annotations
 

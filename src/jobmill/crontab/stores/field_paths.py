@@ -1,4 +1,4 @@
-"""A field of a document, named by a path that may have dots."""
+"""Paths of fields in a document, such as cron.sleepUntil."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from jobmill.errors import InvalidValue
 
 
-class Path:
-    """`cron.sleepUntil`; a number is a place in a list."""
+class FieldPath:
+    """A path with dots; a number in it is an index of a list."""
 
     __slots__ = ("_last", "_steps", "parents", "projected", "text")
 
@@ -18,30 +18,30 @@ class Path:
             raise InvalidValue(field, "the path of a field, such as cron.sleepUntil", text)
         self.text = text
         *self._steps, self._last = text.split(".")
-        #: The path itself and what leads to it, without those that are meant to be lists.
+        #: The path itself and its prefixes, without the prefixes that name a list.
         steps = text.split(".")
         self.parents = tuple(
             ".".join(steps[: n + 1]) for n in range(len(steps)) if n + 1 == len(steps) or not steps[n + 1].isdecimal()
         )
-        #: What to ask for, to have what is there: a place in a list cannot be asked for.
+        #: The path for a projection: a projection cannot have the index of a list.
         first = next((n for n, step in enumerate(steps) if n and step.isdecimal()), len(steps))
         self.projected = ".".join(steps[:first])
 
     def pick(self, document: Any) -> Any:
-        """What is there; None where nothing is."""
+        """The value at the path; None if there is none."""
         for step in (*self._steps, self._last):
             document = _at(document, step)
         return document
 
     def put(self, document: Any, value: Any) -> Any:
-        """The same document with this there, where the path leads to."""
-        place = document
+        """Set the value at the path; returns the document."""
+        parent = document
         for step in self._steps:
-            place = _at(place, step)
-        if isinstance(place, Sequence):
-            place[int(self._last)] = value  # type: ignore[index]  # a list that BSON was read into
+            parent = _at(parent, step)
+        if isinstance(parent, Sequence):
+            parent[int(self._last)] = value  # type: ignore[index]  # a list that was read from BSON
         else:
-            place[self._last] = value
+            parent[self._last] = value
         return document
 
 
@@ -49,9 +49,9 @@ def _is_path(text: object) -> bool:
     return isinstance(text, str) and "\0" not in text and "" not in text.split(".") and not text.startswith("$")
 
 
-def _at(place: Any, step: str) -> Any:
-    if isinstance(place, Mapping):
-        return place.get(step)
-    if isinstance(place, Sequence) and not isinstance(place, str) and step.isdecimal() and int(step) < len(place):
-        return place[int(step)]
+def _at(value: Any, step: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, Sequence) and not isinstance(value, str) and step.isdecimal() and int(step) < len(value):
+        return value[int(step)]
     return None

@@ -1,4 +1,4 @@
-"""Documents in memory, for tests and for trying things out: the port in plain Python."""
+"""Documents in memory, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jobmill.crontab.stores.clock import process_ms
 from jobmill.errors import InvalidValue
 
 
-class Document(msgspec.Struct, kw_only=True):
-    """What is kept of one; its id is the key that it is kept under."""
+class MemoryDocument(msgspec.Struct, kw_only=True):
+    """One document. Its id is its key in `MemoryCrontab.documents`."""
 
     sleep_until: datetime | None
     interval: str | None
@@ -27,11 +27,11 @@ class Document(msgspec.Struct, kw_only=True):
 
 
 class MemoryCrontab:
-    """Documents of this process alone; `documents` may be looked at and changed at any time between awaits."""
+    """Documents in this process. `documents` may be read and changed between awaits."""
 
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
         self._clock = clock or process_ms
-        self.documents: dict[Any, Document] = {}
+        self.documents: dict[Any, MemoryDocument] = {}
 
     async def add(
         self,
@@ -43,35 +43,35 @@ class MemoryCrontab:
         auto_remove: bool = False,
         data: Any = None,
     ) -> None:
-        """Write a document, or write it anew; due at once unless `sleep_until` says when. A bad cron is refused."""
+        """Write or replace a document. It is due at `sleep_until` (default: now). An invalid cron is refused."""
         check_interval(interval)
         due = self._clock() if sleep_until is None else instant_ms(sleep_until, "sleep_until")
         last = None if repeat_until is None else to_datetime(instant_ms(repeat_until, "repeat_until"))
         try:
             hash(id)
         except TypeError:
-            raise InvalidValue("id", "a value that can be the key of a dict", id) from None
-        self.documents[id] = Document(
+            raise InvalidValue("id", "a hashable value", id) from None
+        self.documents[id] = MemoryDocument(
             sleep_until=to_datetime(due), interval=interval, repeat_until=last, auto_remove=auto_remove, data=data
         )
 
     async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """The earliest that is due."""
+        """Lock the earliest due document."""
         return next(iter(await self.lock_many(lock_until, 1)), None)
 
-    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """The earliest that are due."""
+    async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
+        """Lock the earliest due documents."""
         now = to_datetime(self._clock())
         due = [
             (document.sleep_until, id)
             for id, document in self.documents.items()
             if document.sleep_until is not None and document.sleep_until <= now
         ]
-        due.sort(key=lambda one: one[0])  # the ids may be of any type, and have no order
-        return [self._lock(id, sleep_until, lock_until) for sleep_until, id in due[:most]]
+        due.sort(key=lambda one: one[0])  # ids may have any type, and no order
+        return [self._lock(id, sleep_until, lock_until) for sleep_until, id in due[:limit]]
 
     async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write what is set."""
+        """Write the fields that are set."""
         document = self._held(id, changes.locked_until)
         if document is None:
             return False
@@ -82,14 +82,14 @@ class MemoryCrontab:
         return True
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete."""
+        """Delete the document."""
         if self._held(id, locked_until) is None:
             return False
         del self.documents[id]
         return True
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """One after the other."""
+        """Write one ending after the other."""
         return [
             await self.remove(ending.id, locked_until=ending.locked_until)
             if ending.remove
@@ -98,10 +98,10 @@ class MemoryCrontab:
         ]
 
     async def migrate(self) -> None:
-        """There is no index."""
+        """Nothing to do: there is no index."""
 
     async def close(self) -> None:
-        """There is no connection."""
+        """Nothing to do: there is no connection."""
 
     def _lock(self, id: Any, sleep_until: datetime, lock_until: datetime) -> CrontabJob:
         document = self.documents[id]
@@ -116,7 +116,7 @@ class MemoryCrontab:
             locked_until=lock_until,
         )
 
-    def _held(self, id: Any, locked_until: datetime | None) -> Document | None:
+    def _held(self, id: Any, locked_until: datetime | None) -> MemoryDocument | None:
         document = self.documents.get(id)
         if document is None or (locked_until is not None and document.sleep_until != locked_until):
             return None

@@ -1,6 +1,6 @@
-"""Documents of a MongoDB collection, shared with mongodb-cron: nothing is written but the date.
+"""Documents of a MongoDB collection, shared with mongodb-cron. Only the date is written.
 
-`sleepUntil <= now` with a sort on it, and a sparse index: however many documents sleep, an idle poll reads none.
+The query is `sleepUntil <= now`, sorted, over a sparse index: an idle poll reads no document.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from jobmill.core.durations import EPOCH, instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.stores.field_paths import Path
-from jobmill.crontab.stores.uncertain_writes import Doubts
+from jobmill.crontab.stores.field_paths import FieldPath
+from jobmill.crontab.stores.uncertain_writes import UncertainWrites
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 
 Document: TypeAlias = dict[str, Any]
 
-#: A batch is told from another worker's by its lock alone. So each worker has a mark of its own, which its locks leave
-#: as a remainder: they are longer by up to a tenth, less than a second, and by at least a twentieth of that, to be off
-#: what mongodb-cron writes in the same moment. With a new mark for each batch, four busy workers met within seconds.
+#: Only its lock distinguishes a batch from the batch of another worker. So each worker has a mark, and its locks are
+#: congruent to the mark: they are longer by up to a tenth, less than a second, and by at least a twentieth of that, to
+#: differ from locks of mongodb-cron. Measured with a new mark per batch: four busy workers collided within seconds.
 SPREAD, GAP = 10, 20
-MOST_SPREAD_MS = 1_000
-#: After two workers wrote the same lock: so many turns of one document at a time, which cannot be taken for another's.
-SINGLY = 10
-#: What a server says when there is an index of these keys or of this name, and it differs.
+MAX_SPREAD_MS = 1_000
+#: After two workers wrote the same lock, this number of turns lock one document at a time, which is always safe.
+SINGLE_TURNS = 10
+#: Error codes of a server that has a different index with these keys or this name.
 _OTHER_INDEX = (85, 86)
 
 
-class _Batch(Struct, frozen=True):
-    """What one update has locked: by key, each document's id and date before."""
+class _LockedBatch(Struct, frozen=True):
+    """The documents that one update has locked: id and previous date, by key."""
 
     before: dict[Any, Document]
     lock: datetime
@@ -53,9 +53,9 @@ class _Batch(Struct, frozen=True):
 
 
 class MongoCrontab:
-    """A collection of the user's, with its own write concern and codec; its client is the user's to close. MongoDB 4.4.
+    """A collection of the user, with its write concern and codec. The user closes the client. Needs MongoDB 4.4.
 
-    Paths may be dotted. `condition` is a filter that documents must meet as well.
+    Field names may be paths with dots. `condition` is a filter that documents must also match.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class MongoCrontab:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._collection = _readable(collection)
-        self._sleep_until = Path(sleep_until, "sleep_until")
+        self._sleep_until = FieldPath(sleep_until, "sleep_until")
         self._only_date = {self._sleep_until.projected: 1}
-        self._interval = Path(interval, "interval")
-        self._repeat_until = Path(repeat_until, "repeat_until")
-        self._auto_remove = Path(auto_remove, "auto_remove")
+        self._interval = FieldPath(interval, "interval")
+        self._repeat_until = FieldPath(repeat_until, "repeat_until")
+        self._auto_remove = FieldPath(auto_remove, "auto_remove")
         if condition is not None and not isinstance(condition, Mapping):
             raise InvalidValue("condition", 'a filter such as {"kind": "mail"}', condition)
         self._condition = condition
@@ -83,18 +83,18 @@ class MongoCrontab:
         self._chance = chance
         self._mark, self._marked_by = self._new_mark(), os.getpid()
         self._single_turns = 0
-        #: Several crontabs may share this store, and so its mark: one batch at a time.
+        #: Several crontabs may share this store and its mark, so only one batch is locked at a time.
         self._turn = asyncio.Lock()
-        #: Locked, but rows it back failed.
-        self._unread: _Batch | None = None
-        self._doubts = Doubts(self._clock)
+        #: A batch that was locked but could not be read back.
+        self._unread: _LockedBatch | None = None
+        self._uncertain = UncertainWrites(self._clock)
 
     # ------------------------------------------------------------------------------------------------ lock
 
     async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """The earliest that is due, in one findAndModify."""
+        """Lock the earliest due document, in one findAndModify."""
         path = self._sleep_until.text
-        with self._told_apart():
+        with self._translated_errors():
             found = await self._collection.find_one_and_update(
                 self._due(to_datetime(self._clock())),
                 {"$set": {path: lock_until}},
@@ -103,50 +103,50 @@ class MongoCrontab:
             )
         return None if found is None else self._job(found, lock_until)
 
-    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """The earliest that are due: look, lock them in one update, and read those that have our lock."""
-        if most == 1:
+    async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
+        """Lock the earliest due documents: find them, lock them in one update, and read those that have the lock."""
+        if limit == 1:
             return await self._lock_one(lock_until)
         async with self._turn:
-            with self._told_apart():
-                if (unread := self._take_unread(lock_until, most)) is not None:
+            with self._translated_errors():
+                if (unread := self._take_unread(lock_until, limit)) is not None:
                     return await self._read_locked(unread)
                 if self._single_turns:
                     self._single_turns -= 1
                     return await self._lock_one(lock_until)
-                return await self._lock_batch(lock_until, most)
+                return await self._lock_batch(lock_until, limit)
 
-    async def _lock_batch(self, lock_until: datetime, most: int) -> list[CrontabJob]:
+    async def _lock_batch(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
         path = self._sleep_until.text
         now = to_datetime(self._clock())
-        lock_until = self._unlike_others(lock_until, now)
-        looked = self._collection.find(
-            self._due(now), self._only_date, sort=[(path, 1)], limit=most, batch_size=most + 1
+        lock_until = self._marked_lock(lock_until, now)
+        due = self._collection.find(
+            self._due(now), self._only_date, sort=[(path, 1)], limit=limit, batch_size=limit + 1
         )
-        before = {_key(one["_id"]): one async for one in looked}
+        before = {_key(one["_id"]): one async for one in due}
         if not before:
             return []
         locked = await self._collection.update_many(
             {"$and": [{"_id": _ids(before)}, self._due(now)]}, {"$set": {path: lock_until}}, hint=BY_ID
         )
         if not locked.matched_count:
-            # Others took them all in between. There may be more: that is asked in a way that cannot miss.
+            # Other workers locked all of them meanwhile. More may be due: findAndModify cannot miss one.
             return await self._lock_one(lock_until)
-        return await self._read_locked(_Batch(before, lock_until, locked.matched_count))
+        return await self._read_locked(_LockedBatch(before, lock_until, locked.matched_count))
 
-    def _take_unread(self, lock_until: datetime, most: int) -> _Batch | None:
-        """What could not be read, where there is room for it and at least half of its lock is left."""
-        if self._unread is None or len(self._unread.before) > most:
+    def _take_unread(self, lock_until: datetime, limit: int) -> _LockedBatch | None:
+        """The unread batch, if it fits the limit and at least half of its lock time is left."""
+        if self._unread is None or len(self._unread.before) > limit:
             return None
         batch, self._unread = self._unread, None
         now = to_datetime(self._clock())
         return batch if batch.lock - now >= (lock_until - now) / 2 else None
 
-    async def _read_locked(self, batch: _Batch) -> list[CrontabJob]:
-        """What an update has locked.
+    async def _read_locked(self, batch: _LockedBatch) -> list[CrontabJob]:
+        """Read the documents that an update has locked.
 
-        A lock has no owner's name. Should another worker have written the same millisecond, more have it than our
-        update matched: then nobody knows whose they are, and they are left alone until it ends.
+        A lock does not name its owner. If another worker wrote the same millisecond, more documents have the lock than
+        the update matched. Then the owner is unknown, and the documents wait until the lock ends.
         """
         which = {"_id": _ids(batch.before), self._sleep_until.text: batch.lock}
         try:
@@ -156,7 +156,7 @@ class MongoCrontab:
             self._unread = batch
             raise
         if len(found) > batch.count:
-            self._single_turns = SINGLY
+            self._single_turns = SINGLE_TURNS
             self._mark = self._new_mark()
             return []
         return [
@@ -169,16 +169,16 @@ class MongoCrontab:
         one = await self.lock_next(lock_until)
         return [] if one is None else [one]
 
-    def _unlike_others(self, lock_until: datetime, now: datetime) -> datetime:
-        if self._marked_by != os.getpid():  # a fork has its parent's
+    def _marked_lock(self, lock_until: datetime, now: datetime) -> datetime:
+        if self._marked_by != os.getpid():  # a forked process has the mark of its parent
             self._mark, self._marked_by = self._new_mark(), os.getpid()
         until_ms = instant_ms(lock_until, "lock_until")
-        spread_ms = min(max((until_ms - instant_ms(now, "now")) // SPREAD, 0), MOST_SPREAD_MS)
+        spread_ms = min(max((until_ms - instant_ms(now, "now")) // SPREAD, 0), MAX_SPREAD_MS)
         least_ms = until_ms + spread_ms // GAP
         width = max(spread_ms - spread_ms // GAP, 1)
         found = to_datetime(least_ms + (self._mark - least_ms) % width)
-        if self._doubts.has_fence(found):
-            # An ending that may come once more must not be taken for that of this lock.
+        if self._uncertain.has_fence(found):
+            # The retry of an older ending must not match this lock.
             self._mark = self._new_mark()
         return to_datetime(least_ms + (self._mark - least_ms) % width)
 
@@ -186,7 +186,7 @@ class MongoCrontab:
         return int(self._chance() * 1_000_000)
 
     def _due(self, now: datetime) -> Document:
-        """Only dates are compared with a date. A list of dates would be too, and cannot be set: it is no job."""
+        """MongoDB compares only dates with a date, and lists of dates. A list cannot be set, so it is excluded."""
         parts: list[Mapping[str, Any]] = [{self._sleep_until.text: {"$lte": now}}]
         parts += [{text: {"$not": {"$type": "array"}}} for text in self._sleep_until.parents]
         if self._condition:
@@ -196,47 +196,47 @@ class MongoCrontab:
     # ------------------------------------------------------------------------------------------------ finish
 
     async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write what is set, in one update."""
+        """Write the fields that are set, in one update."""
         fields: Document = {}
         if changes.sleep_until is not UNSET:
             fields[self._sleep_until.text] = changes.sleep_until
         if changes.auto_remove is not UNSET:
             fields[self._auto_remove.text] = changes.auto_remove
         which = self._held(id, changes.locked_until)
-        with self._told_apart():
+        with self._translated_errors():
             if not fields:
                 return await self._collection.find_one(which, {"_id": 1}) is not None
-            with self._doubts.unless_answered([(_key(id), changes.locked_until)]):
+            with self._uncertain.remember_on_error([(_key(id), changes.locked_until)]):
                 written = await self._collection.update_one(which, {"$set": fields})
             if written.matched_count or changes.locked_until is None or changes.sleep_until is UNSET:
                 return written.matched_count == 1
-            return await self._was_done(
+            return await self._was_written(
                 Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until)
             )
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete, in one command."""
-        with self._told_apart():
-            with self._doubts.unless_answered([(_key(id), locked_until)]):
+        """Delete the document, in one command."""
+        with self._translated_errors():
+            with self._uncertain.remember_on_error([(_key(id), locked_until)]):
                 written = await self._collection.delete_one(self._held(id, locked_until))
             if written.deleted_count or locked_until is None:
                 return written.deleted_count == 1
-            return await self._was_done(Ending(id=id, locked_until=locked_until, remove=True))
+            return await self._was_written(Ending(id=id, locked_until=locked_until, remove=True))
 
-    async def _was_done(self, ending: Ending) -> bool:
-        """Nothing matched: whether that is because a first write, which was not answered, was done."""
+    async def _was_written(self, ending: Ending) -> bool:
+        """No document matched: whether an earlier, unanswered write of this ending was done."""
         key = (_key(ending.id), ending.locked_until)
-        if key not in self._doubts:
+        if key not in self._uncertain:
             return False
-        (answer,) = await self._look([ending])
-        self._doubts.settle([key])
+        (answer,) = await self._read_answers([ending])
+        self._uncertain.resolve([key])
         return answer
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """One command for all of a kind, in which what was locked together and ends alike is one update."""
+        """One command per kind. Documents with the same lock and the same ending share one update in it."""
         done: dict[int, bool] = {}
         keys = [(_key(ending.id), ending.locked_until) for ending in endings]
-        with self._told_apart(), self._doubts.unless_answered(keys):
+        with self._translated_errors(), self._uncertain.remember_on_error(keys):
             for kind in (False, True):
                 some = [ending for ending in endings if ending.remove is kind]
                 done |= zip(map(id, some), await self._finish(some) if some else (), strict=True)
@@ -245,14 +245,14 @@ class MongoCrontab:
     async def _finish(self, endings: Sequence[Ending]) -> list[bool]:
         keys = [(_key(ending.id), ending.locked_until) for ending in endings]
         written = await self._write(endings)
-        if written in (0, len(endings)) and not any(key in self._doubts for key in keys):
+        if written in (0, len(endings)) and not any(key in self._uncertain for key in keys):
             return [written > 0] * len(endings)
-        answers = await self._look(endings)
-        self._doubts.settle(keys)
+        answers = await self._read_answers(endings)
+        self._uncertain.resolve(keys)
         return answers
 
     async def _write(self, endings: Sequence[Ending]) -> int:
-        """Under their fences; how many matched."""
+        """Write endings under their fences; returns the number of matches."""
         groups: dict[tuple[datetime, datetime | None], list[Any]] = {}
         for ending in endings:
             groups.setdefault((ending.locked_until, ending.sleep_until), []).append(ending.id)
@@ -267,8 +267,8 @@ class MongoCrontab:
         written = await self._collection.bulk_write(operations, ordered=False)
         return written.matched_count + written.deleted_count
 
-    async def _look(self, endings: Sequence[Ending]) -> list[bool]:
-        """Which documents are as they were to become. Of several that were written at once no more is known."""
+    async def _read_answers(self, endings: Sequence[Ending]) -> list[bool]:
+        """Whether each document is in the state of its ending. A bulk write does not return which documents matched."""
         ids = {"$in": [ending.id for ending in endings]}
         found = {
             _key(one["_id"]): _date(self._sleep_until.pick(one))
@@ -284,9 +284,9 @@ class MongoCrontab:
     # ------------------------------------------------------------------------------------------------ the rest
 
     async def migrate(self) -> None:
-        """The sparse index that mongodb-cron's docs ask for as well, unless another one serves as well as that."""
+        """Create the sparse index that mongodb-cron recommends, unless another index does the same."""
         path = self._sleep_until.text
-        with self._told_apart():
+        with self._translated_errors():
             try:
                 await self._collection.create_index([(path, 1)], sparse=True)
             except OperationFailure as error:
@@ -297,7 +297,7 @@ class MongoCrontab:
                     await self._collection.create_index([(path, 1)], sparse=True, name=f"{path}_crontab")
 
     async def close(self) -> None:
-        """The client is the user's."""
+        """Nothing to do: the user closes the client."""
 
     def _job(self, found: Document, locked_until: datetime) -> CrontabJob:
         until = self._repeat_until.pick(found)
@@ -312,8 +312,8 @@ class MongoCrontab:
         )
 
     @contextlib.contextmanager
-    def _told_apart(self) -> Iterator[None]:
-        """Errors of pymongo as StoreUnavailable, when trying again later may work, or as StoreError."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn errors of pymongo into StoreUnavailable, if a retry may succeed, or StoreError."""
         try:
             yield
         except PyMongoError as error:
@@ -324,32 +324,32 @@ class MongoCrontab:
 
 
 def _readable(collection: Any) -> AsyncCollection[Any]:
-    """The collection, with dates of any year as something that can be read, and read where it is written."""
+    """The collection with options that can read dates of any year, and that read from the primary."""
     if not isinstance(collection, AsyncCollection):
-        advice = 'AsyncMongoClient(…)["database"]["collection"]; the blocking MongoClient and Motor do not do'
+        advice = 'AsyncMongoClient(…)["database"]["collection"]; the blocking MongoClient and Motor do not work'
         raise InvalidValue("collection", "a collection of pymongo's AsyncMongoClient", collection, advice)
     if not collection.write_concern.acknowledged:
         raise InvalidValue(
             "collection",
             "a write concern that is acknowledged",
             collection.write_concern,
-            "or no lock is known to hold",
+            "without it, a lock could be lost",
         )
     codec = collection.codec_options
     if codec.datetime_conversion == DatetimeConversion.DATETIME:
         codec = codec.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-    if codec.unicode_decode_error_handler == "strict":  # one text that is none would fail all that are read with it
+    if codec.unicode_decode_error_handler == "strict":  # one invalid text would fail the whole batch
         codec = codec.with_options(unicode_decode_error_handler="replace")
-    if issubclass(codec.document_class, RawBSONDocument):  # the date before the lock cannot be put back into one
+    if issubclass(codec.document_class, RawBSONDocument):  # it is read-only, and the previous date must be set
         codec = codec.with_options(document_class=dict)
-    # What is locked is read back at once: another member, or a majority, may not know of it yet.
+    # Locked documents are read back at once, and a secondary or a majority may not have the write yet.
     return collection.with_options(
         codec_options=codec, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("local")
     )
 
 
 def _date(value: Any) -> datetime | None:
-    """A date of any year that MongoDB has, in those that Python has."""
+    """A date of MongoDB, limited to the years of Python."""
     if isinstance(value, DatetimeMS):
         ms = int(value)
         return EPOCH if ms < 0 else to_datetime(min(ms, rows.LAST_MS))
@@ -361,7 +361,7 @@ def _ids(documents: Mapping[Any, Document]) -> Document:
 
 
 def _key(id: Any) -> Any:
-    """An id as the key of a dict: a document is none, and MongoDB tells True from 1."""
+    """A hashable key for an id. A document is not hashable, and MongoDB distinguishes True from 1."""
     try:
         hash(id)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Rows of a PostgreSQL table: locked in one statement that skips what others are about to lock."""
+"""Rows of a PostgreSQL table. One statement locks due rows, and skips rows that other workers are locking."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
-from jobmill.crontab.stores.uncertain_writes import Doubts
+from jobmill.crontab.stores.columns import TableColumns, condition, quoted, quoted_table
+from jobmill.crontab.stores.uncertain_writes import UncertainWrites
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.postgres.connection.errors import translated
 
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 
-#: A lock, and the writes of what has ended meanwhile, are two; a third is for whoever looks.
+#: One connection for locks, one for writes, and one for other queries.
 CONNECTIONS = 3
 CALL_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 1.5
 
-#: What rows a value raises that Python has no room for, such as the year 12000.
+#: The errors of asyncpg for a value that Python cannot represent, such as the year 12000.
 _UNREADABLE = (ValueError, ArithmeticError)
 _DATES, _DATE = ("sleep_until", "repeat_until"), "timestamp with time zone"
 _TYPES = """
@@ -38,9 +38,10 @@ _TYPES = """
 
 
 class PostgresCrontab:
-    """A table of the user's, at a URL or in a pool of asyncpg, which is then the user's to close.
+    """A table of the user, at a URL or in a pool of asyncpg. The user closes the pool.
 
-    `sleep_until` and `repeat_until` are columns of type timestamptz. `where` is SQL that rows must meet as well.
+    `sleep_until` and `repeat_until` are columns of type timestamptz. `where` is an SQL condition that rows must also
+    match.
     """
 
     def __init__(
@@ -58,22 +59,22 @@ class PostgresCrontab:
     ) -> None:
         if not isinstance(place, str | asyncpg.Pool):
             raise InvalidValue("place", "postgresql://… or a pool of asyncpg", place, "await asyncpg.create_pool(…)")
-        self._columns = Columns(
+        self._columns = TableColumns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )
         self._table = quoted_table(table)
         self._given = None if isinstance(place, str) else place
-        self._pools = PerLoop(lambda: _Pool(str(place)))
+        self._pools = PerLoop(lambda: _LazyPool(str(place)))
         self._clock = clock or process_ms
-        self._doubts = Doubts(self._clock)
-        #: Known once the table has been looked at.
+        self._uncertain = UncertainWrites(self._clock)
+        #: Set by the first connection, which reads the columns of the table.
         self._id_type = ""
-        #: What the column of the date can tell apart.
+        #: The resolution of the date column.
         self._step_ms = 1
-        #: Once a row could not be read: a batch with such a one is not committed.
+        #: Set when a row could not be read. From then on, a batch with such a row is rolled back.
         self._is_careful = False
         self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
-        # The lock of a row is held until the statement is done: nobody else sees it due in between.
+        # The statement holds the row locks until it ends, so that no other worker sees these rows as due.
         self._lock_sql = f"""
             WITH jobmill_due AS MATERIALIZED (
                 SELECT * FROM {self._table}
@@ -86,28 +87,28 @@ class PostgresCrontab:
     # ------------------------------------------------------------------------------------------------ lock
 
     async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """The earliest that is due."""
+        """Lock the earliest due document."""
         return next(iter(await self.lock_many(lock_until, 1)), None)
 
-    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """The earliest that are due, in one statement."""
+    async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
+        """Lock the earliest due rows, in one statement."""
         async with self._connection() as connection:
             lock_until = self._rounded_up(lock_until)
-            rows = await self._lock(connection, lock_until, most)
+            rows = await self._lock(connection, lock_until, limit)
         jobs = [self._columns.job(dict(row), _read, locked_until=lock_until) for row in rows]
         jobs.sort(key=lambda job: job.sleep_until)
         return jobs
 
-    async def _lock(self, connection: Any, lock_until: datetime, most: int) -> list[Any]:
-        """Rows as they were. One that Python cannot hold fails those that are read with it, so it is taken alone."""
+    async def _lock(self, connection: Any, lock_until: datetime, limit: int) -> list[Any]:
+        """The rows before the lock. A row that Python cannot represent would fail its batch, so it is locked alone."""
         args = self._lock_sql, to_datetime(self._clock()), lock_until
-        if self._is_careful and most > 1:
+        if self._is_careful and limit > 1:
             with contextlib.suppress(*_UNREADABLE):
                 async with connection.transaction():
-                    return list(await connection.fetch(*args, most))
-            most = 1
+                    return list(await connection.fetch(*args, limit))
+            limit = 1
         try:
-            return list(await connection.fetch(*args, most))
+            return list(await connection.fetch(*args, limit))
         except _UNREADABLE as error:
             if isinstance(error, asyncpg.InterfaceError):
                 raise
@@ -115,14 +116,14 @@ class PostgresCrontab:
             raise StoreError(f"PostgreSQL, table {self._table}: a row cannot be read: {error}") from error
 
     def _rounded_up(self, moment: datetime) -> datetime:
-        """As the column can hold it: a lock that the server rounds is no fence."""
+        """The lock in the resolution of the column. A fence does not match a lock that the server has rounded."""
         ms = instant_ms(moment, "lock_until")
         return to_datetime(ms + -ms % self._step_ms)
 
     # ------------------------------------------------------------------------------------------------ finish
 
     async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write what is set, in one statement."""
+        """Write the fields that are set, in one statement."""
         fields = self._columns.fields(changes)
         which, values = self._held(id, changes.locked_until)
         if not fields:
@@ -130,45 +131,47 @@ class PostgresCrontab:
                 return await connection.fetchval(f"SELECT 1 FROM {self._table} WHERE {which}", *values) is not None
         parts = [f"{quoted(name, name)} = ${len(values) + n}" for n, name in enumerate(fields, 1)]
         statement = f"UPDATE {self._table} SET {', '.join(parts)} WHERE {which} RETURNING 1"
-        with self._doubts.unless_answered([(repr(id), changes.locked_until)]):
+        with self._uncertain.remember_on_error([(repr(id), changes.locked_until)]):
             async with self._connection() as connection:
                 found = await connection.fetchval(statement, *values, *fields.values())
         if found is not None or changes.locked_until is None or changes.sleep_until is UNSET:
             return found is not None
-        return await self._was_done(Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until))
+        return await self._was_written(
+            Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until)
+        )
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete, in one statement."""
+        """Delete the row, in one statement."""
         which, values = self._held(id, locked_until)
-        with self._doubts.unless_answered([(repr(id), locked_until)]):
+        with self._uncertain.remember_on_error([(repr(id), locked_until)]):
             async with self._connection() as connection:
                 found = await connection.fetchval(f"DELETE FROM {self._table} WHERE {which} RETURNING 1", *values)
         if found is not None or locked_until is None:
             return found is not None
-        return await self._was_done(Ending(id=id, locked_until=locked_until, remove=True))
+        return await self._was_written(Ending(id=id, locked_until=locked_until, remove=True))
 
-    async def _was_done(self, ending: Ending) -> bool:
-        """Nothing matched: whether that is because a first write, which was not answered, was done."""
+    async def _was_written(self, ending: Ending) -> bool:
+        """No row matched: whether an earlier, unanswered write of this ending was done."""
         key = (repr(ending.id), ending.locked_until)
-        if key not in self._doubts:
+        if key not in self._uncertain:
             return False
         async with self._connection() as connection:
             row = await connection.fetchrow(f"SELECT {self._date} FROM {self._table} WHERE {self._id} = $1", ending.id)
-        self._doubts.settle([key])
+        self._uncertain.resolve([key])
         return row is None if ending.remove else row is not None and row[0] == ending.sleep_until
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """One statement for those that stay, and one for those that go."""
+        """One statement for rows that stay, and one for rows that are removed."""
         keys = [(repr(ending.id), ending.locked_until) for ending in endings]
-        with self._doubts.unless_answered(keys):
+        with self._uncertain.remember_on_error(keys):
             done = await self._finish(endings)
-            answers = [ending.id in done or await self._was_done(ending) for ending in endings]
-        self._doubts.settle(keys)
+            answers = [ending.id in done or await self._was_written(ending) for ending in endings]
+        self._uncertain.resolve(keys)
         return answers
 
     async def _finish(self, endings: Sequence[Ending]) -> set[Any]:
         kept = [ending for ending in endings if not ending.remove]
-        gone = [ending for ending in endings if ending.remove]
+        removed = [ending for ending in endings if ending.remove]
         done: set[Any] = set()
         async with self._connection() as connection:
             if kept:
@@ -178,11 +181,11 @@ class PostgresCrontab:
                     WHERE {self._is_ended()} RETURNING target.{self._id}"""
                 sleeps = [ending.sleep_until for ending in kept]
                 done.update(row[0] for row in await connection.fetch(statement, *_fences(kept), sleeps))
-            if gone:
+            if removed:
                 statement = f"""
                     DELETE FROM {self._table} AS target USING {self._ended("", "")}
                     WHERE {self._is_ended()} RETURNING target.{self._id}"""
-                done.update(row[0] for row in await connection.fetch(statement, *_fences(gone)))
+                done.update(row[0] for row in await connection.fetch(statement, *_fences(removed)))
         return done
 
     def _ended(self, names: str, values: str) -> str:
@@ -199,7 +202,7 @@ class PostgresCrontab:
     # ------------------------------------------------------------------------------------------------ the rest
 
     async def migrate(self) -> None:
-        """An index of the rows that have a date, unless one of its name is there."""
+        """Create an index of the rows that have a date, unless an index with its name exists."""
         plain = self._table.replace('"', "").replace(".", "_")
         name = quoted(f"{plain}_{self._columns.sleep_until}_crontab"[-63:], "table")
         async with self._connection() as connection:
@@ -208,12 +211,12 @@ class PostgresCrontab:
             )
 
     async def close(self) -> None:
-        """Close the pool that this store made."""
+        """Close the pool that this store opened."""
         await self._pools.close()
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """A connection for one use, within a deadline; errors of asyncpg in our words."""
+        """A connection for one use, with a timeout. Errors of asyncpg become errors of this package."""
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 pool = self._given if self._given is not None else await self._pools.here().opened()
@@ -222,13 +225,13 @@ class PostgresCrontab:
                         self._id_type = await self._checked(connection)
                     yield connection
         except Exception as error:
-            said = self._translated(error)
-            if said is error:
+            ours = self._translated(error)
+            if ours is error:
                 raise
-            raise said from error
+            raise ours from error
 
     async def _checked(self, connection: Any) -> str:
-        """The type of the ids; InvalidValue where the table has not what it was said to have."""
+        """The type of the ids; InvalidValue if the table lacks a column, or a column has the wrong type."""
         rows = await connection.fetch(_TYPES, self._table)
         types = {row["name"]: row["type"] for row in rows}
         modifiers = {row["name"]: row["modifier"] for row in rows}
@@ -240,7 +243,7 @@ class PostgresCrontab:
                 raise InvalidValue(field, f"a column of type {_DATE}", types[name], advice)
         id_type = str(types[self._columns.id])
         if id_type.endswith("[]"):
-            raise InvalidValue("id", "a column that is no array", id_type, "name another that is unique")
+            raise InvalidValue("id", "a column that is not an array", id_type, "use another unique column")
         digits = modifiers[self._columns.sleep_until]
         self._step_ms = 10 ** (3 - digits) if 0 <= digits < 3 else 1
         return id_type
@@ -248,15 +251,14 @@ class PostgresCrontab:
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, TimeoutError):
             return StoreUnavailable(f"PostgreSQL did not answer within {CALL_SECONDS:g} s")
-        if isinstance(
-            error, asyncpg.SyntaxOrAccessError
-        ):  # about the user's table, which `jobmill migrate` does not make
+        if isinstance(error, asyncpg.SyntaxOrAccessError):
+            # About the user's table, which `jobmill migrate` does not create.
             return StoreError(f"PostgreSQL, table {self._table}: {error}")
         return translated(error)
 
 
-class _Pool:
-    """A pool of one loop, opened when it is first used."""
+class _LazyPool:
+    """The pool of one event loop, opened at its first use."""
 
     def __init__(self, url: str) -> None:
         self._opening: asyncio.Task[Pool] | None = None
@@ -271,7 +273,7 @@ class _Pool:
         return await asyncpg.create_pool(self._url, min_size=0, max_size=CONNECTIONS, timeout=CONNECT_SECONDS)
 
     async def close(self) -> None:
-        """Also while it is being opened."""
+        """Close the pool, also while it is opening."""
         opening, self._opening = self._opening, None
         if opening is None:
             return
@@ -284,7 +286,7 @@ class _Pool:
                 pool.terminate()
 
     def abandon(self) -> None:
-        """Sockets close when they are collected."""
+        """Forget the pool; its sockets close when they are garbage-collected."""
         self._opening = None
 
 

@@ -1,4 +1,4 @@
-"""What a document may hold, read as the values of a job: others wrote it."""
+"""Converts the values of documents, which other programs may have written, to the values of a job."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 from jobmill.core.durations import EPOCH, to_datetime
 
-#: The last moment that a datetime can say.
+#: The last millisecond that a datetime can represent.
 LAST_MS = 253_402_300_799_999
 
 
 def instant(value: datetime) -> datetime:
-    """Aware, in UTC, of whole milliseconds, from 1970 on; one without a zone is in UTC already."""
+    """An aware datetime in UTC, in whole milliseconds, from 1970 on. A datetime without a zone is taken as UTC."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     elif value.tzinfo is not UTC:
         try:
             value = value.astimezone(UTC)
-        except OverflowError:  # a zone's offset away from the first or the last day that there is
+        except OverflowError:  # near the first or the last day that a datetime can represent
             return EPOCH if value.year == 1 else to_datetime(LAST_MS)
     return max(value.replace(microsecond=value.microsecond // 1_000 * 1_000), EPOCH)
 
 
 def instant_of_text(text: str) -> datetime | None:
-    """The same from ISO 8601; None where it is none."""
+    """The same from ISO 8601; None if the text is invalid."""
     try:
         return instant(datetime.fromisoformat(text))
     except ValueError:
@@ -32,12 +32,12 @@ def instant_of_text(text: str) -> datetime | None:
 
 
 def interval(value: Any) -> Any:
-    """A cron expression, or what is none, for the crontab to tell of; nothing is None, as the originals see it."""
+    """A cron expression, or an invalid value, which the crontab reports. As in mongodb-cron, an empty value is None."""
     return value or None
 
 
 def repeat_until(value: Any) -> Any:
-    """An instant, or what is none, for the crontab to tell of."""
+    """An instant, or an invalid value, which the crontab reports."""
     if isinstance(value, datetime):
         return instant(value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Rows of a SQLite table: found and locked in one transaction, on a thread of its own."""
+"""Rows of a SQLite table. One transaction finds and locks due rows, in a separate thread."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from jobmill.core.durations import EPOCH, instant_ms, to_datetime
 from jobmill.crontab.job import Changes, CrontabJob, Ending
 from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
-from jobmill.crontab.stores.columns import Columns, condition, quoted, quoted_table
-from jobmill.crontab.stores.thread import Thread
+from jobmill.crontab.stores.columns import TableColumns, condition, quoted, quoted_table
+from jobmill.crontab.stores.connection_thread import ConnectionThread
 from jobmill.errors import InvalidValue, StoreBusy, StoreError
 from jobmill.stores.sqlite.connection import BUSY_SECONDS, begin, translated
 
 T = TypeVar("T")
 Dates = Literal["iso", "ms"]
 
-#: What one statement may have, in the oldest builds.
-PARAMETERS = 900
+#: The maximum number of parameters of a statement in old versions of SQLite.
+MAX_PARAMETERS = 900
 
 
 class SqliteCrontab:
-    """A table of the user's, in a file or behind a connection, which is then the user's to close.
+    """A table of the user, in a file or through a connection, which the user closes.
 
-    Such a connection must be made with check_same_thread=False, and nobody else may use it meanwhile. `dates` says what
-    `sleep_until` and `repeat_until` hold: "iso" text as SQLite's own date functions read it (in UTC where it names no
-    zone), or "ms", whole milliseconds since 1970. What is something else is no date. `where` is SQL that rows must meet
-    as well.
+    The connection needs check_same_thread=False, and nothing else may use it meanwhile. `dates` is the format of
+    `sleep_until` and `repeat_until`: "iso", text that SQLite's date functions read (UTC if it has no zone), or "ms",
+    whole milliseconds since 1970. Other values are not dates. `where` is an SQL condition that rows must also match.
     """
 
     def __init__(
@@ -47,22 +46,22 @@ class SqliteCrontab:
         dates: Dates = "iso",
         clock: Callable[[], int] | None = None,
     ) -> None:
-        if not _is_place(place):
+        if not _is_database(place):
             raise InvalidValue("place", "the path of a file, or a sqlite3 connection", place)
         if dates not in get_args(Dates):
             raise InvalidValue("dates", '"iso" or "ms"', dates)
-        self._columns = Columns(
+        self._columns = TableColumns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )
         self._place = place
         self._path = Path("the given connection") if isinstance(place, sqlite3.Connection) else Path(place)
-        self._thread = Thread(f"crontab {table}", self._connect, self._disconnect)
+        self._thread = ConnectionThread(f"crontab {table}", self._connect, self._disconnect)
         self._is_text = dates == "iso"
         self._clock = clock or process_ms
         self._table = quoted_table(table)
         self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
-        # By the moment and not by the text, which may be written in several ways. The pattern leaves out what
-        # julianday would read as well: "now", numbers, a time without a day.
+        # Compares the instants, because there are several ways to write one as text. The pattern excludes other values
+        # that julianday accepts: "now", numbers, a time without a day.
         self._key = f"julianday({self._date})" if self._is_text else self._date
         is_date = f"{self._date} GLOB '????-??-??*'" if self._is_text else f"typeof({self._date}) = 'integer'"
         now = "julianday(?)" if self._is_text else "?"
@@ -70,42 +69,42 @@ class SqliteCrontab:
             f"{self._date} IS NOT NULL AND {self._key} <= {now} AND {is_date} AND {self._id} IS NOT NULL"
             f"{condition(where)}"
         )
-        #: Known once the table has been looked at.
+        #: Set when the store connects.
         self._names: list[str] = []
         self._all = ""
 
     # ------------------------------------------------------------------------------------------------ lock
 
     async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """The earliest that is due."""
+        """Lock the earliest due document."""
         return next(iter(await self.lock_many(lock_until, 1)), None)
 
-    async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """The earliest that are due, in one transaction; none is begun while nothing is due."""
+    async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
+        """Lock the earliest due rows, in one transaction. There is no transaction while nothing is due."""
         now, lock = self._written(to_datetime(self._clock())), self._written(lock_until)
 
         def lock_them(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             if not _rows(connection, f"SELECT 1 AS due FROM {self._table} WHERE {self._due} LIMIT 1", [now]):
                 return []
-            return _transaction(connection, lambda: self._lock(connection, now, lock, most))
+            return _transaction(connection, lambda: self._lock(connection, now, lock, limit))
 
         rows = await self._run(lock_them)
         return [self._columns.job(row, self._read, locked_until=lock_until) for row in rows]
 
-    def _lock(self, connection: sqlite3.Connection, now: Any, lock: Any, most: int) -> list[dict[str, Any]]:
+    def _lock(self, connection: sqlite3.Connection, now: Any, lock: Any, limit: int) -> list[dict[str, Any]]:
         statement = f"SELECT {self._all} FROM {self._table} WHERE {self._due} ORDER BY {self._key} LIMIT ?"
-        rows = _rows(connection, statement, [now, most], self._names)
-        for some in _some([row[self._columns.id] for row in rows]):
+        rows = _rows(connection, statement, [now, limit], self._names)
+        for some in _chunks([row[self._columns.id] for row in rows]):
             marks = ", ".join("?" * len(some))
             statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {self._id} IN ({marks})"
             if connection.execute(statement, [lock, *some]).rowcount < len(some):
-                raise StoreError(f"table {self._table}: an id is not found by what is read of it; mend the row")
+                raise StoreError(f"table {self._table}: the value of an id does not match its own row; correct the row")
         return rows
 
     # ------------------------------------------------------------------------------------------------ finish
 
     async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write what is set."""
+        """Write the fields that are set."""
         fields = {
             name: self._written(value) if name == self._columns.sleep_until else int(value)
             for name, value in self._columns.fields(changes).items()
@@ -118,13 +117,13 @@ class SqliteCrontab:
         return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, all_values)))
 
     async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete."""
+        """Delete the row."""
         which, values = self._held(id, locked_until)
         statement = f"DELETE FROM {self._table} WHERE {which}"
         return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, values)))
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """One after the other, in one transaction."""
+        """Write all endings, in one transaction."""
 
         def finish(connection: sqlite3.Connection, ending: Ending) -> bool:
             which, values = self._held(ending.id, ending.locked_until)
@@ -143,7 +142,7 @@ class SqliteCrontab:
     # ------------------------------------------------------------------------------------------------ the rest
 
     async def migrate(self) -> None:
-        """An index of the rows that have a date, unless one of its name is there."""
+        """Create an index of the rows that have a date, unless an index with its name exists."""
         schema, _, table = self._table.rpartition(".")
         plain = f"{table[1:-1]}_{self._columns.sleep_until}_crontab".replace('""', '"')
         name = f"{schema}." * bool(schema) + quoted(plain, "table")
@@ -151,7 +150,7 @@ class SqliteCrontab:
         await self._run(lambda connection: _rows(connection, statement, []))
 
     async def close(self) -> None:
-        """Close the connection that this store made; what is called later makes another."""
+        """Close the connection that this store opened. A later call opens another."""
         await self._thread.close()
 
     def _connect(self) -> sqlite3.Connection:
@@ -164,20 +163,20 @@ class SqliteCrontab:
         return connection
 
     def _opened(self) -> sqlite3.Connection:
-        uri = f"{self._path.absolute().as_uri()}?mode=rw"  # a file that is not there is a mistake, not a new database
+        uri = f"{self._path.absolute().as_uri()}?mode=rw"  # a missing file is a mistake, not a new database
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        # Anybody may have written the rest of a row: what is no text must not keep it, and all others, from running.
+        # Other programs write these rows: invalid text in one row must not block it and the others.
         connection.text_factory = lambda text: text.decode(errors="replace")
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> list[str]:
-        """All columns; InvalidValue where the table lacks one that was named, which SQLite would read as a text."""
+        """All columns. InvalidValue if the table lacks a column, whose quoted name SQLite would take for a text."""
         cursor = connection.execute(f"SELECT * FROM {self._table} LIMIT 0")
         names = [column[0] for column in cursor.description]
         self._columns.check(names, self._table)
         dates = (self._columns.sleep_until, self._columns.repeat_until)
-        # The sign changes nothing, but hides the type from converters of the user's connection: sqlite3's own fails on
-        # a text with a zone. Not under the same name: the order would be by that, and not by the index.
+        # The sign hides the column type from converters of the user's connection: the one of sqlite3 fails for a text
+        # with a zone. There is no alias with the same name, because ORDER BY would use it instead of the index.
         self._all = ", ".join("+" * (name in dates) + quoted(name, name) for name in names)
         return names
 
@@ -208,19 +207,19 @@ class SqliteCrontab:
             found = rows.instant_of_text(value) if isinstance(value, str) else value
         else:
             found = to_datetime(max(value, 0)) if isinstance(value, int) and value <= rows.LAST_MS else value
-        # SQLite reads a little more than Python does; that it was due is known.
+        # SQLite accepts more formats than Python. The row was due, so the exact date does not matter.
         return EPOCH if kind == "sleep_until" and not isinstance(found, datetime) else found
 
 
-def _is_place(place: object) -> bool:
-    """A database in memory would be nobody else's."""
+def _is_database(place: object) -> bool:
+    """A database in memory is refused: no other connection could use it."""
     return isinstance(place, str | Path | sqlite3.Connection) and place not in ("", ":memory:")
 
 
 def _rows(
     connection: sqlite3.Connection, statement: str, values: Sequence[Any], names: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """What it answers, by these names or its own, whatever rows the user's connection makes."""
+    """The rows of a statement as dicts, independent of the row factory of the user's connection."""
     cursor = connection.cursor()
     cursor.row_factory = None
     cursor.execute(statement, values)
@@ -233,7 +232,7 @@ def _changed(connection: sqlite3.Connection, statement: str, values: Sequence[An
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
-    """All or nothing, and alone."""
+    """Call `work` in an exclusive transaction."""
     _begin(connection)
     try:
         answer = work()
@@ -246,9 +245,9 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
 
 
 def _begin(connection: sqlite3.Connection) -> None:
-    """Without SQLite's own waiting, which is for reads and commits."""
+    """Begin without the busy timeout of SQLite, which is for reads and commits."""
     if connection.in_transaction:
-        raise StoreBusy("the connection has a transaction open: commit it, or give the crontab a connection of its own")
+        raise StoreBusy("the connection has an open transaction: commit it, or give the crontab a separate connection")
     (wait_ms,) = _rows(connection, "PRAGMA busy_timeout", [])[0].values()
     connection.execute("PRAGMA busy_timeout = 0")
     try:
@@ -257,5 +256,5 @@ def _begin(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
 
-def _some(values: list[Any]) -> list[list[Any]]:
-    return [values[n : n + PARAMETERS] for n in range(0, len(values), PARAMETERS)]
+def _chunks(values: list[Any]) -> list[list[Any]]:
+    return [values[n : n + MAX_PARAMETERS] for n in range(0, len(values), MAX_PARAMETERS)]

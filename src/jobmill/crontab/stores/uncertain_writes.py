@@ -1,4 +1,4 @@
-"""Endings whose write was not answered: it may have been done all the same, and the next one then matches nothing."""
+"""Uncertain writes: endings whose write raised an error, but may have been done. Then a retry matches no document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from jobmill.core.durations import to_datetime
 
 
-class Doubts:
-    """By id, as something that a set can hold, and fence."""
+class UncertainWrites:
+    """A set of uncertain writes, by hashable id and fence."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -21,20 +21,20 @@ class Doubts:
         return key in self._keys
 
     def has_fence(self, fence: datetime) -> bool:
-        """Whether an ending under this lock may come once more."""
+        """Whether an ending with this fence may be retried."""
         return any(one == fence for _, one in self._keys)
 
     @contextlib.contextmanager
-    def unless_answered(self, keys: Iterable[tuple[Any, datetime | None]]) -> Iterator[None]:
-        """Remember these when what is done within fails."""
+    def remember_on_error(self, keys: Iterable[tuple[Any, datetime | None]]) -> Iterator[None]:
+        """Remember these writes if the body raises."""
         try:
             yield
         except Exception:
-            now = to_datetime(self._clock())  # nobody comes back to a lock that has ended
+            now = to_datetime(self._clock())  # an ending is not retried after its lock has ended
             both = (*self._keys, *keys)
             self._keys = {(id, fence) for id, fence in both if fence is not None and fence > now}
             raise
 
-    def settle(self, keys: Iterable[tuple[Any, datetime]]) -> None:
-        """It is known what became of these."""
+    def resolve(self, keys: Iterable[tuple[Any, datetime]]) -> None:
+        """The result of these writes is known."""
         self._keys.difference_update(keys)

@@ -1,1 +1,1 @@
-"""Isolation: a handler that runs in a process of its own, and the two ends of the pipe to it."""
+"""Isolation: runs a handler in a separate process. `parent` is the worker's end of the pipes, `child` the other end."""

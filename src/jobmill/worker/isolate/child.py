@@ -1,8 +1,8 @@
-"""What the process of an isolated job does: read the request, find the handler, run it, answer; how both sides talk.
+"""The process of an isolated job: reads the request, finds and runs the handler, and answers; and the protocol.
 
-Frames go through pipes: a kind (one byte), a length (four), a body. The worker sends one request and keeps that pipe
-open for as long as it lives. The child sends what the handler reports, and then one outcome. Payload and result travel
-as the JSON that they already are.
+Both sides send frames through pipes: a kind (one byte), a length (four bytes) and a body. The worker sends one request
+and keeps its pipe open as long as it lives. The child sends the reports of the handler and then one outcome. Payload
+and result are sent as the JSON that they already are.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
 from jobmill.worker import outcomes
 
-#: The name that a main file runs under a second time, so that `if __name__ == "__main__"` does not; multiprocessing's.
+#: The `__name__` of a main file that runs again in the child, so that `if __name__ == "__main__"` is false. It is the
+#: name that multiprocessing uses.
 MAIN_AGAIN = "__mp_main__"
 
-# No answer is larger than the largest result with its escapes; a length beyond it is a stream gone wrong.
-_LARGEST_BODY = 256 * 1024 * 1024
+# More than the largest result with its escapes: a larger length means that the stream is corrupt.
+_MAX_BODY = 256 * 1024 * 1024
 
 _LOG = b"l"
 _PROGRESS = b"p"
@@ -44,17 +45,17 @@ _ERRORED = b"e"
 _SNOOZED = b"z"
 _REQUEST = b"r"
 
-#: Whether this is an isolated process that is still importing its handler: a worker must not start then.
+#: True while an isolated process imports its handler. A worker must not start then.
 finding = False
 
 
 class Where(Struct, frozen=True, kw_only=True):
-    """How another process finds a handler."""
+    """Where another process finds a handler."""
 
     module: str
     qualname: str
     name: str
-    #: Of a handler in `__main__`: the module that was run with `python -m`, or the file of the script.
+    #: For a handler in `__main__`: the module that was run with `python -m`, or the file of the script.
     main_module: str | None = None
     main_file: str | None = None
 
@@ -70,16 +71,16 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 def request_frame(request: Request) -> bytes:
-    """A request as bytes; the payload goes in as the JSON that it is."""
+    """A request as bytes."""
     return _frame(_REQUEST, msgspec.json.encode(request))
 
 
 def read_answer(answers: BinaryIO) -> Outcome | Progress | str | None:
-    """The next thing that a child says; None when it has no more to say. ValueError when it cannot be understood."""
-    said = _read_frame(answers)
-    if said is None:
+    """The next answer of a child; None at its end. ValueError if the frame is invalid."""
+    frame = _read_frame(answers)
+    if frame is None:
         return None
-    kind, body = said
+    kind, body = frame
     if kind == _LOG:
         return body.decode()
     if kind == _SUCCEEDED:
@@ -93,17 +94,17 @@ def read_answer(answers: BinaryIO) -> Outcome | Progress | str | None:
 _STRUCTS: dict[bytes, Any] = {_PROGRESS: Progress, _ERRORED: Errored, _SNOOZED: Snoozed}
 
 
-def _answer_frame(said: Outcome | Progress | str) -> bytes:
-    if isinstance(said, str):
-        return _frame(_LOG, said.encode("utf-8", "replace"))
-    if isinstance(said, Succeeded):
-        return _frame(_SUCCEEDED, said.result_json)
-    kind = next(kind for kind, struct in _STRUCTS.items() if isinstance(said, struct))
-    return _frame(kind, msgspec.json.encode(said))
+def _answer_frame(answer: Outcome | Progress | str) -> bytes:
+    if isinstance(answer, str):
+        return _frame(_LOG, answer.encode("utf-8", "replace"))
+    if isinstance(answer, Succeeded):
+        return _frame(_SUCCEEDED, answer.result_json)
+    kind = next(kind for kind, struct in _STRUCTS.items() if isinstance(answer, struct))
+    return _frame(kind, msgspec.json.encode(answer))
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write everything, however little the pipe takes at a time."""
+    """Write all data, even if the pipe takes only a part of it at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -118,7 +119,7 @@ def _read_frame(file: BinaryIO) -> tuple[bytes, bytes] | None:
     if len(header) < 5:
         return None
     length = int.from_bytes(header[1:], "big")
-    if length > _LARGEST_BODY:
+    if length > _MAX_BODY:
         raise ValueError(f"a frame of {length} bytes")
     body = file.read(length)
     return (header[:1], body) if len(body) == length else None
@@ -128,36 +129,36 @@ def _read_frame(file: BinaryIO) -> tuple[bytes, bytes] | None:
 
 
 def main(requests: BinaryIO, answers_fd: int, crash_fd: int) -> int:
-    """Run one job; `requests` must stay open until the end, for its end of file says that the worker has died."""
+    """Run one job. `requests` must stay open until the end: its end of file means that the worker has died."""
     for fd in (requests.fileno(), answers_fd, crash_fd):
-        # What the handler starts must not hold our pipes open.
+        # Processes that the handler starts must not keep the pipes open.
         os.set_inheritable(fd, False)
-    # A segfault leaves the line where it happened.
+    # After a segfault, the file holds the traceback.
     faulthandler.enable(crash_fd, all_threads=False)
-    said = _read_frame(requests)
-    if said is None:
+    frame = _read_frame(requests)
+    if frame is None:
         return 0
     _die_with_worker(requests.fileno())
-    _run(msgspec.json.decode(said[1], type=Request), Channel(answers_fd))
+    _run(msgspec.json.decode(frame[1], type=Request), Channel(answers_fd))
     return 0
 
 
 class Channel:
-    """The way back to the worker, from any thread, until the outcome was told."""
+    """Sends answers to the worker, from any thread, until the outcome is sent."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
         self._open = True
-        # A forked process would keep the pipe open after this one has died, and write into the middle of its frames.
+        # A forked process would keep the pipe open after this one has died, and could write into its frames.
         os.register_at_fork(after_in_child=self._forked)
 
-    def tell(self, said: Progress | str) -> None:
-        """Progress, or a log line."""
-        self._send(_answer_frame(_printable(said)))
+    def report(self, report: Progress | str) -> None:
+        """Send progress, or a log line."""
+        self._send(_answer_frame(_printable(report)))
 
     def answer(self, outcome: Outcome) -> None:
-        """How it ended; nothing is told after that."""
+        """Send the outcome. Nothing can be sent after it."""
         self._send(_answer_frame(outcome), last=True)
 
     def _send(self, frame: bytes, *, last: bool = False) -> None:
@@ -165,31 +166,31 @@ class Channel:
             if not self._open:
                 return
             self._open = not last
-            # A worker that does not listen any more is about to end this process.
+            # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
 
     def _forked(self) -> None:
-        # Another thread may have held the lock at the fork; nobody will ever give it back.
+        # Another thread may have held the lock at the fork; in this process it would never be released.
         self._lock = threading.Lock()
         if self._open:
             self._open = False
             os.close(self._fd)
 
 
-def _printable(said: Progress | str) -> Progress | str:
-    """Lone surrogates are no UTF-8: no pipe and no store takes them."""
-    if isinstance(said, str) or said.message is None:
-        return said
-    return Progress(said.value, said.message.encode("utf-8", "replace").decode())
+def _printable(report: Progress | str) -> Progress | str:
+    """Replaces lone surrogates, which are not valid UTF-8."""
+    if isinstance(report, str) or report.message is None:
+        return report
+    return Progress(report.value, report.message.encode("utf-8", "replace").decode())
 
 
 def _die_with_worker(fd: int) -> None:
-    """Have this process and all that it starts killed when the worker's end of the pipe is closed.
+    """Kill this process and all processes that it starts when the worker's end of the pipe is closed.
 
-    On Linux by the kernel itself (a signal to the process group for what happens on a file), so that it works while C
-    code holds the GIL, and grandchildren go too. PR_SET_PDEATHSIG would kill the child alone, and already when the
-    thread that started it ends.
+    On Linux the kernel does it: it sends a signal to the process group when the file changes. That works while C code
+    holds the GIL, and includes grandchildren. PR_SET_PDEATHSIG would kill only the child, and already when the thread
+    that started it ends.
     """
     if sys.platform == "linux":
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
@@ -197,7 +198,7 @@ def _die_with_worker(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        if poll.poll(0):  # the worker died before the signal was asked for
+        if poll.poll(0):  # the worker died before the signal was requested
             _end_group()
     else:
         threading.Thread(target=_watch, args=(fd,), daemon=True).start()
@@ -216,18 +217,18 @@ def _run(request: Request, channel: Channel) -> None:
     try:
         handler = _handler(request.where)
     except BaseException as error:
-        text = f"the handler was not found in its own process: {outcomes.described(error)}"
+        text = f"the handler was not found in the isolated process: {outcomes.described(error)}"
         channel.answer(Errored(error=text, traceback=outcomes.printed(error)))
         return
     try:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
-        # It will not fit at the next attempt either.
+        # The payload will not fit at the next attempt either.
         channel.answer(Errored(error=str(error), final=True))
         return
     call = functools.partial(handler.fn, **arguments)
     if handler.arguments.takes_context:
-        call = functools.partial(handler.fn, Context(request.job, channel.tell), **arguments)
+        call = functools.partial(handler.fn, Context(request.job, channel.report), **arguments)
     attempt = request.job.attempt
     if handler.is_async:
         asyncio.run(_answer_async(handler, call, attempt, channel))
@@ -246,7 +247,7 @@ def _called(handler: Handler[..., Any], call: functools.partial[Any], attempt: i
 async def _answer_async(
     handler: Handler[..., Any], call: functools.partial[Any], attempt: int, channel: Channel
 ) -> None:
-    """The answer goes out before the loop is closed: what the handler left running has no say in it."""
+    """Send the outcome before the loop closes: tasks that the handler left running must not change it."""
     try:
         value = await call()
     except BaseException as error:
@@ -259,10 +260,10 @@ async def _answer_async(
 
 
 def _handler(where: Where) -> Handler[..., Any]:
-    global finding  # noqa: PLW0603 - a fact of this process: code that is imported now must not start a worker
+    global finding  # noqa: PLW0603 - process-wide: code that is imported now must not start a worker
     finding = True
     try:
-        module = _main_again(where) if where.module == "__main__" else importlib.import_module(where.module)
+        module = _run_main_again(where) if where.module == "__main__" else importlib.import_module(where.module)
     finally:
         finding = False
     handler = look_up(module, where.qualname, where.name)
@@ -272,7 +273,7 @@ def _handler(where: Where) -> Handler[..., Any]:
 
 
 def look_up(module: ModuleType, qualname: str, name: str) -> Handler[..., Any] | None:
-    """The handler in a module: under its function's name, else under any."""
+    """The handler in a module, by the name of its function, else by any name."""
     found: Any = module
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -282,8 +283,8 @@ def look_up(module: ModuleType, qualname: str, name: str) -> Handler[..., Any] |
     return None
 
 
-def _main_again(where: Where) -> ModuleType:
-    """The worker's main module, run a second time under another name, as multiprocessing does it."""
+def _run_main_again(where: Where) -> ModuleType:
+    """Run the worker's main module again under another name, as multiprocessing does."""
     import runpy
 
     if where.main_module is not None:

@@ -1,8 +1,8 @@
-"""`isolate=True`: one attempt of a job in a process of its own: whatever kills that is an error of this job alone.
+"""`isolate=True`: runs one attempt of a job in a separate process, so that a crash is an error of this job only.
 
-The process is a plain `python -c` with two pipes, not multiprocessing's: that one runs the main module for every
-handler, pickles, keeps a resource tracker running, and does not end what a child has started. Each process has one
-thread here that starts it, listens to it and reaps it with blocking calls: the event loop never waits for it.
+The process is a plain `python -c` with two pipes. It does not use multiprocessing, which runs the main module for every
+handler, pickles, keeps a resource tracker running, and does not stop the processes that a child has started. The worker
+has one thread per process, which starts it, reads from it and reaps it with blocking calls. The event loop never waits.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from jobmill.worker.isolate import child
 from jobmill.worker.isolate.child import Request, Where, look_up, read_answer, request_frame, write_all
 from jobmill.worker.outcomes import TRACEBACK_KEPT, raised
 
-#: How long a process may take to end after SIGTERM, or after its answer.
+#: How long a process may take to end after SIGTERM, or after its outcome.
 GRACE_S = 2.0
 
-# sys.path comes first, by marshal, which is built in: without it the child might not find our own package.
+# sys.path is sent first, with marshal, which is built in: without it the child might not find this package.
 _BOOT = (
     "import marshal, sys; requests = open(int(sys.argv[1]), 'rb'); fds = map(int, sys.argv[2:4]); "
     "sys.path[:], sys.argv[:] = marshal.load(requests); "
@@ -43,7 +43,7 @@ _BOOT = (
 
 
 def check_isolatable(handler: Handler[..., Any]) -> None:
-    """Refuse a handler that a process of its own could not find, before any job is claimed for it."""
+    """Refuse a handler that a separate process could not find, before any job is claimed for it."""
     if child.finding:
         raise InvalidValue(
             "isolate",
@@ -55,20 +55,20 @@ def check_isolatable(handler: Handler[..., Any]) -> None:
 
 
 class Isolated:
-    """One attempt of one job in a process of its own."""
+    """One attempt of one job in a separate process."""
 
-    def __init__(self, handler: Handler[..., Any], job: Job, tell: ReportFunction) -> None:
+    def __init__(self, handler: Handler[..., Any], job: Job, report: ReportFunction) -> None:
         self._handler = handler
         self._job = job
-        self._tell = tell
+        self._report = report
 
     async def run(self) -> Outcome:
-        """Run it to its outcome; when this is cancelled, the process and all that it started have ended after it."""
+        """Run it to its outcome. Also when this is cancelled, the process and all its children have ended on return."""
         try:
             where = _where(self._handler)
         except InvalidValue as error:
             return raised(error, self._handler, self._job.attempt)
-        process = _Process(Request(where=where, job=self._job), self._tell)
+        process = _Process(Request(where=where, job=self._job), self._report)
         process.start()
         try:
             outcome = await process.outcome
@@ -76,48 +76,48 @@ class Isolated:
             process.signal(signal.SIGTERM)
             raise
         finally:
-            insisted = await _gone(process)
-            # An answer that is here counts, also where somebody does not want to wait for the end of the process.
-            if insisted and not _answered(process):
+            cancelled = await _wait_until_ended(process)
+            # An outcome that has arrived counts, even if the wait for the end of the process was cancelled.
+            if cancelled and not _has_outcome(process):
                 raise asyncio.CancelledError
         return outcome
 
 
-def _answered(process: _Process) -> bool:
+def _has_outcome(process: _Process) -> bool:
     future = process.outcome
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-async def _gone(process: _Process) -> bool:
-    """Wait until the process has ended; kill it when that takes too long, or when somebody insists, which is told."""
-    insisted = not await _waited(process.ended, GRACE_S)
+async def _wait_until_ended(process: _Process) -> bool:
+    """Wait until the process has ended. Kill it after a timeout or a cancellation; True if there was a cancellation."""
+    cancelled = await _wait(process.ended, GRACE_S)
     while not process.ended.done():
         process.signal(signal.SIGKILL)
-        insisted = not await _waited(process.ended) or insisted
-    return insisted
+        cancelled = await _wait(process.ended) or cancelled
+    return cancelled
 
 
-async def _waited(future: asyncio.Future[None], timeout: float | None = None) -> bool:
-    """Whether this task may go on as it was: False when it was cancelled meanwhile."""
+async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> bool:
+    """Wait; True if this task was cancelled meanwhile."""
     try:
         await asyncio.wait([future], timeout=timeout)
     except asyncio.CancelledError:
-        return False
-    return True
+        return True
+    return False
 
 
 class _Process:
-    """One process, from its start to its end; all but `signal` happens in a thread of its own."""
+    """One process, from its start to its end. All but `signal` runs in a thread of this object."""
 
-    def __init__(self, request: Request, tell: ReportFunction) -> None:
+    def __init__(self, request: Request, report: ReportFunction) -> None:
         self._loop = asyncio.get_running_loop()
-        #: How the attempt went: known a little before the process has ended, when it answered.
+        #: The outcome of the attempt; it may arrive a little before the process ends.
         self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        #: The process has been reaped, and nothing of it is left.
+        #: Done when the process has been reaped and its children have been killed.
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._request = request
-        self._tell = tell
-        # Guards the process id: once the process was reaped, the number may be another's.
+        self._report = report
+        # Guards the process id: after the process is reaped, the system may reuse the number.
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
         self._signal: signal.Signals | None = None
@@ -125,19 +125,19 @@ class _Process:
     def start(self) -> None:
         """Start the thread that starts the process."""
         name = f"jobmill-isolated-{self._request.job.id}"
-        threading.Thread(target=self._live, name=name, daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def signal(self, signum: signal.Signals) -> None:
-        """Send a signal to the process and all that it started, at the latest when it has started; never waits."""
+        """Send a signal to the process and its children, now or as soon as it has started; never waits."""
         with self._lock:
             self._signal = signum
             if self._running is not None:
                 _signal_group(self._running.pid, signum)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             with ExitStack() as stack:
-                outcome = self._ran(stack)
+                outcome = self._run_process(stack)
         except BaseException as error:
             self._post(self.outcome, self.outcome.set_exception, error)
         else:
@@ -145,32 +145,32 @@ class _Process:
         self._post(self.ended, self.ended.set_result, None)
 
     def _post(self, future: asyncio.Future[Any], resolve: Callable[[Any], object], value: object) -> None:
-        # A loop that is closed has nobody who waits.
+        # If the loop is closed, nothing waits for the future.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: future.done() or resolve(value))
 
-    def _ran(self, stack: ExitStack) -> Outcome:
+    def _run_process(self, stack: ExitStack) -> Outcome:
         try:
             crash: BinaryIO = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             request_end, requests = _pipe(stack)
             answers, answer_end = _pipe(stack)
-            process = self._started((request_end.fileno(), answer_end.fileno(), crash.fileno()))
+            process = self._start_process((request_end.fileno(), answer_end.fileno(), crash.fileno()))
         except OSError as error:
             return Errored(error=f"process could not be started: {error}")
         try:
             request_end.close()
             answer_end.close()
-            outcome = self._conversed(requests, answers)
+            outcome = self._converse(requests, answers)
         except BaseException:
             self.signal(signal.SIGKILL)
             raise
         finally:
-            # `requests` is open until here: its end would kill the process.
-            code = self._reaped(process)
+            # `requests` stays open until here: closing it would kill the process.
+            code = self._reap(process)
         return outcome or Errored(error=_why(code), traceback=_crash_of(crash))
 
-    def _started(self, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C in a terminal is for the worker, and one signal reaches all that the job starts.
+    def _start_process(self, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        # In a new session, so that Ctrl-C in a terminal reaches only the worker, and a signal reaches all children.
         process = subprocess.Popen(
             [sys.executable, *_interpreter_flags(), "-c", _BOOT, *map(str, fds), self._request.where.name],
             stdin=subprocess.DEVNULL,
@@ -183,30 +183,30 @@ class _Process:
                 _signal_group(process.pid, self._signal)
         return process
 
-    def _conversed(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
-        """Ask, and relay what the child says, up to its outcome; None when it ended without one."""
-        # A child that died before it read everything: how it ended says more than the broken pipe.
+    def _converse(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
+        """Send the request and pass on the child's reports, up to its outcome; None if it ended without one."""
+        # If the child died before it read everything, its exit code says more than the broken pipe.
         with contextlib.suppress(BrokenPipeError):
             write_all(requests.fileno(), marshal.dumps((_plain(sys.path), _plain(sys.argv))))
             write_all(requests.fileno(), request_frame(self._request))
-        while (said := self._heard(answers)) is not None:
-            if not isinstance(said, Progress | str):
-                self._post(self.outcome, self.outcome.set_result, said)
-                return said
-            self._tell(said)
+        while (answer := self._read(answers)) is not None:
+            if not isinstance(answer, Progress | str):
+                self._post(self.outcome, self.outcome.set_result, answer)
+                return answer
+            self._report(answer)
         return None
 
-    def _heard(self, answers: BinaryIO) -> Outcome | Progress | str | None:
+    def _read(self, answers: BinaryIO) -> Outcome | Progress | str | None:
         try:
             return read_answer(answers)
         except (ValueError, msgspec.MsgspecError) as error:
             self.signal(signal.SIGKILL)
             return Errored(error=f"process gave an answer that cannot be read: {error}")
 
-    def _reaped(self, process: subprocess.Popen[bytes]) -> int:
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
         _wait_for_end(process)
         with self._lock:
-            # What it has left running goes with it; its number is still its own, for it has not been reaped.
+            # Kill the children that it left running. It has not been reaped, so the id is still valid.
             _signal_group(process.pid, signal.SIGKILL)
             self._running = None
             return process.wait()
@@ -214,7 +214,7 @@ class _Process:
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
     if hasattr(os, "waitid"):
-        # ChildProcessError: the application has the system reap its children (SIGCHLD ignored).
+        # ChildProcessError: the application ignores SIGCHLD, so the system reaps its children.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:  # macOS before Python 3.13
@@ -222,7 +222,7 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(pid: int, signum: signal.Signals) -> None:
-    # PermissionError: what macOS says of a group in which all have ended.
+    # PermissionError: the answer of macOS for a group whose processes have all ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signum)
 
@@ -237,7 +237,7 @@ def _plain(values: list[str]) -> list[str]:
 
 
 def _interpreter_flags() -> list[str]:
-    """-O, -W, -X and their like, as this process was given them; what multiprocessing asks."""
+    """The flags of this process, such as -O, -W and -X. multiprocessing gets them the same way."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return flags
 
@@ -246,7 +246,7 @@ def _interpreter_flags() -> list[str]:
 
 
 def how_ended(code: int) -> str:
-    """An exit code, in words: ended by SIGSEGV, killed by SIGKILL, exited with code 3."""
+    """An exit code in words: ended by SIGSEGV, killed by SIGKILL, exited with code 3."""
     if code >= 0:
         return f"exited with code {code}"
     if code == -signal.SIGKILL:
@@ -259,13 +259,13 @@ def how_ended(code: int) -> str:
 
 def _why(code: int) -> str:
     if code == -signal.SIGKILL:
-        # Nobody else kills like this, and the system does not tell.
+        # Only the system's out-of-memory killer does this, and it leaves no message.
         return f"process {how_ended(code)} (out of memory?)"
-    return f"process {how_ended(code)}" + (" without an answer" if code >= 0 else "")
+    return f"process {how_ended(code)}" + (" without an outcome" if code >= 0 else "")
 
 
 def _crash_of(crash: BinaryIO) -> str | None:
-    """Where it was when it crashed, as faulthandler saw it."""
+    """The traceback of the crash, as faulthandler wrote it."""
     crash.seek(0)
     return crash.read(TRACEBACK_KEPT).decode("utf-8", "replace") or None
 
@@ -274,7 +274,7 @@ def _crash_of(crash: BinaryIO) -> str | None:
 
 
 def _where(handler: Handler[..., Any]) -> Where:
-    """How another process finds the handler; InvalidValue when it cannot."""
+    """Where another process finds the handler; InvalidValue if it cannot."""
     if os.name != "posix":
         raise InvalidValue("isolate", "a POSIX system (process groups and inherited pipes)", os.name)
     name = getattr(handler.fn, "__module__", None) or ""
@@ -289,7 +289,7 @@ def _where(handler: Handler[..., Any]) -> Where:
         )
     if name != "__main__":
         return Where(module=name, qualname=qualname, name=handler.name)
-    # `python -m app` has a spec, `python app.py` a file; a directory's or an archive's spec has no name of its own.
+    # `python -m app` has a spec, `python app.py` has a file. The spec of a directory or an archive is named __main__.
     spec_name = getattr(module.__spec__, "name", "__main__")
     file = getattr(module, "__file__", None)
     if spec_name == "__main__" and file is None:

@@ -1,7 +1,7 @@
--- finish: writes changes of documents, each only while its score is still its fence; an empty word leaves or asks nothing.
+-- finish: writes changes of documents, each only while its score equals its fence. An empty argument means: no change, or no fence.
 -- KEYS: the sorted set; ARGV: the prefix of the hashes, then for each: id, fence or '', sleep_until ('', 'null' or ms),
--- auto_remove ('', 0, 1), remove ('', 1). Returns for each: 1 if it matched, 2 if not, but it is as it
--- was to become, else 0.
+-- auto_remove ('', 0, 1), remove ('', 1). Returns for each: 1 if it matched; 2 if it did not match, but is in the
+-- requested state already; else 0.
 local set = KEYS[1]
 local function is_so(score, key, sleep_until, remove)
   if remove ~= '' then

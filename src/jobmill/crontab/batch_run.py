@@ -1,7 +1,7 @@
-"""Many documents at a time: one call takes as many as there is room for, another writes all that have ended.
+"""A run in batches: one call locks as many documents as can run, another call writes all endings.
 
-What ends while a call is in flight goes into the next one, so batches grow by themselves under load and nothing waits
-when idle.
+Handlers that end while a write is in flight go into the next write. So batches grow under load, and nothing waits when
+the crontab is idle.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import asyncio
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, Ending
-from jobmill.crontab.run import Tools, Work
+from jobmill.crontab.run import CrontabContext, CrontabRun
 from jobmill.crontab.store import BatchCrontabStore
 from jobmill.errors import StoreError
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 
-class Batches(Work):
-    """One call that locks and one that writes, at most, are in flight."""
+class BatchRun(CrontabRun):
+    """Has at most one lock call and one write call in flight."""
 
-    def __init__(self, tools: Tools, store: BatchCrontabStore) -> None:
-        super().__init__(tools)
+    def __init__(self, context: CrontabContext, store: BatchCrontabStore) -> None:
+        super().__init__(context)
         self._store = store
         self._ended: list[tuple[CrontabJob, Ending]] = []
         self._is_writing = False
@@ -29,10 +29,10 @@ class Batches(Work):
 
     # ------------------------------------------------------------------------------------------------ locking
 
-    async def turn_until_stopped(self) -> None:
-        """Lock what there is room for, again and again."""
-        backoff = LoopBackoff(self.tools.random)
-        while await self.goes_on():
+    async def run_until_stopped(self) -> None:
+        """Lock as many documents as can run, until the stop."""
+        backoff = LoopBackoff(self.context.random)
+        while await self.wait_for_next_lock():
             room = self._room()
             if room == 0:
                 await self.wait_for(self._freed)
@@ -43,22 +43,21 @@ class Batches(Work):
             except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled(error):
                     raise
-                await self.away("lock", error)
+                await self.call_failed("lock", error)
                 await self.pause(backoff.next())
                 continue
             backoff.reset()
-            self.answered("lock")
+            self.call_answered("lock")
             for job in jobs:
                 self._begin(job, self.fence_of(job, fence))
             if not jobs:
-                await self.missed()
-                await self.rest()
+                await self.nothing_due()
+                await self.sleep_while_idle()
 
     def _room(self) -> int:
-        # Where handlers are faster than writes, what waits to be written is bounded too: by two batches, so that one
-        # can be in flight while the next one grows.
-        most = self.settings.concurrency
-        return 0 if self.unwritten >= 2 * most else most - len(self.handling)
+        # The number of unwritten endings is limited too, to two batches: one is in flight while the next one grows.
+        concurrency = self.settings.concurrency
+        return 0 if self.unwritten >= 2 * concurrency else concurrency - len(self.handling)
 
     def _begin(self, job: CrontabJob, fence: datetime) -> None:
         if self.is_stopping:
@@ -74,20 +73,20 @@ class Batches(Work):
             self._ended.append((job, ending))
             if not self._is_writing:
                 self._is_writing = True
-                self.beside(self._write_all())
+                self.run_in_background(self._write_all())
         self._free()
 
     def _free(self) -> None:
-        """There is room again."""
+        """Another document can be locked."""
         if not self._freed.done():
             self._freed.set_result(None)
         self._freed = asyncio.get_running_loop().create_future()
         if not self.is_processing:
-            # The last miss was not counted as idle, for something was still handled then.
-            self.stir()
+            # The last lock that found nothing did not count as idle, because a handler was still running.
+            self.wake_resting()
 
     async def _write_all(self) -> None:
-        backoff = LoopBackoff(self.tools.random)
+        backoff = LoopBackoff(self.context.random)
         answers = self.answers
         try:
             while self._ended:
@@ -97,49 +96,49 @@ class Batches(Work):
                     backoff.reset()
                     answers = self.answers
                     continue
-                await self.away("write", error)
+                await self.call_failed("write", error)
                 if len(batch) == 1 or self.answers != answers or self.is_refusal(error, answers):
-                    self._part(batch)
+                    self._split(batch)
                 else:
-                    await self._survive(batch, backoff.next())
+                    await self._retry(batch, backoff.next())
         finally:
             self._is_writing = False
 
     async def _try_to_write_all(self, batch: list[tuple[CrontabJob, Ending]]) -> BaseException | None:
-        """What the store raised; None when it has answered."""
+        """The error of the store; None if it has answered."""
         try:
             answers = await self._store.finish_many([ending for _, ending in batch])
             if len(answers) != len(batch):
-                raise StoreError(f"finish_many gave {len(answers)} answers to {len(batch)} endings")
+                raise StoreError(f"finish_many returned {len(answers)} answers for {len(batch)} endings")
         except (Exception, asyncio.CancelledError) as error:
             if being_cancelled(error):
                 raise
             return error
-        self.answered("write")
+        self.call_answered("write")
         for (job, ending), is_done in zip(batch, answers, strict=True):
-            await self.written(job, ending, is_done=is_done)
+            await self.on_written(job, ending, is_done=is_done)
         self._free()
         return None
 
-    async def _survive(self, batch: list[tuple[CrontabJob, Ending]], wait: float) -> None:
-        """One ending that the store chokes on must not hold the others up; and while it is away, one call is enough."""
-        await self.tools.sleep(wait)
+    async def _retry(self, batch: list[tuple[CrontabJob, Ending]], wait: float) -> None:
+        """An ending that raises in the store must not block the others. While the store is down, try only one."""
+        await self.context.sleep(wait)
         first, *others = batch
         if await self.try_to_write(*first) is None:
             self._free()
             if await self._try_to_write_all(others) is not None:
-                self._part(others)
+                self._split(others)
         elif self.has_ended(first[1].locked_until):
-            # Or what is never taken would be kept for ever, and there would be no room again.
-            self._part(batch)
+            # Otherwise an ending that the store never accepts would block all further locks.
+            self._split(batch)
         else:
-            # Another one is tried next.
+            # The next try is with another ending.
             self._ended = [*others, first, *self._ended]
 
-    def _part(self, batch: list[tuple[CrontabJob, Ending]]) -> None:
-        """From now on each is on its own."""
+    def _split(self, batch: list[tuple[CrontabJob, Ending]]) -> None:
+        """From now on, write each ending separately."""
         self.keep_writing(batch)
-        self.gave_up("write")
+        self.call_given_up("write")
 
     async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
         await super()._keep_writing(job, ending)

@@ -1,6 +1,6 @@
-"""The nine decisions where the originals are wrong or silent; each test fails on an imitation of them.
+"""Nine decisions where mongodb-cron and the Go scheduler are wrong or do not decide.
 
-`made` is our crontab, and once more the imitation: there the test must fail, and by what it asserts.
+Each test runs with our crontab and with an imitation of the two. With the imitation, its assertions must fail.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("in_tokyo")
-async def test_1_what_an_interval_may_say_and_in_which_zone(kind: Any, interval: str, next: str) -> None:
+async def test_1_intervals_and_their_timezones(kind: Any, interval: str, next: str) -> None:
     made = Made(kind)
     await made.store.add("a", interval=interval)
     await made.run()
@@ -83,7 +83,7 @@ async def test_1_what_an_interval_may_say_and_in_which_zone(kind: Any, interval:
 
 @ours_and_theirs
 @pytest.mark.parametrize("interval", ["61 * * * *", "never", "0 0 31 2 *"])
-async def test_2_a_bad_interval_is_told_and_the_document_completed(kind: Any, interval: str) -> None:
+async def test_2_an_invalid_interval_is_reported_and_the_document_is_completed(kind: Any, interval: str) -> None:
     made = Made(kind)
     await made.store.add("a")
     made.store.documents["a"].interval = interval
@@ -95,7 +95,7 @@ async def test_2_a_bad_interval_is_told_and_the_document_completed(kind: Any, in
 
 @ours_and_theirs
 @pytest.mark.parametrize("catch_up", ["once", "twice"])
-async def test_3_nothing_runs_past_its_end(kind: Any, catch_up: str) -> None:
+async def test_3_no_document_runs_after_repeat_until(kind: Any, catch_up: str) -> None:
     made = Made(kind, catch_up=catch_up)
     # The slot of 11:01 is before the end of 11:30, and now is after it.
     await made.store.add(
@@ -107,7 +107,7 @@ async def test_3_nothing_runs_past_its_end(kind: Any, catch_up: str) -> None:
 
 
 @ours_and_theirs
-async def test_4_what_is_overdue_runs_once_and_then_on_the_grid(kind: Any) -> None:
+async def test_4_an_overdue_document_runs_once_and_then_on_schedule(kind: Any) -> None:
     made = Made(kind)
     await made.store.add("a", interval="*/10 * * * * *", sleep_until=NOON - timedelta(hours=1))
     await made.run(25)
@@ -117,7 +117,7 @@ async def test_4_what_is_overdue_runs_once_and_then_on_the_grid(kind: Any) -> No
     ]
 
 
-async def test_4_twice_is_what_the_originals_do() -> None:
+async def test_4_catch_up_twice_behaves_like_mongodb_cron() -> None:
     runs = []
     for kind in (Crontab, Imitation):
         made = Made(kind, catch_up="twice")
@@ -129,7 +129,7 @@ async def test_4_twice_is_what_the_originals_do() -> None:
 
 @ours_and_theirs
 @pytest.mark.parametrize("interval", [None, "* * * * *"])
-async def test_5_an_error_keeps_the_lock_so_that_the_job_is_tried_again(kind: Any, interval: str | None) -> None:
+async def test_5_after_an_error_the_lock_stays_and_the_job_runs_again(kind: Any, interval: str | None) -> None:
     async def fail(job: CrontabJob) -> None:
         made.told.jobs.append(job)
         raise error
@@ -148,7 +148,7 @@ async def test_5_an_error_keeps_the_lock_so_that_the_job_is_tried_again(kind: An
 
 @ours_and_theirs
 @pytest.mark.parametrize("auto_remove", [False, True])
-async def test_6_a_lost_lock_is_told_and_nothing_is_written(kind: Any, auto_remove: bool) -> None:
+async def test_6_a_lost_lock_is_reported_and_nothing_is_written(kind: Any, auto_remove: bool) -> None:
     async def overrun(job: CrontabJob) -> None:
         made.time.clock.advance(60)
         assert await made.store.lock_next(theirs) is not None
@@ -162,7 +162,7 @@ async def test_6_a_lost_lock_is_told_and_nothing_is_written(kind: Any, auto_remo
     assert [type(error) for error, _ in made.told.errors] == [LockLost]
 
 
-async def test_6_a_lock_is_of_whole_milliseconds() -> None:
+async def test_6_a_lock_has_whole_milliseconds() -> None:
     """So that a database that keeps no more than that gives back what was written."""
     seen: list[datetime] = []
 
@@ -211,7 +211,7 @@ async def test_7_start_after_stop_works(kind: Any) -> None:
 
 @pytest.mark.stores("mongo")
 @pytest.mark.parametrize("kind", [MongoCrontab, pytest.param(SeedMongo, marks=fails)])
-async def test_8_an_idle_look_reads_next_to_nothing(kind: Any, mongo_url: str) -> None:
+async def test_8_an_idle_poll_reads_almost_nothing(kind: Any, mongo_url: str) -> None:
     import pymongo
 
     clock = ManualTime().clock
@@ -230,7 +230,7 @@ async def test_8_an_idle_look_reads_next_to_nothing(kind: Any, mongo_url: str) -
 
 @pytest.mark.stores("mongo")
 @pytest.mark.parametrize("kind", [MongoCrontab, pytest.param(SeedMongo, marks=fails)])
-async def test_8_the_earliest_first_and_only_dates(kind: Any, mongo_url: str) -> None:
+async def test_8_the_earliest_date_is_first_and_other_types_are_ignored(kind: Any, mongo_url: str) -> None:
     import pymongo
 
     clock = ManualTime().clock

@@ -1,4 +1,4 @@
-"""Bad days: a store that is away, one that refuses a document, and documents that make no sense."""
+"""Errors: an unavailable store, a store that refuses a document, and invalid documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers import until
 
 
 @WAYS
-async def test_a_store_that_is_away_is_asked_again_and_told_of_once(
+async def test_calls_to_an_unavailable_store_are_retried_and_reported_once(
     kind: str, concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "jobmill")
@@ -41,12 +41,12 @@ async def test_a_store_that_is_away_is_asked_again_and_told_of_once(
         await scene.time.advance(10)
         scene.expected = [(error, None), (error, None)]
     said = [record.getMessage() for record in caplog.records]
-    away = "crontab: the store is away (ConnectionError: nobody there); trying again"
-    assert said == [away, "crontab: the store is back", away]
+    away = "crontab: the store is unavailable (ConnectionError: nobody there); trying again"
+    assert said == [away, "crontab: the store is available again", away]
 
 
 @WAYS
-async def test_a_write_that_fails_is_written_later(kind: str, concurrency: int) -> None:
+async def test_a_failed_write_is_retried(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     error = ConnectionError("gone")
     await scene.memory.add("once")
@@ -68,7 +68,7 @@ async def test_a_write_that_fails_is_written_later(kind: str, concurrency: int) 
 
 
 @WAYS
-async def test_stop_waits_for_a_write_that_has_to_be_tried_again(kind: str, concurrency: int) -> None:
+async def test_stop_waits_for_the_retry_of_a_write(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     scene.memory.faults["write"] = ConnectionError("gone")
     await scene.memory.add("a")
@@ -85,7 +85,7 @@ async def test_stop_waits_for_a_write_that_has_to_be_tried_again(kind: str, conc
 
 
 @WAYS
-async def test_a_document_that_the_store_refuses_holds_no_other_up(kind: str, concurrency: int) -> None:
+async def test_a_document_that_the_store_refuses_does_not_block_others(kind: str, concurrency: int) -> None:
     scene = Scene(kind, concurrency=concurrency)
     error = ValueError("schema says no")
     scene.memory.faults["write"] = lambda ids: error if "bad" in ids else None
@@ -108,7 +108,7 @@ async def test_a_document_that_the_store_refuses_holds_no_other_up(kind: str, co
 
 
 @pytest.mark.parametrize("ids", [["good", "bad"], ["bad", "good"], ["bad"]])
-async def test_when_a_batch_was_parted_the_next_outage_is_told_of(ids: list[str]) -> None:
+async def test_the_next_outage_after_a_split_batch_is_reported(ids: list[str]) -> None:
     scene = Scene(concurrency=2)
     scene.memory.faults["write"] = lambda ids: ValueError("no") if "bad" in ids else None
     for n, id in enumerate(ids):
@@ -123,7 +123,7 @@ async def test_when_a_batch_was_parted_the_next_outage_is_told_of(ids: list[str]
         assert scene.told.errors[-1] == (outage, None)
 
 
-async def test_a_write_is_given_up_when_its_lock_has_ended() -> None:
+async def test_a_write_is_given_up_after_its_lock_has_ended() -> None:
     scene = Scene(lock_duration="10s")
     error = ConnectionError("gone")
     await scene.memory.add("a")
@@ -141,7 +141,7 @@ async def test_a_write_is_given_up_when_its_lock_has_ended() -> None:
         assert scene.sleep_until() is None
 
 
-async def test_fewer_answers_than_endings_are_an_error_like_any() -> None:
+async def test_fewer_answers_than_endings_are_an_error() -> None:
     scene = Scene(concurrency=3)
 
     async def forget(endings: Any) -> list[bool]:
@@ -152,7 +152,7 @@ async def test_fewer_answers_than_endings_are_an_error_like_any() -> None:
         await scene.memory.add(id)
     async with scene.crontab:
         await scene.time.advance(10)
-        assert "finish_many gave 0 answers to 2 endings" in str(scene.told.errors[0][0])
+        assert "finish_many returned 0 answers for 2 endings" in str(scene.told.errors[0][0])
         assert {scene.sleep_until(id) for id in ("a", "b")} == {None}
 
 
@@ -165,7 +165,7 @@ async def test_fewer_answers_than_endings_are_an_error_like_any() -> None:
     ("field", "value"),
     [("interval", "61 * * * *"), ("interval", 5), ("repeat_until", "tomorrow"), ("repeat_until", 17)],
 )
-async def test_a_document_that_makes_no_sense_runs_once_and_is_completed(
+async def test_an_invalid_document_runs_once_and_is_completed(
     kind: str, concurrency: int, auto_remove: bool, field: str, value: Any
 ) -> None:
     scene = Scene(kind, concurrency=concurrency)
@@ -182,7 +182,7 @@ async def test_a_document_that_makes_no_sense_runs_once_and_is_completed(
         assert scene.sleep_until() is None
 
 
-async def test_a_slow_on_error_does_not_lose_what_was_decided() -> None:
+async def test_a_slow_on_error_does_not_lose_the_ending() -> None:
     async def wait(error: BaseException, job: CrontabJob | None) -> None:
         waiting.set()
         await asyncio.Event().wait()

@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT, code_of, table
 PAGE = ROOT / "docs/http.md"
 
 
-def test_options_of_the_command() -> None:
+def test_the_docs_list_the_options_of_the_command() -> None:
     options = {name: option for option in main.commands["http"].params for name in option.opts}
     told = {code_of(row["option"]): row["default"] for row in table(PAGE, "Serve it", "option")}
     assert {*told, "--quiet", "-q", "--url", "target"} == options.keys()
@@ -28,7 +28,7 @@ def test_options_of_the_command() -> None:
             assert str(option.default) == default, name
 
 
-def test_arguments() -> None:
+def test_the_docs_list_the_arguments_of_the_endpoint() -> None:
     rows = table(PAGE, "In your own app", "argument")
     parameters = inspect.signature(TickEndpoint).parameters
     assert [code_of(row["argument"]) for row in rows] == list(parameters)
@@ -37,13 +37,13 @@ def test_arguments() -> None:
         assert told == parameter.default, parameter.name
 
 
-def test_answers() -> None:
+def test_the_docs_list_the_status_codes() -> None:
     told = {int(one) for row in table(PAGE, "Answers", "status") for one in re.findall(r"\d+", row["status"])}
-    known = {one.status for one in vars(responses).values() if isinstance(one, responses.Answer)}
+    known = {one.status for one in vars(responses).values() if isinstance(one, responses.TickResponse)}
     assert told == known | {responses.ticked(Tick()).status}
 
 
-def test_counts() -> None:
+def test_the_docs_list_the_counts() -> None:
     told = [code_of(row["count"]) for row in table(PAGE, "Answers", "count")]
     assert told == list(Tick.__struct_fields__)
     assert list(responses.ticked(Tick()).body) == ["ok", *told]

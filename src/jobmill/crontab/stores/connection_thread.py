@@ -1,4 +1,4 @@
-"""A thread of its own for calls that block, with the connection that they use."""
+"""A thread for blocking calls, with the connection that they use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Thread(Generic[C]):
-    """One at a time, in order; started and connected by the first call."""
+class ConnectionThread(Generic[C]):
+    """Runs calls one at a time, in order. The first call starts the thread and connects."""
 
     def __init__(self, name: str, connect: Callable[[], C], disconnect: Callable[[C], None]) -> None:
         self._name = name
@@ -22,7 +22,7 @@ class Thread(Generic[C]):
         self._connection: C | None = None
 
     async def run(self, work: Callable[[C], T]) -> T:
-        """Its answer. Whoever stops awaiting does not stop the work."""
+        """The result of the call. Cancelling the caller does not stop the call."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, self._name)
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, work)
@@ -33,7 +33,7 @@ class Thread(Generic[C]):
         return work(self._connection)
 
     async def close(self) -> None:
-        """Finish what was handed in; a later call begins anew."""
+        """Finish the submitted calls. A later call starts the thread again."""
         executor, self._executor = self._executor, None
         if executor is not None:
             await asyncio.get_running_loop().run_in_executor(executor, self._end)

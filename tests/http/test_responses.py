@@ -10,7 +10,7 @@ import jobmill
 from jobmill import Client
 from jobmill.http import TickEndpoint, responses
 from tests.helpers import FaultyStore
-from tests.http.asking import NOTHING_DONE, TICK, ask, body, receiving
+from tests.http.requests import NOTHING_DONE, TICK, ask, body, receiving
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ async def test_a_tick_answers_with_its_summary(jobs: Client) -> None:
     assert heard.headers["cache-control"] == "no-store"
 
 
-async def test_nothing_due(jobs: Client) -> None:
+async def test_a_tick_without_due_jobs(jobs: Client) -> None:
     assert (await ask(TickEndpoint(jobs))).body == {"ok": True, **NOTHING_DONE}
 
 
-async def test_the_limit_is_ours_alone(jobs: Client) -> None:
+async def test_a_request_cannot_change_the_limit(jobs: Client) -> None:
     @jobs.handler()
     async def good() -> None: ...
 
@@ -62,7 +62,7 @@ async def test_the_limit_is_ours_alone(jobs: Client) -> None:
     assert [(await ask(endpoint)).body["claimed"] for _ in range(3)] == [2, 1, 0]
 
 
-async def test_a_tick_that_fails_says_so_and_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_response_of_a_failed_tick_shows_no_details(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore()
     jobs = jobmill.connect(store=store)
 
@@ -94,7 +94,7 @@ async def test_a_store_that_cannot_be_opened(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "post"])
-async def test_other_methods(nobody: Client, method: str) -> None:
+async def test_other_methods_are_refused(nobody: Client, method: str) -> None:
     heard = await ask(TickEndpoint(nobody, token="secret"), method=method)
     assert (heard.status, heard.headers["allow"]) == (405, "POST")
     if method == "HEAD":
@@ -104,9 +104,9 @@ async def test_other_methods(nobody: Client, method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "", "/api/jobs", "/api/jobs/tick/now", "/api/jobs/ticks", "/x/api/jobs/tick"])
-async def test_other_paths(nobody: Client, path: str) -> None:
+async def test_other_paths_are_not_found(nobody: Client, path: str) -> None:
     heard = await ask(TickEndpoint(nobody), path)
-    assert (heard.status, heard.error) == (404, "there is nothing here")
+    assert (heard.status, heard.error) == (404, "not found")
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,16 @@ async def test_other_paths(nobody: Client, path: str) -> None:
         ("/tick/", "/tick", ""),
     ],
 )
-async def test_its_path_alone_and_mounted(nobody: Client, own: str, path: str, root_path: str) -> None:
+async def test_the_path_of_a_mounted_endpoint(nobody: Client, own: str, path: str, root_path: str) -> None:
     assert (await ask(TickEndpoint(nobody, path=own), path, root_path=root_path)).status == 200
 
 
 @pytest.mark.parametrize(
     ("own", "path", "root_path"), [(TICK, "/other" + TICK, "/shop"), ("/", TICK, ""), ("/", TICK, "/api")]
 )
-async def test_not_its_path_when_mounted(nobody: Client, own: str, path: str, root_path: str) -> None:
+async def test_other_paths_of_a_mounted_endpoint_are_not_found(
+    nobody: Client, own: str, path: str, root_path: str
+) -> None:
     assert (await ask(TickEndpoint(nobody, path=own), path, root_path=root_path)).status == 404
 
 
@@ -161,7 +163,7 @@ async def test_a_body_is_read_to_its_end_and_ignored(nobody: Client) -> None:
     assert heard.status == 200
 
 
-async def test_a_body_that_is_too_large_is_read_no_further(jobs: Client) -> None:
+async def test_a_body_that_is_too_large_is_refused(jobs: Client) -> None:
     @jobs.handler()
     async def good() -> None: ...
 
@@ -173,7 +175,9 @@ async def test_a_body_that_is_too_large_is_read_no_further(jobs: Client) -> None
     assert (await ask(endpoint, receive=receiving(*body(part, part)))).body["claimed"] == 1
 
 
-async def test_a_body_that_never_ends(nobody: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_ends_is_refused_after_a_timeout(
+    nobody: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(responses, "BODY_DEADLINE_S", 0.01)
 
     async def receive() -> Any:
@@ -183,7 +187,7 @@ async def test_a_body_that_never_ends(nobody: Client, monkeypatch: pytest.Monkey
     assert (heard.status, heard.error) == (408, "expected the whole body within 5 s")
 
 
-async def test_a_request_that_ends_early_gets_no_tick(jobs: Client) -> None:
+async def test_a_request_that_ends_early_runs_no_tick(jobs: Client) -> None:
     @jobs.handler()
     async def good() -> None: ...
 
@@ -194,7 +198,7 @@ async def test_a_request_that_ends_early_gets_no_tick(jobs: Client) -> None:
     assert [count.state for count in await jobs.count()] == ["waiting"]
 
 
-async def test_who_may_not_pass_is_answered_without_reading(nobody: Client) -> None:
+async def test_an_unauthorized_request_is_refused_before_its_body_is_read(nobody: Client) -> None:
     endpoint = TickEndpoint(nobody, token="secret")
     for said, status in [({}, 401), ({"method": "PUT"}, 405), ({"path": "/"}, 404)]:
         assert (await ask(endpoint, receive=receiving(), **said)).status == status
@@ -228,7 +232,7 @@ async def test_another_protocol_is_refused(nobody: Client) -> None:
         ({"shutdown_timeout": -1}, "shutdown_timeout: expected a duration of at least 0s, got -1"),
     ],
 )
-def test_what_cannot_be_served(nobody: Client, given: Any, heard: str) -> None:
+def test_invalid_options_are_refused(nobody: Client, given: Any, heard: str) -> None:
     with pytest.raises(jobmill.InvalidValue) as refused:
         TickEndpoint(nobody, **given)
     assert str(refused.value) == heard

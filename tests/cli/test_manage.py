@@ -22,13 +22,13 @@ def three(shell: Shell) -> Shell:
     return shell
 
 
-def test_cancel_one_and_several(three: Shell) -> None:
+def test_cancel_one_job_and_several_jobs(three: Shell) -> None:
     assert three("jobs", "cancel", "a").stdout == "a cancelled\n"
     assert three("jobs", "cancel", "b", "c").stdout == "2 jobs cancelled\n"
     assert set(states(three).values()) == {"cancelled"}
 
 
-def test_what_cannot_be_changed_is_told_one_by_one(three: Shell) -> None:
+def test_refused_changes_are_listed_one_by_one(three: Shell) -> None:
     three("jobs", "cancel", "a")
     result = three("jobs", "cancel", "a", "b", "nobody", code=1)
     assert result.stdout == "b cancelled\n"
@@ -39,7 +39,7 @@ def test_what_cannot_be_changed_is_told_one_by_one(three: Shell) -> None:
     assert list(answer["refused"]) == ["a"]
 
 
-def test_by_filter_and_all(three: Shell) -> None:
+def test_jobs_selected_by_filters_and_by_all(three: Shell) -> None:
     assert three("jobs", "cancel", "--name", "bad").stdout == "1 job cancelled\n"
     assert three("jobs", "cancel", "--state", "failed").stdout == "0 jobs cancelled\n"
     assert three.json("jobs", "cancel", "--all", "--yes") == {"changed": ["a", "b"], "refused": {}}
@@ -47,7 +47,7 @@ def test_by_filter_and_all(three: Shell) -> None:
     assert states(three) == {}
 
 
-def test_ids_from_stdin(three: Shell) -> None:
+def test_ids_are_read_from_stdin(three: Shell) -> None:
     assert three("jobs", "cancel", "-", input="a\nb\n").stdout == "2 jobs cancelled\n"
 
 
@@ -58,9 +58,9 @@ def test_requeue_spread(three: Shell) -> None:
     assert [round((one - due[0]).total_seconds() / 60) for one in due] == [0, 10, 20]
 
 
-def test_reschedule_and_reprioritise(three: Shell) -> None:
+def test_reschedule_and_reprioritize(three: Shell) -> None:
     assert three("jobs", "reschedule", "a", "--due-at", "2030-01-01T00:00Z").stdout == "a rescheduled\n"
-    assert three("jobs", "reprioritize", "--all", "--priority", "9").stdout == "3 jobs reprioritised\n"
+    assert three("jobs", "reprioritize", "--all", "--priority", "9").stdout == "3 jobs reprioritized\n"
     job = three.json("jobs", "show", "a")
     assert (job["due_at"], job["priority"]) == ("2030-01-01T00:00:00Z", 9)
 
@@ -68,10 +68,10 @@ def test_reschedule_and_reprioritise(three: Shell) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["cancel"], "say which jobs"),
-        (["cancel", "a", "--all"], "only one of them"),
-        (["remove", "a", "--name", "good"], "only one of them"),
-        (["reschedule", "a"], "say --delay or --due-at"),
+        (["cancel"], "select jobs by ids, filters or --all"),
+        (["cancel", "a", "--all"], "only one of the three"),
+        (["remove", "a", "--name", "good"], "only one of the three"),
+        (["reschedule", "a"], "give --delay or --due-at"),
         (["reprioritize", "a"], "Missing option '--priority'"),
         (["reprioritize", "a", "--priority", "-1"], "priority: expected"),
         (["requeue", "--all", "--spread", "-1s"], "spread: expected"),
@@ -84,7 +84,7 @@ def test_wrong_usage_changes_nothing(three: Shell, args: list[str], said: str) -
 
 
 @pytest.mark.parametrize(("answer", "code", "state"), [(b"n\n", 1, "waiting"), (b"y\n", 0, "cancelled")])
-def test_a_terminal_is_asked_before_several_are_changed(three: Shell, answer: bytes, code: int, state: str) -> None:
+def test_a_terminal_asks_before_it_changes_several_jobs(three: Shell, answer: bytes, code: int, state: str) -> None:
     ours, theirs = os.openpty()
     process = three.start("jobs", "cancel", "--all", stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -106,6 +106,6 @@ def test_ctrl_c_ends_the_question(three: Shell, monkeypatch: pytest.MonkeyPatch)
         raise click.Abort
 
     monkeypatch.setattr(click, "confirm", interrupted)
-    monkeypatch.setattr(manage, "_is_asked", lambda: True)
+    monkeypatch.setattr(manage, "_can_ask", lambda: True)
     three("jobs", "cancel", "--all", code=130)
     assert set(states(three).values()) == {"waiting"}

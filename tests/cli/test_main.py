@@ -19,7 +19,7 @@ COMMANDS = (
 )
 
 
-def test_the_version(shell: Shell) -> None:
+def test_version(shell: Shell) -> None:
     assert shell("--version").stdout == f"jobmill {jobmill.__version__}\n"
 
 
@@ -63,7 +63,7 @@ def test_python_m_jobmill(shell: Shell) -> None:
         ["jobs", "show"],
     ],
 )
-def test_wrong_usage_is_told_in_one_line(shell: Shell, args: list[str]) -> None:
+def test_wrong_usage_is_reported_in_one_line(shell: Shell, args: list[str]) -> None:
     line = shell.refused(*args, code=2)
     assert "(see jobmill" in line
     assert "--help)" in line
@@ -75,10 +75,10 @@ def test_wrong_usage_is_told_in_one_line(shell: Shell, args: list[str]) -> None:
         ("oracle://x", 2, "url: expected"),
         ("sqlite://x", 2, "three slashes"),
         ("mongodb://localhost", 2, "the name of the database is part of it"),
-        ("memory://", 2, "lives inside one process"),
+        ("memory://", 2, "exists inside one process"),
     ],
 )
-def test_a_url_that_is_of_no_use(shell: Shell, url: str, code: int, said: str) -> None:
+def test_a_url_that_cannot_be_used(shell: Shell, url: str, code: int, said: str) -> None:
     assert said in shell.refused("jobs", "list", "--url", url, code=code)
 
 
@@ -93,25 +93,25 @@ def test_a_url_that_is_of_no_use(shell: Shell, url: str, code: int, said: str) -
         ["events", "default"],
     ],
 )
-def test_looking_does_not_make_a_database(shell: Shell, args: list[str]) -> None:
+def test_reading_creates_no_database(shell: Shell, args: list[str]) -> None:
     assert f"there is no database at {shell.file};" in shell.refused(*args, code=1)
     assert list(shell.folder.iterdir()) == []
 
 
-def test_url_on_the_line_wins_over_the_environment(shell: Shell, tmp_path: Path) -> None:
+def test_the_url_option_overrides_the_environment(shell: Shell, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     shell("enqueue", "good", "--url", f"sqlite:///{other}")
     assert other.exists()
     assert not shell.file.exists()
 
 
-def test_a_file_that_is_no_database(shell: Shell) -> None:
+def test_a_file_that_is_not_a_database(shell: Shell) -> None:
     shell.file.write_text("these are not the bytes that you are looking for" * 100)
     assert str(shell.file) in shell.refused("jobs", "list", code=1)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("gone\nfishing"), StoreBusy("busy")])
-def test_a_store_that_is_away(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: StoreUnavailable) -> None:
+def test_an_unavailable_store(shell: Shell, monkeypatch: pytest.MonkeyPatch, error: StoreUnavailable) -> None:
     async def away(*_: object) -> None:
         raise error
 
@@ -126,7 +126,7 @@ def test_a_group_without_a_command_shows_its_help(shell: Shell, group: str) -> N
     assert "jobmill: " not in result.output
 
 
-def test_an_error_of_our_own_is_told_in_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported_in_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("oops")
 
@@ -135,7 +135,7 @@ def test_an_error_of_our_own_is_told_in_one_line_too(shell: Shell, monkeypatch: 
     assert "unexpected KeyError: 'oops' (JOBMILL_DEBUG=1 shows where)" in shell.refused("jobs", "list", code=1)
 
 
-def test_debug_shows_where(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_the_traceback(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell("migrate")
     monkeypatch.setenv("JOBMILL_DEBUG", "1")
     process = shell.start("jobs", "show", "x")
@@ -145,7 +145,7 @@ def test_debug_shows_where(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Non
     assert said.splitlines()[-1].startswith("jobmill: there is no job 'x'")
 
 
-def test_ctrl_c_is_130(shell: Shell) -> None:
+def test_the_exit_code_of_ctrl_c_is_130(shell: Shell) -> None:
     process = shell.start("enqueue", "good", "--wait")
     assert process.stdout is not None
     assert process.stdout.readline().endswith(" created\n")
@@ -154,7 +154,7 @@ def test_ctrl_c_is_130(shell: Shell) -> None:
     assert (process.returncode, said.strip()) == (130, "")
 
 
-def test_a_reader_that_has_seen_enough(shell: Shell) -> None:
+def test_a_reader_that_closes_the_pipe(shell: Shell) -> None:
     for n in range(40):
         shell("enqueue", "good", "--id", f"a{n}")
     process = shell.start("jobs", "list", "--json")
@@ -167,7 +167,7 @@ def test_a_reader_that_has_seen_enough(shell: Shell) -> None:
 # ---------------------------------------------------------------------------------------------------- migrate
 
 
-def test_migrate_tells_what_ran(shell: Shell) -> None:
+def test_migrate_prints_migrations_of_sqlite(shell: Shell) -> None:
     assert shell("migrate").stdout.startswith("ran 0001_")
     assert shell("migrate").stdout == "up to date\n"
     assert shell.json("migrate") == {"ran": []}

@@ -1,4 +1,4 @@
-"""One document at a time, in as many loops as the concurrency says: all that a store of three methods needs."""
+"""A run with single calls: each loop handles one document at a time. It works with every store."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from collections import deque
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, LockLost
-from jobmill.crontab.run import Tools, Work
+from jobmill.crontab.run import CrontabContext, CrontabRun
 from jobmill.errors import shown
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 
-class Loops(Work):
-    """While nothing is due, one of the loops looks for all."""
+class SingleRun(CrontabRun):
+    """Has as many loops as the concurrency. While nothing is due, one loop polls for all."""
 
-    def __init__(self, tools: Tools) -> None:
-        super().__init__(tools)
-        self._somebody_looks = False
+    def __init__(self, context: CrontabContext) -> None:
+        super().__init__(context)
+        self._is_polling = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def turn_until_stopped(self) -> None:
-        """All loops, until each has ended."""
+    async def run_until_stopped(self) -> None:
+        """Run all loops until each has ended."""
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.concurrency):
                 group.create_task(self._loop(), name=f"jobmill crontab loop {number}")
 
     async def _loop(self) -> None:
-        """Lock, handle, write. The write of one document and the lock of the next are under way together."""
-        backoff = LoopBackoff(self.tools.random)
+        """Lock, handle, write. The write of one document and the lock of the next are in flight together."""
+        backoff = LoopBackoff(self.context.random)
         writing: asyncio.Task[None] | None = None
-        while await self.goes_on():
+        while await self.wait_for_next_lock():
             fence = self.lock_until()
             try:
-                job = await self.tools.store.lock_next(fence)
+                job = await self.context.store.lock_next(fence)
             except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled(error):
                     raise
-                await self.away(backoff, error)
+                await self.call_failed(backoff, error)
                 await self.pause(backoff.next())
                 continue
             backoff.reset()
-            self.answered(backoff)
+            self.call_answered(backoff)
             if writing is not None:
-                # So that there is never more than one document that is handled and not written.
+                # So that each loop has at most one unwritten document.
                 await asyncio.wait({writing})
                 writing = None
                 if job is not None and self.has_ended(self.fence_of(job, fence)):
-                    await self._tell_of_the_wait(job)
+                    await self._report_late_lock(job)
                     continue
             if job is None:
                 await self._idle()
             else:
-                writing = await self._take(job, self.fence_of(job, fence))
+                writing = await self._handle_document(job, self.fence_of(job, fence))
 
-    async def _take(self, job: CrontabJob, fence: datetime) -> asyncio.Task[None] | None:
-        """Handle a document; what is returned writes its ending."""
+    async def _handle_document(self, job: CrontabJob, fence: datetime) -> asyncio.Task[None] | None:
+        """Handle a document. Returns the task that writes its ending."""
         if self.is_stopping:
-            await self.give_back(job, fence)
+            await self.release(job, fence)
             return None
         self._wake_one()
         handling = self.handle(job, fence)
@@ -67,31 +67,31 @@ class Loops(Work):
         if ending is None:
             return None
         is_due = self.is_due(ending)
-        writing = self.beside(self.write(job, ending))
+        writing = self.run_in_background(self.write(job, ending))
         if is_due:
-            # The next lock is to see it: a miss would count as idle.
+            # The next lock must find it: finding nothing would count as idle.
             await asyncio.wait({writing})
         return writing
 
-    async def _tell_of_the_wait(self, job: CrontabJob) -> None:
-        """The write before took so long that this document may be another worker's: it is left alone."""
+    async def _report_late_lock(self, job: CrontabJob) -> None:
+        """The last write took so long that another worker may have locked this document: skip it."""
         advice = "the last write took longer than lock_duration"
         await self.hooks.error(LockLost(f"the lock of the job {shown(job.id)} ended before it began: {advice}"), job)
 
     async def _idle(self) -> None:
-        await self.missed()
-        if self._somebody_looks:
+        await self.nothing_due()
+        if self._is_polling:
             bell = asyncio.get_running_loop().create_future()
             self._waiting.append(bell)
             await self.wait_for(bell)
             return
-        self._somebody_looks = True
+        self._is_polling = True
         try:
-            await self.rest()
+            await self.sleep_while_idle()
         finally:
-            self._somebody_looks = False
+            self._is_polling = False
 
     def _wake_one(self) -> None:
-        """There may be more: one looks, and wakes the next if there is; else it is the one that looks from now on."""
+        """More documents may be due: wake one loop. If it finds one, it wakes the next; if not, it polls for all."""
         if self._waiting:
             self._waiting.popleft().set_result(None)
