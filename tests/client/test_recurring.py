@@ -70,7 +70,7 @@ async def test_drain_sums_up_and_stops_at_its_bound(jobs: Client) -> None:
             raise ValueError("odd")
 
     await jobs.enqueue_many(work.draft(n) for n in range(250))
-    done = await drain(jobs, most=200)
+    done = await drain(jobs, max_jobs=200)
     assert (done.claimed, done.succeeded + done.failed) == (200, 200)
     done = await drain(jobs)
     assert (done.claimed, done.retrying, done.lost) == (50, 0, 0)

@@ -30,11 +30,11 @@ def test_batches_of_two_workers_never_have_the_same_lock(mongo: MongoHarness, se
     ours, theirs = set(), set()
     for _ in range(500):
         lock = at(mongo, seconds)
-        ours.add(one._unlike_others(lock, at(mongo)))
-        theirs.add(other._unlike_others(lock, at(mongo)))
+        ours.add(one._marked_lock(lock, at(mongo)))
+        theirs.add(other._marked_lock(lock, at(mongo)))
         # mongodb-cron's, of the same length in the same moment, is `lock` or a little later.
         for found in (one, other):
-            longer = found._unlike_others(lock, at(mongo)) - lock
+            longer = found._marked_lock(lock, at(mongo)) - lock
             assert timedelta(seconds=min(seconds / 10, 1)) / 25 <= longer < timedelta(seconds=min(seconds / 10, 1))
         mongo.clock.advance(0.003)
     assert not ours & theirs
@@ -71,13 +71,13 @@ async def test_documents_locked_twice_in_one_millisecond_do_not_run(
     store = MongoCrontab(mongo.collection, clock=mongo.clock, chance=lambda: next(marks))
     mongo.store = store
     lock = at(mongo, 5)
-    same = store._unlike_others(lock, at(mongo))
+    same = store._marked_lock(lock, at(mongo))
     await put(mongo, *[{"_id": n, "sleepUntil": at(mongo, n - 9)} for n in range(4)])
     await between(mongo, monkeypatch, [1], same)
     assert await store.lock_many(lock, 3) == []
     # Then one by one for a while, which cannot be mistaken, and under another mark.
     assert [job.id for job in await store.lock_many(lock, 3)] == [3]
-    assert store._unlike_others(lock, at(mongo)) != same
+    assert store._marked_lock(lock, at(mongo)) != same
     assert await store.lock_many(lock, 3) == []
     mongo.clock.advance(6)
     taken = [await store.lock_many(at(mongo, 5), 3) for _ in range(4)]
@@ -154,13 +154,13 @@ async def test_crontabs_that_share_a_store_do_not_mix_up_their_batches(mongo: Mo
 
 def test_a_forked_process_has_another_mark(mongo: MongoHarness) -> None:
     store = MongoCrontab(mongo.collection, clock=mongo.clock)
-    ours = store._unlike_others(at(mongo, 60), at(mongo))
+    ours = store._marked_lock(at(mongo, 60), at(mongo))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             before = store._mark
-            store._unlike_others(at(mongo, 60), at(mongo))
+            store._marked_lock(at(mongo, 60), at(mongo))
             os.write(writing, b"same" if store._mark == before else b"other")
         finally:
             os._exit(0)
@@ -169,7 +169,7 @@ def test_a_forked_process_has_another_mark(mongo: MongoHarness) -> None:
     os.close(reading)
     os.close(writing)
     assert said == b"other"
-    assert store._unlike_others(at(mongo, 60), at(mongo)) == ours
+    assert store._marked_lock(at(mongo, 60), at(mongo)) == ours
 
 
 async def test_a_locked_batch_that_could_not_be_read_is_read_in_the_next_turn(own_mongo: MongoReplicaSet) -> None:

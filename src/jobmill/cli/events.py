@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.output import iso, one_line
-from jobmill.cli.runner import Failure, json_option, run, url_option
+from jobmill.cli.runner import CommandFailed, json_option, run, url_option
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -28,7 +28,7 @@ def events(queue: str, follow: bool, after: str | None, url: str | None, as_json
 
     async def work(client: Client) -> None:
         if not (await client.queue(queue).settings()).feed:
-            raise Failure(f"the feed of queue {queue!r} is off; turn it on with `jobmill queues feed {queue} on`")
+            raise CommandFailed(f"the feed of queue {queue!r} is off; turn it on with `jobmill queues feed {queue} on`")
         async for event in client.events(queue, after=after, follow=follow):
             click.echo(_json(event) if as_json else _line(event))
 

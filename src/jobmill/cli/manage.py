@@ -11,7 +11,7 @@ import click
 
 from jobmill.cli.output import plural, print_json
 from jobmill.cli.params import duration, filter_options, given_filters, instant
-from jobmill.cli.runner import FAILED, Failure, json_option, run, url_option, with_spinner
+from jobmill.cli.runner import FAILED, CommandFailed, json_option, run, url_option, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -130,7 +130,7 @@ def _confirm(url: str | None, verb: str, filters: dict[str, Any]) -> None:
     counts = run(url, lambda client: with_spinner(client.count(**filters), "counting jobs"))
     count = sum(one.count for one in counts if one.state in allowed)
     if count > 1 and not click.confirm(f"{verb} {plural(count)}?", err=True):
-        raise Failure(f"no jobs {WORDS[verb][1]}")
+        raise CommandFailed(f"no jobs {WORDS[verb][1]}")
 
 
 def _answer(verb: str, changed: Changed, ids: list[str] | None, as_json: bool) -> None:

@@ -32,13 +32,13 @@ NO_COMMAND: tuple[type[click.UsageError], ...] = tuple(
 SPINNER_AFTER_S = 0.5
 
 
-class Failure(click.ClickException):
+class CommandFailed(click.ClickException):
     """Ends a command with one line on stderr."""
 
     exit_code = FAILED
 
 
-class Unusable(Failure):
+class Unusable(CommandFailed):
     """A value on the command line cannot be used."""
 
     exit_code = WRONG
@@ -144,7 +144,7 @@ def _check_store(store: Store, creates: bool) -> None:
     path = getattr(store, "path", None)
     if path is not None and not creates and not Path(path).exists():
         advice = "enqueue, worker and migrate create one; --url names another"
-        raise Failure(f"there is no database at {Path(path).absolute()}; {advice}")
+        raise CommandFailed(f"there is no database at {Path(path).absolute()}; {advice}")
 
 
 async def with_spinner(call: Awaitable[T], doing: str) -> T:

@@ -1,4 +1,4 @@
-"""For tests: a clock that only moves when told to, running what is due, and the contract that every store must pass."""
+"""Tools for tests: a clock that the test moves, `drain`, which runs due jobs, and the contract of stores."""
 
 from __future__ import annotations
 

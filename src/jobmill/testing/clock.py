@@ -1,10 +1,10 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only the test moves."""
 
 from __future__ import annotations
 
 
 class ManualClock:
-    """Give it to a store as `clock=`; `advance` moves time without anybody sleeping."""
+    """Pass it to a store as `clock=`. `advance` moves the time, so that a test does not sleep."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -14,5 +14,5 @@ class ManualClock:
         return self.now_ms
 
     def advance(self, seconds: float) -> None:
-        """Move time on."""
+        """Move the time forward."""
         self.now_ms += round(seconds * 1000)

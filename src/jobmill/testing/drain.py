@@ -1,4 +1,4 @@
-"""Run what is due, here and now, until nothing is: for tests of applications."""
+"""`drain`: runs due jobs in the current process, for tests of applications."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from jobmill.client.client import Client
 
 
-async def drain(jobs: Client, *, most: int = 10_000) -> Tick:
-    """Tick until nothing is due, or `most` jobs ran; what came of all of them.
+async def drain(jobs: Client, *, max_jobs: int = 10_000) -> Tick:
+    """Run due jobs until none is due, or `max_jobs` have run. Returns the sum of all ticks.
 
-    Delayed jobs and retries are due when the store's clock says so: move it with a ManualClock and drain again.
+    The store's clock decides when delayed jobs and retries are due: move it with a ManualClock, and drain again.
     """
     await jobs.open()
     total = Tick()
-    while total.claimed < most:
-        done = await tick(jobs, min(100, most - total.claimed), None)
+    while total.claimed < max_jobs:
+        done = await tick(jobs, min(100, max_jobs - total.claimed), None)
         if not done.claimed:
             break
         total = Tick(**{field: getattr(total, field) + getattr(done, field) for field in structs.asdict(done)})

@@ -1,6 +1,6 @@
-"""The store contract: every promise of the port (`jobmill.store`) as a test, for whoever writes a store.
+"""The contract of stores: tests for every promise of the port (`jobmill.store`), for authors of a store.
 
-A store is right when it passes these tests, all of them; there are no skips. Say how your store is made, and inherit:
+A correct store passes all of these tests; none may be skipped. Write a harness for your store, and inherit:
 
     # test_my_store.py
     import functools
@@ -38,13 +38,13 @@ It needs pytest, pytest-asyncio and hypothesis (`pip install jobmill[test]`), `a
 for fixtures and tests (`asyncio_default_fixture_loop_scope` and `asyncio_default_test_loop_scope`: both "session", or
 both "function").
 
-- `StoreContract` is for every store. Its parts, one file per verb, can be run alone: `ClaimOrderContract`, ...
+- `StoreContract` is for every store. Its parts, one file per verb, can be run separately: `ClaimOrderContract`, ...
 - `ProcessContract` is for stores whose data several processes share; its harness has an `opener`.
 - `WithinContract` is for stores with transactions (`EnqueuesWithin`); its harness is a `WithinHarness`.
 
-Three rules for a harness. The store's time stands still except for `advance`: where the server's clock rules, give the
-tests a way to set it. `another` is called in the loop, and maybe the thread, that will use the connection. And every
-test gets an empty store.
+A harness follows three rules. Only `advance` moves the time of the store: if the store uses the clock of its server,
+the harness must be able to set that clock. `another` is called in the event loop, and possibly in the thread, that will
+use the connection. Every test gets an empty store.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ import pkgutil
 
 import pytest
 
-# Before the modules are imported: their asserts then say what they compared, in a user's test run as in ours.
+# Called before the modules are imported, so that failed assertions show the compared values.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)])
 
 from jobmill.testing.contract.change import ChangeContract  # noqa: E402
@@ -69,7 +69,6 @@ from jobmill.testing.contract.exchange_next_due import NextDueContract  # noqa: 
 from jobmill.testing.contract.exchange_settle import LostContract, SettleContract  # noqa: E402
 from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
-from jobmill.testing.contract.look import CountContract, FindContract, GetContract  # noqa: E402
 from jobmill.testing.contract.model import ModelContract  # noqa: E402
 from jobmill.testing.contract.queues import (  # noqa: E402
     PauseContract,
@@ -78,6 +77,7 @@ from jobmill.testing.contract.queues import (  # noqa: E402
     SettingsContract,
 )
 from jobmill.testing.contract.races import ProcessContract, ThreadRacesContract  # noqa: E402
+from jobmill.testing.contract.read import CountContract, FindContract, GetContract  # noqa: E402
 from jobmill.testing.contract.recurrence import RecurrenceContract  # noqa: E402
 from jobmill.testing.contract.report import ReportContract  # noqa: E402
 from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
@@ -121,7 +121,7 @@ __all__ = [
 ]
 
 
-# pytest runs the last base first: the quick tests of single verbs before those that run long.
+# pytest runs the last base first, so the quick tests of single verbs run before the long ones.
 class StoreContract(
     ThreadRacesContract,
     ModelContract,
@@ -150,4 +150,4 @@ class StoreContract(
     ClaimOrderContract,
     EnqueueContract,
 ):
-    """All that every store promises."""
+    """The contract that every store must pass."""

@@ -34,16 +34,16 @@ CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(after(60_000)), Reprior
 
 
 def kind(value: object) -> str:
-    """A change by its name, a state as it is."""
+    """The test id: the name of a change, or a state."""
     return value if isinstance(value, str) else type(value).__name__.lower()
 
 
 class ChangeContract:
-    """Each change, from each state."""
+    """Every change, from every state."""
 
     @pytest.mark.parametrize("state", STATES)
     @pytest.mark.parametrize("change", CHANGES, ids=kind)
-    async def test_a_change_is_possible_from_its_states_alone(
+    async def test_a_change_is_possible_only_from_its_states(
         self, harness: Harness, change: Change, state: State
     ) -> None:
         id = await in_state(harness.store, state)
@@ -57,7 +57,7 @@ class ChangeContract:
 
     @pytest.mark.parametrize("state", STATES)
     @pytest.mark.parametrize("change", CHANGES, ids=kind)
-    async def test_a_filter_takes_only_jobs_in_a_state_that_allows_the_change(
+    async def test_a_filter_selects_only_jobs_in_a_state_that_allows_the_change(
         self, harness: Harness, change: Change, state: State
     ) -> None:
         id = await in_state(harness.store, state)
@@ -66,10 +66,10 @@ class ChangeContract:
         assert (changed.ids, changed.refused) == ([id] if allowed else [], {})
 
     @pytest.mark.parametrize("change", CHANGES, ids=kind)
-    async def test_an_id_that_is_not_there_is_refused(self, harness: Harness, change: Change) -> None:
+    async def test_an_unknown_id_is_refused(self, harness: Harness, change: Change) -> None:
         only_refused(await harness.store.change(["never-was"], change), "never-was")
 
-    async def test_one_refusal_leaves_the_others_alone(self, harness: Harness) -> None:
+    async def test_one_refusal_does_not_affect_other_jobs(self, harness: Harness) -> None:
         final = await in_state(harness.store, "succeeded")
         a, b = await put(harness.store, new(), new())
         changed = await harness.store.change([a, final, "never-was", b], Cancel())
@@ -81,13 +81,13 @@ class ChangeContract:
         changed = await harness.store.change([id, id], Reprioritize(3))
         assert (changed.ids, changed.refused) == ([id], {})
 
-    async def test_changing_nothing_changes_nothing(self, harness: Harness) -> None:
+    async def test_a_change_without_ids_changes_nothing(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         changed = await harness.store.change([], Cancel())
         assert (changed.ids, changed.refused, changed.more) == ([], {}, False)
         assert await state_of(harness.store, id) == "waiting"
 
-    async def test_a_change_tells_when_it_was(self, harness: Harness) -> None:
+    async def test_a_change_sets_the_time_of_the_update(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         for change in (Reprioritize(3), Reschedule(after(0)), Cancel(), Requeue(), SEIZE):
             await harness.advance(1)
@@ -119,7 +119,7 @@ class ChangeContract:
 
     # ------------------------------------------------------------------------------------------------ requeue
 
-    async def test_a_requeued_job_waits_with_fresh_budgets(self, harness: Harness) -> None:
+    async def test_a_requeued_job_waits_with_all_attempts_left(self, harness: Harness) -> None:
         await settle(harness.store, retry(await started(harness.store, new(payload=[1], priority=4)), 0))
         claimed = await claim_one(harness.store)
         await harness.store.report([Report(lease=claimed.lease, progress=Progress(60))])
@@ -143,7 +143,7 @@ class ChangeContract:
     async def test_a_requeued_job_is_claimed_with_the_next_fence(self, harness: Harness) -> None:
         id = await in_state(harness.store, "failed")
         await harness.store.change([id], Requeue())
-        # Handlers order their side effects by it: it must never begin again.
+        # Handlers order their side effects by the fence, so it must never start again.
         assert (await claim_one(harness.store)).job.claims == 2
 
     async def test_a_requeued_success_has_no_result(self, harness: Harness) -> None:
@@ -152,19 +152,19 @@ class ChangeContract:
         await harness.store.change([claimed.job.id], Requeue())
         assert (await look(harness.store, claimed.job.id)).result is None
 
-    async def test_a_requeue_may_have_a_due_time(self, harness: Harness) -> None:
+    async def test_a_requeue_can_have_a_due_time(self, harness: Harness) -> None:
         id = await in_state(harness.store, "failed")
         await harness.store.change([id], Requeue(due=after(5_000)))
         assert (await look(harness.store, id)).due_ms == harness.store.now() + 5_000
         assert await claim(harness.store) == []
 
-    async def test_a_requeue_in_bulk_is_spread_by_its_step(self, harness: Harness) -> None:
+    async def test_a_bulk_requeue_is_spread_by_its_step(self, harness: Harness) -> None:
         ids = [await in_state(harness.store, "failed") for _ in range(4)]
         await harness.store.change(ids, Requeue(due=after(1_000), step_ms=250))
         dues = [job.due_ms - harness.store.now() for job in await harness.store.get(ids) if job]
         assert sorted(dues) == [1_000, 1_250, 1_500, 1_750]
 
-    async def test_a_step_may_be_a_fraction_of_a_millisecond(self, harness: Harness) -> None:
+    async def test_a_step_can_be_a_fraction_of_a_millisecond(self, harness: Harness) -> None:
         ids = [await in_state(harness.store, "failed") for _ in range(5)]
         await harness.store.change(Filter(states=("failed",)), Requeue(step_ms=0.5))
         dues = [job.due_ms - harness.store.now() for job in await harness.store.get(ids) if job]
@@ -175,7 +175,7 @@ class ChangeContract:
         await harness.store.change([id], Requeue())
         assert (await enqueue_one(harness.store, new(key="k"))).id == id
 
-    async def test_a_requeue_that_would_make_a_second_owner_is_refused_alone(self, harness: Harness) -> None:
+    async def test_only_the_requeue_that_would_make_a_second_owner_is_refused(self, harness: Harness) -> None:
         loser = await in_state(harness.store, "failed", new(key="k"))
         free = await in_state(harness.store, "failed")
         await put_one(harness.store, new(key="k"))
@@ -191,7 +191,7 @@ class ChangeContract:
         states = sorted(job.state for job in await harness.store.get(ids) if job)
         assert states == ["failed", "waiting"]
 
-    async def test_a_requeue_by_filter_refuses_a_second_owner_as_well(self, harness: Harness) -> None:
+    async def test_a_requeue_by_filter_refuses_a_second_owner_too(self, harness: Harness) -> None:
         loser = await in_state(harness.store, "failed", new(key="k"))
         await put_one(harness.store, new(key="k"))
         changed = await harness.store.change(Filter(states=("failed",)), Requeue())
@@ -213,7 +213,7 @@ class ChangeContract:
         assert (await look(harness.store, id)).due_ms == harness.store.now() - 5
         assert await claim_ids(harness.store) == [id]
 
-    async def test_a_reprioritised_job_has_its_priority(self, harness: Harness) -> None:
+    async def test_a_reprioritized_job_has_its_new_priority(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(due=after(1_000)))
         due_ms = (await look(harness.store, id)).due_ms
         await harness.store.change([id], Reprioritize(2_097_151))
@@ -228,14 +228,14 @@ class ChangeContract:
 
     # ------------------------------------------------------------------------------------------------ many
 
-    async def test_a_filter_takes_all_that_match_and_no_others(self, harness: Harness) -> None:
+    async def test_a_filter_selects_all_matching_jobs_and_no_others(self, harness: Harness) -> None:
         ours = await put(harness.store, *[new(tenant="acme") for _ in range(3)])
         theirs = await put_one(harness.store, new(tenant="other"))
         changed = await harness.store.change(Filter(tenant="acme"), Cancel())
         assert sorted(changed.ids) == sorted(ours)
         assert await state_of(harness.store, theirs) == "waiting"
 
-    async def test_a_filter_that_names_states_takes_no_others(self, harness: Harness) -> None:
+    async def test_a_filter_by_states_selects_no_other_states(self, harness: Harness) -> None:
         running = await in_state(harness.store, "running")
         waiting = await put_one(harness.store)
         changed = await harness.store.change(Filter(states=("waiting", "succeeded")), Cancel())
@@ -247,7 +247,7 @@ class ChangeContract:
         changed = await harness.store.change(Filter(queue="empty"), Remove())
         assert (changed.ids, changed.refused, changed.more) == ([], {}, False)
 
-    async def test_a_limit_bounds_a_call_and_tells_that_there_is_more(self, harness: Harness) -> None:
+    async def test_a_limit_bounds_a_change_and_more_is_reported(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new() for _ in range(5)])
         seen = []
         for expected, more in ((2, True), (2, True), (1, False)):
@@ -256,18 +256,18 @@ class ChangeContract:
             seen += changed.ids
         assert sorted(seen) == sorted(ids)
 
-    async def test_a_limit_that_is_just_reached_leaves_no_more(self, harness: Harness) -> None:
+    async def test_a_limit_that_is_just_reached_reports_no_more(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
         assert (await harness.store.change(EVERYTHING, Remove(), 2)).more is False
 
-    async def test_jobs_in_other_states_do_not_use_the_limit_up(self, harness: Harness) -> None:
+    async def test_jobs_in_other_states_do_not_count_for_the_limit(self, harness: Harness) -> None:
         for _ in range(3):
             await in_state(harness.store, "succeeded")
         id = await put_one(harness.store)
         changed = await harness.store.change(EVERYTHING, Cancel(), 1)
         assert (changed.ids, changed.more) == ([id], False)
 
-    async def test_a_limit_bounds_ids_as_well(self, harness: Harness) -> None:
+    async def test_a_limit_bounds_a_change_by_ids(self, harness: Harness) -> None:
         ids = await put(harness.store, new(), new(), new())
         changed = await harness.store.change(ids, Cancel(), 2)
         assert (len(changed.ids), changed.refused, changed.more) == (2, {}, True)
@@ -279,14 +279,14 @@ class ChangeContract:
             await harness.store.change([id], Cancel())
             assert await state_of(other, id) == "cancelled"
 
-    async def test_a_change_leaves_other_fields_alone(self, harness: Harness) -> None:
-        said = new(payload={"a": 1}, key="k", tenant="acme", priority=2, due=after(5_000))
-        id = await put_one(harness.store, said)
+    async def test_a_change_does_not_affect_other_fields(self, harness: Harness) -> None:
+        given = new(payload={"a": 1}, key="k", tenant="acme", priority=2, due=after(5_000))
+        id = await put_one(harness.store, given)
         before = await look(harness.store, id)
         await harness.store.change([id], Cancel())
         await harness.store.change([id], Requeue(due=at(before.due_ms)))
-        assert _said(await look(harness.store, id)) == _said(before)
+        assert _given_fields(await look(harness.store, id)) == _given_fields(before)
 
 
-def _said(job: Job) -> tuple[object, ...]:
+def _given_fields(job: Job) -> tuple[object, ...]:
     return (job.name, job.queue, job.payload, job.unique_key, job.tenant, job.priority, job.due_ms, job.created_ms)

@@ -1,4 +1,4 @@
-"""Time: whole milliseconds by the store's own clock; and the store itself: opened, closed, shared."""
+"""The clock of a store, in whole milliseconds; and opening, closing and sharing a store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from jobmill.testing.contract.support import (
 
 
 class ClockContract:
-    """The rules of time."""
+    """The clock."""
 
-    def test_the_store_tells_whole_milliseconds(self, harness: Harness) -> None:
+    def test_the_clock_has_whole_milliseconds(self, harness: Harness) -> None:
         assert type(harness.store.now()) is int
 
     async def test_time_moves_as_far_as_it_is_advanced(self, harness: Harness) -> None:
@@ -37,7 +37,7 @@ class ClockContract:
             await harness.advance(5)
             assert other.now() == harness.store.now()
 
-    async def test_each_step_of_a_life_has_its_time(self, harness: Harness) -> None:
+    async def test_each_step_of_a_job_has_its_time(self, harness: Harness) -> None:
         start = harness.store.now()
         await harness.advance(1)
         await put_one(harness.store, new(due=after(2_000)))
@@ -50,7 +50,7 @@ class ClockContract:
         assert times == (start + 1_000, start + 3_000, start + 5_000, start + 13_000, start + 13_000)
         assert all(type(ms) is int for ms in times)
 
-    async def test_instants_are_shown_in_utc(self, harness: Harness) -> None:
+    async def test_instants_are_in_utc(self, harness: Harness) -> None:
         job = (await started(harness.store)).job
         assert (job.due_at.tzinfo, job.started_at and job.started_at.tzinfo) == (UTC, UTC)
         assert round(job.due_at.timestamp() * 1_000) == job.due_ms
@@ -61,26 +61,26 @@ class ClockContract:
         await harness.advance(0.001)
         assert await claim_ids(harness.store) == [claimed.job.id]
 
-    async def test_a_lease_may_last_for_years(self, harness: Harness) -> None:
+    async def test_a_lease_can_last_for_years(self, harness: Harness) -> None:
         claimed = await started(harness.store, lease_ms=10 * 365 * 86_400_000)
         await harness.advance(9 * 365 * 86_400)
         assert await settle(harness.store, succeed(claimed)) == ["done"]
 
 
 class OpenContract:
-    """The life of the store object."""
+    """Opening and closing."""
 
-    def test_a_store_says_what_it_is(self, harness: Harness) -> None:
+    def test_a_store_has_a_name_and_an_address(self, harness: Harness) -> None:
         store: Store = harness.store
         assert store.name
         assert store.exchanges_in_flight in (1, 2)
 
-    async def test_opening_twice_is_harmless(self, harness: Harness) -> None:
+    async def test_opening_twice_does_nothing(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.store.open()
         assert await state_of(harness.store, id) == "waiting"
 
-    async def test_closing_twice_is_harmless_and_opening_again_works(self, harness: Harness) -> None:
+    async def test_a_store_can_be_closed_twice_and_opened_again(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.store.close()
         await harness.store.close()

@@ -1,4 +1,4 @@
-"""`enqueue` and `new_id`: what goes in comes to stand there once, whole, and in order."""
+"""`enqueue` and `new_id`: each job is stored once, completely and in order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PAYLOADS: list[object] = [
 
 
 class EnqueueContract:
-    """Getting in."""
+    """Enqueueing."""
 
     # ------------------------------------------------------------------------------------------------ created
 
@@ -71,11 +71,11 @@ class EnqueueContract:
         assert receipt.status == "created"
         assert (await look(harness.store, receipt.id)).state == "waiting"
 
-    async def test_a_receipt_leads_to_its_job(self, harness: Harness) -> None:
+    async def test_a_receipt_has_the_id_of_its_job(self, harness: Harness) -> None:
         ids = await put(harness.store, new(payload="a"), new(payload="b"))
         assert [(await look(harness.store, id)).payload for id in ids] == ["a", "b"]
 
-    async def test_enqueueing_nothing_answers_nothing(self, harness: Harness) -> None:
+    async def test_enqueueing_no_jobs_returns_no_receipts(self, harness: Harness) -> None:
         assert await harness.store.enqueue([]) == []
 
     async def test_receipts_come_in_the_order_of_the_jobs(self, harness: Harness) -> None:
@@ -85,7 +85,7 @@ class EnqueueContract:
         assert receipts[1].id == first
         assert receipts[3].id == owner
 
-    async def test_everything_that_was_said_is_kept(self, harness: Harness) -> None:
+    async def test_all_given_fields_are_stored(self, harness: Harness) -> None:
         options = JobOptions(
             max_attempts=7,
             max_crashes=2,
@@ -94,8 +94,8 @@ class EnqueueContract:
             keep_succeeded=Keep(last=5),
             keep_failed=Keep(age_ms=1_000),
         )
-        said = new(name="report", queue="slow", payload={"a": 1}, priority=3, key="k", tenant="acme", options=options)
-        job = await look(harness.store, await put_one(harness.store, said))
+        given = new(name="report", queue="slow", payload={"a": 1}, priority=3, key="k", tenant="acme", options=options)
+        job = await look(harness.store, await put_one(harness.store, given))
         assert (job.name, job.queue, job.payload, job.priority) == ("report", "slow", {"a": 1}, 3)
         assert (job.unique_key, job.tenant, job.options) == ("k", "acme", options)
 
@@ -116,7 +116,7 @@ class EnqueueContract:
         job = await look(harness.store, await put_one(harness.store))
         assert (job.created_ms, job.updated_ms) == (harness.store.now(), harness.store.now())
 
-    async def test_a_thousand_jobs_go_in_with_one_call(self, harness: Harness) -> None:
+    async def test_a_thousand_jobs_can_be_enqueued_in_one_call(self, harness: Harness) -> None:
         jobs = [new(f"many-{number}", payload=number) for number in range(1_000)]
         ids = await put(harness.store, *jobs)
         assert len(set(ids)) == 1_000
@@ -154,7 +154,7 @@ class EnqueueContract:
         await harness.store.change([id], Remove())
         assert (await enqueue_one(harness.store, new("again"))).status == "created"
 
-    async def test_a_repeated_id_is_told_before_a_repeated_key(self, harness: Harness) -> None:
+    async def test_a_repeated_id_is_reported_before_a_repeated_key(self, harness: Harness) -> None:
         await put_one(harness.store, new("same", key="k"))
         assert (await enqueue_one(harness.store, new("same", key="k"))).status == "exists"
 
@@ -174,10 +174,10 @@ class EnqueueContract:
         assert len(set(ids)) == 5
 
     def test_new_ids_are_never_the_same(self, harness: Harness) -> None:
-        # Each must be made without asking the store: ten thousand round trips would show.
+        # The store must create them without a round trip: ten thousand round trips would be slow.
         assert len({harness.store.new_id() for _ in range(10_000)}) == 10_000
 
-    async def test_a_new_id_is_one_that_may_be_enqueued(self, harness: Harness) -> None:
+    async def test_a_new_id_can_be_enqueued(self, harness: Harness) -> None:
         id = harness.store.new_id()
         assert 0 < len(id) <= 255
         assert await put_one(harness.store, new(id)) == id
@@ -228,7 +228,7 @@ class EnqueueContract:
     async def test_a_key_counts_within_its_name(self, harness: Harness) -> None:
         await put(harness.store, new(name="a", key="k"), new(name="b", key="k"))
 
-    async def test_queue_name_and_key_are_not_glued_together(self, harness: Harness) -> None:
+    async def test_queue_name_and_key_are_compared_separately(self, harness: Harness) -> None:
         texts = [("a", "b", "c"), ("a", "bc", "x"), ("ab", "c", "x"), ("a", "b", "c-x"), ("a-b", "c", "x")]
         await put(harness.store, *[new(queue=queue, name=name, key=key) for queue, name, key in texts])
 
@@ -248,20 +248,20 @@ class EnqueueContract:
     # ------------------------------------------------------------------------------------------------ values
 
     @pytest.mark.parametrize("payload", PAYLOADS, ids=repr)
-    async def test_a_payload_is_kept_as_it_was(self, harness: Harness, payload: object) -> None:
+    async def test_a_payload_is_stored_unchanged(self, harness: Harness, payload: object) -> None:
         id = await put_one(harness.store, new(payload=payload))
         seen = (await look(harness.store, id)).payload
         claimed = (await claim_one(harness.store)).job.payload
         assert (seen, type(seen)) == (payload, type(payload))
         assert claimed == payload
 
-    async def test_a_payload_may_be_a_hundred_levels_deep(self, harness: Harness) -> None:
+    async def test_a_payload_can_be_a_hundred_levels_deep(self, harness: Harness) -> None:
         deep: object = "bottom"
         for _ in range(50):
             deep = [{"next": deep}]
         assert (await look(harness.store, await put_one(harness.store, new(payload=deep)))).payload == deep
 
-    async def test_a_payload_of_a_megabyte_is_kept(self, harness: Harness) -> None:
+    async def test_a_payload_of_a_megabyte_is_stored(self, harness: Harness) -> None:
         large = ["0123456789äöü🦫" * 1_000] * 50
         id, *_ = await put(harness.store, new(payload=large), new(payload="small"))
         assert (await look(harness.store, id)).payload == large
@@ -276,7 +276,7 @@ class EnqueueContract:
         assert (claimed.lease.name, claimed.lease.queue) == (word, word)
 
     @pytest.mark.parametrize("priority", [0, 1, 2_097_151])
-    async def test_a_priority_may_be_up_to_2097151(self, harness: Harness, priority: int) -> None:
+    async def test_a_priority_can_be_up_to_2097151(self, harness: Harness, priority: int) -> None:
         assert (await look(harness.store, await put_one(harness.store, new(priority=priority)))).priority == priority
 
     # ------------------------------------------------------------------------------------------------ due
@@ -290,17 +290,17 @@ class EnqueueContract:
         job = await look(harness.store, await put_one(harness.store, new(due=after(1_234))))
         assert job.due_ms == harness.store.now() + 1_234 == job.created_ms + 1_234
 
-    async def test_an_instant_is_kept_to_the_millisecond(self, harness: Harness) -> None:
+    async def test_an_instant_is_stored_to_the_millisecond(self, harness: Harness) -> None:
         instant = harness.store.now() + 987_654_321
         job = await look(harness.store, await put_one(harness.store, new(due=at(instant))))
         assert job.due_ms == instant
 
     @pytest.mark.parametrize("instant", [0, 1, 253_402_300_799_999])
-    async def test_an_instant_may_be_from_1970_to_9999(self, harness: Harness, instant: int) -> None:
+    async def test_an_instant_can_be_from_1970_to_9999(self, harness: Harness, instant: int) -> None:
         job = await look(harness.store, await put_one(harness.store, new(due=at(instant))))
         assert job.due_ms == instant
 
-    async def test_duplicates_and_repeated_ids_leave_nothing_behind(self, harness: Harness) -> None:
+    async def test_duplicates_and_repeated_ids_store_nothing(self, harness: Harness) -> None:
         ids = await put(harness.store, new("one", key="k"))
         await harness.store.enqueue([new("one"), new("two", key="k")])
         assert await find_all(harness.store, EVERYTHING) == ids

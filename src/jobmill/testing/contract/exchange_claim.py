@@ -1,4 +1,4 @@
-"""`exchange`, the claiming half: who gets which job, in which order, and when to ask again."""
+"""`exchange`, claiming: which jobs a claim takes, and in which order."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from jobmill.testing.contract.support import (
 
 
 class ClaimOrderContract:
-    """Smaller priority first; within one, undelayed jobs as enqueued and delayed ones by due time."""
+    """Smaller priorities first; within a priority, undelayed jobs as enqueued and delayed jobs by due time."""
 
-    async def test_undelayed_jobs_of_one_call_are_claimed_as_enqueued(self, harness: Harness) -> None:
+    async def test_undelayed_jobs_of_one_call_are_claimed_in_order(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new(f"{letter}1") for letter in "dbeac"])
         assert await claim_in_turn(harness.store) == ids
 
-    async def test_undelayed_jobs_of_several_calls_are_claimed_as_enqueued(self, harness: Harness) -> None:
+    async def test_undelayed_jobs_of_several_calls_are_claimed_in_order(self, harness: Harness) -> None:
         # Within one millisecond: time stands still.
         ids = [await put_one(harness.store, new(f"{letter}1")) for letter in "dbeac"]
         assert await claim_in_turn(harness.store) == ids
@@ -79,11 +79,11 @@ class ClaimOrderContract:
         await harness.advance(10)
         assert await claim_in_turn(harness.store) == [ids[1], ids[3], ids[2], ids[0]]
 
-    async def test_a_priority_that_is_not_due_does_not_hold_others_up(self, harness: Harness) -> None:
+    async def test_a_priority_that_is_not_due_does_not_block_others(self, harness: Harness) -> None:
         _, due = await put(harness.store, new(priority=0, due=after(60_000)), new(priority=7))
         assert await claim_ids(harness.store) == [due]
 
-    async def test_undelayed_jobs_of_several_names_are_claimed_as_enqueued(self, harness: Harness) -> None:
+    async def test_undelayed_jobs_of_several_names_are_claimed_in_order(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new(name=name) for name in "babcab"])
         assert await claim_in_turn(harness.store, names="abc") == ids
 
@@ -99,12 +99,12 @@ class ClaimOrderContract:
         )
         assert set(await claim_ids(harness.store, 2, names="abc")) == {ids[1], ids[2]}
 
-    async def test_a_reprioritised_job_takes_its_new_place(self, harness: Harness) -> None:
+    async def test_a_reprioritized_job_is_claimed_in_its_new_order(self, harness: Harness) -> None:
         first, last = await put(harness.store, new(priority=1), new(priority=2))
         await harness.store.change([last], Reprioritize(0))
         assert await claim_in_turn(harness.store) == [last, first]
 
-    async def test_a_rescheduled_job_takes_its_new_place(self, harness: Harness) -> None:
+    async def test_a_rescheduled_job_is_claimed_in_its_new_order(self, harness: Harness) -> None:
         first, last = await put(harness.store, new(due=after(1_000)), new(due=after(5_000)))
         await harness.store.change([first], Reschedule(after(9_000)))
         await harness.advance(10)
@@ -121,15 +121,15 @@ class ClaimOrderContract:
         assert await claim_ids(harness.store, 1, queues=("b", "a")) == [b]
         assert await claim_ids(harness.store, 1, queues=("b", "a")) == [a]
 
-    async def test_one_claim_reaches_over_several_queues(self, harness: Harness) -> None:
+    async def test_one_claim_can_take_jobs_of_several_queues(self, harness: Harness) -> None:
         ids = await put(harness.store, new(queue="a"), new(queue="b"), new(queue="c"))
         assert set(await claim_ids(harness.store, 2, queues=("a", "b", "c"))) == {ids[0], ids[1]}
 
 
 class ClaimBoundsContract:
-    """Never more, and never others, than was asked for."""
+    """A claim takes only matching jobs, and never too many."""
 
-    async def test_an_empty_store_gives_nothing(self, harness: Harness) -> None:
+    async def test_a_claim_from_an_empty_store_takes_nothing(self, harness: Harness) -> None:
         exchanged = await harness.store.exchange([], wish())
         assert (exchanged.claimed, exchanged.settled) == ([], [])
 
@@ -143,7 +143,7 @@ class ClaimBoundsContract:
         assert len(await claim(harness.store, 3)) == 3
         assert len(await claim(harness.store, 3)) == 2
 
-    async def test_a_claim_of_none_takes_none(self, harness: Harness) -> None:
+    async def test_a_claim_of_zero_jobs_takes_none(self, harness: Harness) -> None:
         await put_one(harness.store)
         assert await claim(harness.store, 0) == []
 
@@ -151,13 +151,13 @@ class ClaimBoundsContract:
         await put(harness.store, *[new(queue=queue) for queue in "aabb"])
         assert len(await claim(harness.store, 3, queues=("a", "b"))) == 3
 
-    async def test_other_queues_stay_untouched(self, harness: Harness) -> None:
+    async def test_jobs_of_other_queues_are_not_claimed(self, harness: Harness) -> None:
         other = await put_one(harness.store, new(queue="other"))
         assert await claim(harness.store) == []
         job = await look(harness.store, other)
         assert (job.state, job.claims) == ("waiting", 0)
 
-    async def test_unknown_names_stay_untouched(self, harness: Harness) -> None:
+    async def test_jobs_of_other_names_are_not_claimed(self, harness: Harness) -> None:
         foreign, ours = await put(harness.store, new(name="foreign"), new(name="ours"))
         before = await look(harness.store, foreign)
         assert await claim_ids(harness.store, names=("ours", "absent")) == [ours]
@@ -165,7 +165,7 @@ class ClaimBoundsContract:
         assert await claim_ids(harness.store, names=("absent",)) == []
         assert await look(harness.store, foreign) == before
 
-    async def test_many_unknown_names_do_not_hide_a_known_one(self, harness: Harness) -> None:
+    async def test_many_jobs_of_other_names_do_not_hide_a_job(self, harness: Harness) -> None:
         await put(harness.store, *[new(name="foreign") for _ in range(500)])
         ours = await put_one(harness.store, new(name="ours"))
         assert await claim_ids(harness.store, 5, names=("ours",)) == [ours]
@@ -183,7 +183,7 @@ class ClaimBoundsContract:
         await put(harness.store, *[new(name="a", queue=queue) for queue in ("x", "x", "y", "y")])
         assert len(await claim(harness.store, 10, queues=("x", "y"), names={"a": 3})) == 3
 
-    async def test_a_name_without_room_does_not_hold_others_up(self, harness: Harness) -> None:
+    async def test_a_name_without_room_does_not_block_others(self, harness: Harness) -> None:
         *_, other = await put(harness.store, *[new(name="full") for _ in range(50)], new(name="free", priority=9))
         assert await claim_ids(harness.store, 1, names={"full": 0, "free": 1}) == [other]
 
@@ -206,7 +206,7 @@ class ClaimBoundsContract:
         await harness.advance(0.001)
         assert await claim_ids(harness.store) == [id]
 
-    async def test_a_job_of_a_past_instant_is_due(self, harness: Harness) -> None:
+    async def test_a_job_with_a_past_due_time_is_due(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(due=at(harness.store.now() - 86_400_000)))
         assert await claim_ids(harness.store) == [id]
 
@@ -235,9 +235,9 @@ class ClaimBoundsContract:
 
 
 class ClaimedContract:
-    """What a claim makes of a job, and what it hands out."""
+    """How a claim changes a job, and what it returns."""
 
-    async def test_a_claim_makes_the_job_running_and_remembers_who_and_when(self, harness: Harness) -> None:
+    async def test_a_claimed_job_is_running_with_worker_and_time(self, harness: Harness) -> None:
         await put_one(harness.store)
         await harness.advance(7)
         job = (await claim_one(harness.store, worker="host-1-ab")).job
@@ -248,7 +248,7 @@ class ClaimedContract:
         claimed = await started(harness.store, new(payload=[1], key="k", tenant="acme", priority=4))
         assert claimed.job == await look(harness.store, claimed.job.id)
 
-    async def test_a_lease_names_its_job_and_its_end(self, harness: Harness) -> None:
+    async def test_a_lease_has_its_job_and_its_end(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         token = "only-this-claim"
         (claimed,) = await claim(harness.store, lease_ms=4_321, token=token)
@@ -256,7 +256,7 @@ class ClaimedContract:
         assert (lease.id, lease.token, lease.queue, lease.name) == (id, token, QUEUE, "send")
         assert lease.until_ms == harness.store.now() + 4_321
 
-    async def test_each_claim_counts(self, harness: Harness) -> None:
+    async def test_each_claim_is_counted(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         for number in (2, 3, 4):
             await settle(harness.store, release(claimed))
@@ -269,7 +269,7 @@ class ClaimedContract:
         claimed = await claim_one(harness.store)
         assert (claimed.job.errors, claimed.job.crashes, claimed.job.attempt) == (0, 0, 1)
 
-    async def test_the_token_is_shown_nowhere(self, harness: Harness) -> None:
+    async def test_the_token_is_not_visible(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(feed=True))
         token = "5ec2e7"
         claimed = await started(harness.store, token=token)
@@ -281,7 +281,7 @@ class ClaimedContract:
         assert events
         assert token not in repr([event.to_dict() for event in events])
 
-    async def test_a_job_that_cannot_be_read_is_broken_with_a_reason(self, harness: Harness) -> None:
+    async def test_an_unreadable_job_is_broken_with_a_reason(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.corrupt(id)
         (broken,) = (await harness.store.exchange([], wish())).claimed
@@ -289,7 +289,7 @@ class ClaimedContract:
         assert (broken.lease.id, broken.lease.name, broken.lease.queue) == (id, "send", QUEUE)
         assert broken.why
 
-    async def test_a_broken_job_does_not_hurt_the_others(self, harness: Harness) -> None:
+    async def test_a_broken_job_does_not_affect_others(self, harness: Harness) -> None:
         before, bad, behind = await put(harness.store, new(), new(), new())
         await harness.corrupt(bad)
         claimed = (await harness.store.exchange([], wish())).claimed
@@ -307,7 +307,7 @@ class ClaimedContract:
         assert (count.state, count.count) == ("failed", 1)
         assert await claim(harness.store) == []
 
-    async def test_a_broken_job_does_not_hurt_a_listing(self, harness: Harness) -> None:
+    async def test_a_broken_job_does_not_break_find(self, harness: Harness) -> None:
         good, bad = await put(harness.store, new(payload="good"), new())
         await harness.corrupt(bad)
         assert sorted(await find_all(harness.store, EVERYTHING)) == sorted([good, bad])
@@ -340,19 +340,19 @@ class ClaimedContract:
             await harness.advance(LEASE_MS / 1_000)
             assert (await claim_one(harness.store)).job.crashes == crashes
 
-    async def test_an_ended_lease_of_an_unknown_name_stays_untouched(self, harness: Harness) -> None:
+    async def test_an_ended_lease_of_another_name_is_not_claimed(self, harness: Harness) -> None:
         claimed = await started(harness.store, new(name="foreign"))
         await harness.advance(3_600)
         assert await claim(harness.store, names=("ours",)) == []
         assert await look(harness.store, claimed.job.id) == claimed.job
 
-    async def test_an_ended_lease_of_another_queue_stays_untouched(self, harness: Harness) -> None:
+    async def test_an_ended_lease_of_another_queue_is_not_claimed(self, harness: Harness) -> None:
         claimed = await started(harness.store, new(queue="other"))
         await harness.advance(3_600)
         assert await claim(harness.store) == []
         assert await look(harness.store, claimed.job.id) == claimed.job
 
-    async def test_another_connection_takes_an_ended_lease_over(self, harness: Harness) -> None:
+    async def test_another_connection_claims_an_ended_lease(self, harness: Harness) -> None:
         first = await started(harness.store)
         await harness.advance(3_600)
         async with second(harness) as other:

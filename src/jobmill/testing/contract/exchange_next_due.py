@@ -1,4 +1,4 @@
-"""`exchange`, what it says about the time: the store's clock, and when to ask again."""
+"""`exchange`, times: the clock of the store, and when to claim again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jobmill.testing.contract.support import QUEUE, in_state, new, next_due, put
 
 
 class NextDueContract:
-    """`next_due_ms`: when claiming again may bring something. Ended leases need not be in it."""
+    """`next_due_ms`: when another claim may return a job. It may ignore ended leases."""
 
-    async def test_an_exchange_tells_the_time_of_the_store(self, harness: Harness) -> None:
+    async def test_an_exchange_returns_the_time_of_the_store(self, harness: Harness) -> None:
         assert (await harness.store.exchange([], wish())).now_ms == harness.store.now()
         await harness.advance(5)
         assert (await harness.store.exchange([], None)).now_ms == harness.store.now()
@@ -47,7 +47,7 @@ class NextDueContract:
         assert exchanged.next_due_ms is not None
         assert exchanged.next_due_ms <= exchanged.now_ms
 
-    async def test_what_the_same_call_settled_counts_for_the_next_due_time(self, harness: Harness) -> None:
+    async def test_jobs_settled_in_the_same_call_count_for_the_next_due_time(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         exchanged = await harness.store.exchange([snooze(claimed, 2_500)], wish())
         assert exchanged.next_due_ms == exchanged.now_ms + 2_500
@@ -82,7 +82,7 @@ class NextDueContract:
         await harness.store.configure(QUEUE, QueueChange(rate_limit=RateLimit(1, 60_000)))
         assert await next_due(harness.store) is None
 
-    async def test_a_job_due_after_the_window_tells_its_own_due_time(self, harness: Harness) -> None:
+    async def test_the_next_due_time_after_the_window_is_that_of_the_job(self, harness: Harness) -> None:
         await put(harness.store, new(), new(due=after(90_000)))
         await harness.store.configure(QUEUE, QueueChange(rate_limit=RateLimit(1, 60_000)))
         assert await next_due(harness.store) == harness.store.now() + 90_000

@@ -1,4 +1,4 @@
-"""`exchange`, the settling half: a decided end is written under the guard of its lease, or nothing is."""
+"""`exchange`, settling: a settlement is written under the fence of its lease, or nothing is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from jobmill.testing.contract.support import (
 
 
 class SettleContract:
-    """What each kind of settlement writes."""
+    """The fields that each kind of settlement writes."""
 
     async def test_a_succeeded_job_is_final_with_its_result(self, harness: Harness) -> None:
         claimed = await started(harness.store)
@@ -47,12 +47,12 @@ class SettleContract:
         assert job.finished_ms == job.updated_ms == harness.store.now()
 
     @pytest.mark.parametrize("result", [None, False, 0, "", [], {"a": [1, "\u0000 🦫", 1.5]}], ids=repr)
-    async def test_a_result_is_kept_as_it_was(self, harness: Harness, result: object) -> None:
+    async def test_a_result_is_stored_unchanged(self, harness: Harness, result: object) -> None:
         claimed = await started(harness.store)
         await settle(harness.store, succeed(claimed, result))
         assert (await look(harness.store, claimed.job.id)).result == result
 
-    async def test_a_result_of_a_megabyte_is_kept(self, harness: Harness) -> None:
+    async def test_a_result_of_a_megabyte_is_stored(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await settle(harness.store, succeed(claimed, ["0123456789" * 1_000] * 100))
         assert (await look(harness.store, claimed.job.id)).result == ["0123456789" * 1_000] * 100
@@ -77,7 +77,7 @@ class SettleContract:
         await harness.advance(0.001)
         assert (await claim_one(harness.store)).job.attempt == 2
 
-    async def test_a_snoozed_job_waits_and_counts_nothing(self, harness: Harness) -> None:
+    async def test_a_snoozed_job_waits_and_counts_no_attempt(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         assert await settle(harness.store, snooze(claimed, 2_500)) == ["done"]
         job = await look(harness.store, claimed.job.id)
@@ -91,7 +91,7 @@ class SettleContract:
         job = await look(harness.store, claimed.job.id)
         assert (job.state, job.due_ms, job.errors, job.crashes) == ("waiting", claimed.job.due_ms, 0, 0)
 
-    async def test_a_released_job_keeps_its_place(self, harness: Harness) -> None:
+    async def test_a_released_job_keeps_its_order(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new(f"{letter}1") for letter in "dbeac"])
         claimed = await claim(harness.store, 3)
         await settle(harness.store, *[release(one) for one in reversed(claimed)])
@@ -102,13 +102,13 @@ class SettleContract:
         await settle(harness.store, release(claimed, 4_000))
         assert (await look(harness.store, claimed.job.id)).due_ms == harness.store.now() + 4_000
 
-    async def test_a_due_instant_in_a_settlement_is_kept(self, harness: Harness) -> None:
+    async def test_a_due_instant_in_a_settlement_is_stored(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         instant = harness.store.now() + 123_457
         await settle(harness.store, structs.replace(snooze(claimed), due=at(instant)))
         assert (await look(harness.store, claimed.job.id)).due_ms == instant
 
-    async def test_a_waiting_again_job_keeps_the_rest(self, harness: Harness) -> None:
+    async def test_a_job_that_waits_again_keeps_its_other_fields(self, harness: Harness) -> None:
         said = new(payload=[1], priority=3, key="k", tenant="acme")
         claimed = await started(harness.store, said)
         await settle(harness.store, retry(claimed))
@@ -129,7 +129,7 @@ class SettleContract:
         await settle(harness.store, structs.replace(retry(claimed, 0), tracebacks=texts))
         assert (await look(harness.store, claimed.job.id)).tracebacks == texts
 
-    async def test_tracebacks_stay_where_a_settlement_brings_none(self, harness: Harness) -> None:
+    async def test_tracebacks_stay_if_a_settlement_has_none(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await settle(harness.store, retry(claimed, 0, "boom"))
         await settle(harness.store, succeed(await claim_one(harness.store)))
@@ -148,7 +148,7 @@ class SettleContract:
         job = await look(harness.store, claimed.job.id)
         assert (job.errors, job.crashes) == (7, 5)
 
-    async def test_a_crash_budget_that_is_spent_fails_the_job(self, harness: Harness) -> None:
+    async def test_a_job_fails_after_max_crashes(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         for _ in range(3):
             await harness.advance(LEASE_MS / 1_000)
@@ -185,7 +185,7 @@ class SettleContract:
         stored = await harness.store.get([one.job.id for one in (a, b, c, d, e)])
         assert [job.state for job in stored if job] == ["succeeded", "cancelled", "failed", "running", "waiting"]
 
-    async def test_many_settlements_go_in_with_one_call(self, harness: Harness) -> None:
+    async def test_many_jobs_can_be_settled_in_one_call(self, harness: Harness) -> None:
         await put(harness.store, *[new(payload=number) for number in range(300)])
         claimed = await claim(harness.store, 300)
         answers = await settle(harness.store, *[succeed(one, one.job.payload) for one in claimed])
@@ -199,14 +199,14 @@ class SettleContract:
             await settle(harness.store, succeed(claimed))
             assert await state_of(other, claimed.job.id) == "succeeded"
 
-    async def test_a_lease_may_be_settled_through_another_connection(self, harness: Harness) -> None:
+    async def test_a_lease_can_be_settled_through_another_connection(self, harness: Harness) -> None:
         async with second(harness) as other:
             claimed = await started(harness.store)
             assert await settle(other, succeed(claimed)) == ["done"]
 
 
 class LostContract:
-    """A lease that is lost writes nothing: the token does not match, the lease has ended, or the job is not running."""
+    """A lost lease writes nothing: its token does not match, it has ended, or the job is not running."""
 
     async def test_a_settlement_with_a_wrong_token_is_lost(self, harness: Harness) -> None:
         claimed = await started(harness.store)
@@ -218,7 +218,7 @@ class LostContract:
         lease = structs.replace(claimed.lease, token=other.lease.token)
         await self._is_lost(harness, claimed, structs.replace(succeed(claimed), lease=lease))
 
-    async def test_a_lease_holds_until_the_millisecond_before_its_end(self, harness: Harness) -> None:
+    async def test_a_lease_is_valid_until_the_millisecond_before_its_end(self, harness: Harness) -> None:
         claimed = await started(harness.store, lease_ms=15_000)
         await harness.advance(14.999)
         assert await settle(harness.store, succeed(claimed)) == ["done"]
@@ -228,7 +228,7 @@ class LostContract:
         await harness.advance(15)
         await self._is_lost(harness, claimed, succeed(claimed))
 
-    async def test_a_lease_that_ended_is_lost_even_if_nobody_took_the_job(self, harness: Harness) -> None:
+    async def test_an_ended_lease_is_lost_even_if_the_job_was_not_claimed_again(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.advance(86_400)
         await self._is_lost(harness, claimed, fail(claimed))
@@ -253,7 +253,7 @@ class LostContract:
         assert await settle(harness.store, succeed(claimed)) == ["lost"]
         assert await state_of(harness.store, claimed.job.id) is None
 
-    async def test_a_settlement_of_a_job_that_never_was_is_lost(self, harness: Harness) -> None:
+    async def test_a_settlement_of_an_unknown_job_is_lost(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         lease = Lease("never-was", "token", claimed.lease.queue, claimed.lease.name, claimed.lease.until_ms)
         assert await settle(harness.store, structs.replace(succeed(claimed), lease=lease)) == ["lost"]
@@ -276,8 +276,8 @@ class LostContract:
         claimed = await claim_one(harness.store)
         await self._is_lost(harness, claimed, succeed(old))
 
-    async def test_what_a_lease_says_of_its_end_does_not_help(self, harness: Harness) -> None:
-        # The store's clock and the store's own end of the lease decide, not what the caller shows.
+    async def test_the_end_of_a_lease_in_the_store_decides(self, harness: Harness) -> None:
+        # The clock of the store and its end of the lease decide, not the value that the caller passes.
         claimed = await started(harness.store)
         await harness.advance(LEASE_MS / 1_000)
         lease = structs.replace(claimed.lease, until_ms=harness.store.now() + 1_000_000)
@@ -287,16 +287,16 @@ class LostContract:
         claimed = await started(harness.store)
         await self._is_lost(harness, claimed, structs.replace(_stolen(claimed), keep=Keep(last=0)))
 
-    async def test_a_lost_settlement_does_not_keep_the_job_from_being_claimed_later(self, harness: Harness) -> None:
+    async def test_a_job_can_be_claimed_after_a_lost_settlement(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.advance(LEASE_MS / 1_000)
         await settle(harness.store, succeed(claimed))
         assert (await claim_one(harness.store)).job.crashes == 1
 
-    async def test_a_lost_settlement_does_not_hide_a_job_that_came_in_its_place(self, harness: Harness) -> None:
+    async def test_a_lost_settlement_does_not_hide_a_job_that_replaced_its_job(self, harness: Harness) -> None:
         gone = await started(harness.store)
         await settle(harness.store, structs.replace(succeed(gone), keep=Keep(last=0)))
-        # A store that numbers its rows may give this one the number of the one that has gone.
+        # A store that numbers its rows may give this job the number of the removed one.
         id = await put_one(harness.store)
         exchanged = await harness.store.exchange([snooze(gone, 0)], wish(1))
         assert (exchanged.settled, [one.lease.id for one in exchanged.claimed]) == (["lost"], [id])
@@ -309,12 +309,12 @@ class LostContract:
         assert (exchanged.settled, len(exchanged.claimed)) == (["lost"], 1)
 
     async def _is_lost(self, harness: Harness, claimed: Claimed, settlement: Settlement) -> None:
-        """Lost, and nothing was written."""
+        """The settlement is lost, and nothing was written."""
         before = await look(harness.store, claimed.job.id)
         assert await settle(harness.store, settlement) == ["lost"]
         assert await look(harness.store, claimed.job.id) == before
 
 
 def _stolen(claimed: Claimed) -> Settlement:
-    """A settlement by somebody who guessed the token."""
+    """A settlement with a guessed token."""
     return structs.replace(succeed(claimed), lease=structs.replace(claimed.lease, token="guessed"))

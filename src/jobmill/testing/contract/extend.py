@@ -1,4 +1,4 @@
-"""`extend`, the heartbeat: it moves the end of a lease, and tells which are lost."""
+"""`extend`, the heartbeat: extends leases, and returns the lost ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobmill.testing.contract.support import (
 
 
 class ExtendContract:
-    """Prolonging leases."""
+    """Extending leases."""
 
     async def test_an_extended_lease_outlives_its_first_end(self, harness: Harness) -> None:
         claimed = await started(harness.store, lease_ms=15_000)
@@ -47,7 +47,7 @@ class ExtendContract:
         await harness.advance(1)
         assert await claim_ids(harness.store) == [claimed.job.id]
 
-    async def test_a_lease_can_be_extended_again_and_again(self, harness: Harness) -> None:
+    async def test_a_lease_can_be_extended_many_times(self, harness: Harness) -> None:
         claimed = await started(harness.store, lease_ms=15_000)
         for _ in range(20):
             await harness.advance(10)
@@ -55,10 +55,10 @@ class ExtendContract:
         job = await look(harness.store, claimed.job.id)
         assert (job.state, job.crashes, job.claims) == ("running", 0, 1)
 
-    async def test_extending_nothing_loses_nothing(self, harness: Harness) -> None:
+    async def test_extending_no_leases_returns_no_ids(self, harness: Harness) -> None:
         assert await harness.store.extend([], 15_000) == []
 
-    async def test_extending_tells_which_leases_are_lost(self, harness: Harness) -> None:
+    async def test_extending_returns_the_lost_leases(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(6)])
         held, wrong, cancelled, settled, removed, released = await claim(harness.store)
         await harness.store.change([cancelled.job.id, removed.job.id], Cancel())
@@ -68,7 +68,7 @@ class ExtendContract:
         lost = await harness.store.extend([*leases, structs.replace(wrong.lease, token="guessed")], 15_000)
         assert sorted(lost) == sorted(one.job.id for one in (wrong, cancelled, settled, removed, released))
 
-    async def test_a_lease_that_ended_cannot_be_extended(self, harness: Harness) -> None:
+    async def test_an_ended_lease_cannot_be_extended(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.advance(LEASE_MS / 1_000)
         assert await harness.store.extend([claimed.lease], 15_000) == [claimed.job.id]
@@ -79,7 +79,7 @@ class ExtendContract:
         await harness.advance(14.999)
         assert await harness.store.extend([claimed.lease], 15_000) == []
 
-    async def test_a_lease_that_another_took_over_cannot_be_extended(self, harness: Harness) -> None:
+    async def test_a_lease_of_a_job_that_was_claimed_again_cannot_be_extended(self, harness: Harness) -> None:
         late = await started(harness.store)
         await harness.advance(LEASE_MS / 1_000)
         claimed = await claim_one(harness.store, lease_ms=2_000)

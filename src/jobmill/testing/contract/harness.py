@@ -1,4 +1,4 @@
-"""What a store's author hands to the contract: an opened, empty store, and means to move its time and harm its data."""
+"""The harness: what the author of a store gives to the contract, namely an empty store and control over its time."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from jobmill.store import Store
 
 
 class Harness(Protocol):
-    """One store under test. A fixture makes a fresh one for each test and closes its store afterwards.
+    """One store under test. A fixture creates a new one for each test, and closes its store afterwards.
 
-    The store's time stands still except for `advance`, so that tests can speak of single milliseconds.
+    Only `advance` moves the time of the store, so that tests can check single milliseconds.
     """
 
-    #: Opened and empty.
+    #: An opened and empty store.
     store: Store
 
     async def advance(self, seconds: float) -> None:
-        """Move the time of the store, and of every other connection to its data, on by whole milliseconds."""
+        """Move the time forward by whole milliseconds, for the store and every other connection to its data."""
 
     async def another(self) -> Store:
-        """A second, opened connection to the same data, for the loop that calls this; the caller closes it.
+        """Returns a second, opened connection to the same data, for the calling event loop. The caller closes it.
 
-        A store that lives in one process returns itself, and is then used from several threads.
+        A store inside one process returns itself, and is then used from several threads.
         """
 
     async def corrupt(self, id: str) -> None:
-        """Make the stored payload of this waiting job unreadable, by the store's own means."""
+        """Make the stored payload of this waiting job unreadable."""
 
 
 class ProcessHarness(Harness, Protocol):
@@ -35,20 +35,20 @@ class ProcessHarness(Harness, Protocol):
 
     @property
     def opener(self) -> Callable[[], Store]:
-        """Makes an unopened store on the same data, by the real clock, in another process.
+        """Creates an unopened store on the same data, with the real clock, in another process.
 
-        It is pickled: `functools.partial(MyStore, url)` does.
+        It must be picklable, for example `functools.partial(MyStore, url)`.
         """
 
 
 class WithinHarness(Harness, Protocol):
-    """One store that also enqueues within its callers' transactions."""
+    """One store that can enqueue within transactions of its callers."""
 
     async def begin(self) -> Any:
-        """A connection or session of the caller's own, in a transaction."""
+        """Returns a connection or session of the caller, with an open transaction."""
 
     async def commit(self, connection: Any) -> None:
-        """Commit that transaction and give the connection back."""
+        """Commit the transaction and release the connection."""
 
     async def rollback(self, connection: Any) -> None:
-        """Roll that transaction back and give the connection back."""
+        """Roll back the transaction and release the connection."""

@@ -25,7 +25,7 @@ from jobmill.testing.contract.model_parts import (
     NAMES,
     QUEUES,
     SETTLE,
-    Known,
+    ModelJob,
     Wanted,
     changes,
     claims,
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The verbs as rules; subclassed for one harness, with `call` to run a coroutine in the harness's loop."""
+    """The verbs as rules. A subclass has one harness, and `call` runs a coroutine in its event loop."""
 
     harness: Harness
     loop: asyncio.AbstractEventLoop
@@ -49,12 +49,12 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store: Store = self.harness.store
-        # One store serves all rounds: each has queues of its own, whose settings nobody touched.
+        # All rounds share one store. Each round has its own queues, with default settings.
         self.round = next(self.rounds)
-        self.jobs: dict[str, Known] = {}
+        self.jobs: dict[str, ModelJob] = {}
         self.leases: list[Claimed] = []
         self.paused: set[str] = set()
-        # Counted down, so that an order by ids is not by chance the order of enqueueing.
+        # Counted down, so that the order of ids differs from the order of enqueueing.
         self.numbers = itertools.count(9_999, -1)
         self.places = itertools.count()
 
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         stored = self.call(self.store.get(list(self.jobs)))
         gone = {id for id, job in zip(self.jobs, stored, strict=True) if job is None}
         assert past <= gone, "purge leaves nothing that is past its retention"
-        # Retention may come early, but only final jobs go.
+        # A purge may remove jobs early, but only final ones.
         assert all(self.jobs[id].state in FINAL for id in gone)
         for id in gone:
             del self.jobs[id]
@@ -148,7 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_model(self) -> None:
-        # No job that the model does not know, so no second owner of a unique key either.
+        # The store has no job that the model lacks, so no second owner of a unique key either.
         counts = self.call(self.store.count(EVERYTHING))
         expected = Counter((job.queue, job.name, job.state) for job in self.jobs.values())
         assert {(one.queue, one.name, one.state): one.count for one in counts} == expected
@@ -161,13 +161,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------ the model
 
-    def owner(self, queue: str, name: str, key: str | None) -> Known | None:
-        """Who has a unique key now."""
+    def owner(self, queue: str, name: str, key: str | None) -> ModelJob | None:
+        """The present owner of a unique key."""
         live = (job for job in self.jobs.values() if job.state in LIVE)
         return next((job for job in live if key and (job.queue, job.name, job.key) == (queue, name, key)), None)
 
-    def held(self, id: str, token: str) -> Known | None:
-        """The guard."""
+    def held(self, id: str, token: str) -> ModelJob | None:
+        """Whether the lease is valid."""
         known = self.jobs.get(id)
         holds = known and known.state == "running" and known.token == token and self.now < known.until_ms
         return known if holds else None
@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert (receipt.status, receipt.id) == ("duplicate", owner.id)
                 continue
             assert receipt.status == "created"
-            self.jobs[receipt.id] = Known(
+            self.jobs[receipt.id] = ModelJob(
                 id=receipt.id,
                 queue=job.queue,
                 name=job.name,
@@ -219,8 +219,8 @@ class StoreMachine(RuleBasedStateMachine):
         if claim is not None:
             self.claimed(claim, exchanged, done, {claimed.job.id for claimed, *_ in settled})
 
-    def end(self, known: Known, how: str, delay_ms: int) -> None:
-        """What a settlement that was done makes of a job."""
+    def end(self, known: ModelJob, how: str, delay_ms: int) -> None:
+        """Apply an accepted settlement to a job."""
         known.token = ""
         if how == "vanish":
             del self.jobs[known.id]
@@ -233,7 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
         if how in ("retry", "snooze"):
             self.put_back(known, self.now + delay_ms)
 
-    def apply(self, known: Known, change: Change) -> None:
+    def apply(self, known: ModelJob, change: Change) -> None:
         match change:
             case Cancel():
                 known.state, known.token, known.finished_ms = "cancelled", "", self.now
@@ -250,8 +250,8 @@ class StoreMachine(RuleBasedStateMachine):
             case Seize():
                 self.seize(known, change)
 
-    def seize(self, known: Known, change: Seize) -> None:
-        """A claim that nobody had to wait for, and no crash; its lease is made by hand, without a locator."""
+    def seize(self, known: ModelJob, change: Seize) -> None:
+        """Apply a seize: a claim that ignores the order and counts no crash. The caller creates its lease."""
         known.state, known.token = "running", change.token
         known.claims += 1
         known.until_ms = self.now + change.lease_ms
@@ -261,14 +261,14 @@ class StoreMachine(RuleBasedStateMachine):
         lease = Lease(known.id, change.token, known.queue, known.name, known.until_ms)
         self.leases.append(Claimed(job, lease))
 
-    def put_back(self, known: Known, due_ms: int) -> None:
+    def put_back(self, known: ModelJob, due_ms: int) -> None:
         known.due_ms = due_ms
         known.line = "delayed" if due_ms > self.now else "none"
 
     # ------------------------------------------------------------------------------------------------ legality
 
     def claimed(self, claim: Claim, exchanged: Exchanged, done: set[str], handed_in: set[str]) -> None:
-        """A claim was legal. A job whose settlement in the same call was lost may be claimed, and need not."""
+        """Check that a claim was legal. A job whose settlement in the same call was lost may be claimed or not."""
         taken = readable(exchanged.claimed)
         ids = [one.job.id for one in taken]
         may = {job.id: job for job in self.jobs.values() if job.id not in done and self.claimable(job, claim)}
@@ -288,15 +288,15 @@ class StoreMachine(RuleBasedStateMachine):
             self.lease(one, claim)
         self.next_due_is_no_later_than_the_earliest(claim, exchanged)
 
-    def claimable(self, job: Known, claim: Claim) -> bool:
+    def claimable(self, job: ModelJob, claim: Claim) -> bool:
         if job.queue not in claim.queues or job.queue in self.paused or not claim.names.get(job.name, 0):
             return False
         if job.state == "running":
             return job.until_ms <= self.now
         return job.state == "waiting" and job.due_ms <= self.now
 
-    def nothing_was_passed_over(self, taken: list[Known], left: list[Known]) -> None:
-        """No job that waited was left behind for one of its queue that had to wait longer."""
+    def nothing_was_passed_over(self, taken: list[ModelJob], left: list[ModelJob]) -> None:
+        """Check the order: no waiting job was skipped for a job of its queue that comes later."""
         for one, other in itertools.product(taken, left):
             if one.queue != other.queue or "running" in (one.state, other.state):
                 continue
@@ -330,9 +330,9 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class ModelContract:
-    """Any sequence of verbs; short ones first, for their failures are easier to read.
+    """Every sequence of verbs, short ones first, because their failures are easier to read.
 
-    The profile of Hypothesis says how many (`max_examples`, 100 by default).
+    The profile of Hypothesis decides how many sequences run (`max_examples`, 100 by default).
     """
 
     async def test_every_short_sequence_of_verbs_follows_the_model(self, harness: Harness) -> None:
@@ -347,11 +347,11 @@ class ModelContract:
             stateful_step_count=steps,
             deadline=None,
             database=None,
-            # To make a failure on a real database small takes minutes. Add Phase.shrink when you have them.
+            # Shrinking a failure on a real database takes minutes. Add Phase.shrink if you need it.
             phases=[Phase.generate],
             suppress_health_check=[HealthCheck.too_slow],
         )
-        # Hypothesis is not asynchronous: it runs beside the loop that the store lives in.
+        # Hypothesis is synchronous, so it runs in another thread than the event loop of the store.
         await asyncio.to_thread(run_state_machine_as_test, machine, settings=bounds)
 
 
@@ -360,6 +360,6 @@ def _seen(job: Job) -> tuple[object, ...]:
     return (*said, job.state, job.claims, job.errors, job.crashes, job.due_ms)
 
 
-def _known(job: Known) -> tuple[object, ...]:
+def _known(job: ModelJob) -> tuple[object, ...]:
     said = (job.queue, job.name, job.priority, job.key)
     return (*said, job.state, job.claims, job.errors, job.crashes, job.due_ms)

@@ -1,4 +1,4 @@
-"""What the state machine draws its steps from, and what it knows of a job."""
+"""The strategies of the state machine, and its model of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 NAMES = ("build", "ship")
 QUEUES = ("left", "right")
 KEPT_MS = 4_000
-#: How jobs end in the model: kept for a while, or not at all.
+#: The retention of jobs in the model: for a while, or none.
 KEPT = Policy(keep_succeeded=Keep(age_ms=KEPT_MS), keep_failed=Keep(age_ms=KEPT_MS))
 NOT_KEPT = Policy(keep_succeeded=Keep(last=0), keep_failed=Keep(last=0))
 
@@ -46,7 +46,7 @@ new_jobs = st.lists(
     min_size=1,
     max_size=4,
 )
-#: Counted from the end: what happened last is what the next step is mostly about.
+#: Counted from the end, because the next step mostly concerns recent jobs.
 picks = st.integers(0, 7)
 delays = st.sampled_from([0, 700, 2_500])
 settling = st.lists(st.tuples(picks, st.sampled_from(sorted(SETTLE)), delays), min_size=1, max_size=3)
@@ -70,8 +70,8 @@ changes: st.SearchStrategy[Change] = st.one_of(
 )
 
 
-class Known(Struct):
-    """What the model knows of one job."""
+class ModelJob(Struct):
+    """The model of one job."""
 
     id: str
     queue: str
@@ -80,7 +80,7 @@ class Known(Struct):
     due_ms: int
     seq: int
     key: str | None
-    #: Which order holds for it while it waits; "none" where the port promises none.
+    #: The order that applies while it waits; "none" if the port promises no order.
     line: str
     state: State = "waiting"
     claims: int = 0
@@ -93,5 +93,5 @@ class Known(Struct):
 
 
 def recent(items: list[T], pick: int) -> T:
-    """One of a list, counted from its end."""
+    """An item of a list, counted from its end."""
     return items[-1 - pick % len(items)]

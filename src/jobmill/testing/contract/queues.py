@@ -29,17 +29,17 @@ TWO_A_MINUTE = QueueChange(rate_limit=RateLimit(2, 60_000))
 
 
 class SettingsContract:
-    """What is set, and what stays."""
+    """Reading and changing settings."""
 
-    async def test_a_queue_of_which_nothing_was_said_has_the_defaults(self, harness: Harness) -> None:
+    async def test_a_queue_without_settings_has_the_defaults(self, harness: Harness) -> None:
         assert (await harness.store.settings([QUEUE]))[QUEUE] == QueueSettings()
 
-    async def test_configuring_tells_what_is_set_now(self, harness: Harness) -> None:
+    async def test_configure_returns_the_new_settings(self, harness: Harness) -> None:
         told = await harness.store.configure(QUEUE, QueueChange(paused=True, running_limit=3))
         assert told == QueueSettings(paused=True, running_limit=3)
         assert await harness.store.settings([QUEUE]) == {QUEUE: told}
 
-    async def test_what_is_not_said_stays(self, harness: Harness) -> None:
+    async def test_settings_that_are_not_given_stay(self, harness: Harness) -> None:
         changes = [
             QueueChange(paused=True),
             QueueChange(rate_limit=RateLimit(5, 1_000)),
@@ -54,18 +54,18 @@ class SettingsContract:
         )
         assert await harness.store.configure(QUEUE, QueueChange()) == expected
 
-    async def test_limits_can_be_taken_away(self, harness: Harness) -> None:
+    async def test_limits_can_be_removed(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(rate_limit=RateLimit(1, 1_000), running_limit=1, paused=True))
         change = QueueChange(rate_limit=None, running_limit=None, paused=False)
         assert await harness.store.configure(QUEUE, change) == QueueSettings()
 
-    async def test_all_queues_that_have_settings_are_told(self, harness: Harness) -> None:
+    async def test_settings_returns_all_queues_that_have_settings(self, harness: Harness) -> None:
         for queue in ("a", "b"):
             await harness.store.configure(queue, QueueChange(paused=True))
         told = await harness.store.settings()
         assert {queue for queue, settings in told.items() if settings.paused} == {"a", "b"}
 
-    async def test_settings_of_named_queues_are_those_alone(self, harness: Harness) -> None:
+    async def test_settings_of_named_queues_returns_only_these(self, harness: Harness) -> None:
         for queue in ("a", "b"):
             await harness.store.configure(queue, QueueChange(paused=True))
         assert set(await harness.store.settings(["b"])) == {"b"}
@@ -80,9 +80,9 @@ class SettingsContract:
 
 
 class PauseContract:
-    """A paused queue gives nothing out."""
+    """No job is claimed from a paused queue."""
 
-    async def test_a_paused_queue_gives_nothing(self, harness: Harness) -> None:
+    async def test_no_job_is_claimed_from_a_paused_queue(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         await harness.store.configure(QUEUE, QueueChange(paused=True))
         assert await claim(harness.store) == []
@@ -94,13 +94,13 @@ class PauseContract:
         await put_one(harness.store)
         assert await claim(harness.store) == []
 
-    async def test_a_paused_queue_gives_no_ended_leases_either(self, harness: Harness) -> None:
+    async def test_no_ended_lease_is_claimed_from_a_paused_queue(self, harness: Harness) -> None:
         await started(harness.store)
         await harness.store.configure(QUEUE, QueueChange(paused=True))
         await harness.advance(3_600)
         assert await claim(harness.store) == []
 
-    async def test_other_queues_go_on(self, harness: Harness) -> None:
+    async def test_other_queues_are_not_paused(self, harness: Harness) -> None:
         _, b = await put(harness.store, new(queue="a"), new(queue="b"))
         await harness.store.configure("a", QueueChange(paused=True))
         assert await claim_ids(harness.store, queues=("a", "b")) == [b]
@@ -113,9 +113,9 @@ class PauseContract:
 
 
 class RunningLimitContract:
-    """No more jobs of a queue run at the same time, whoever claims them."""
+    """The maximum number of running jobs of a queue, over all workers."""
 
-    async def test_no_more_than_the_limit_run(self, harness: Harness) -> None:
+    async def test_at_most_running_limit_jobs_run(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         await harness.store.configure(QUEUE, QueueChange(running_limit=2))
         assert len(await claim(harness.store)) == 2
@@ -146,7 +146,7 @@ class RunningLimitContract:
         await harness.store.change([claimed.job.id], Cancel())
         assert len(await claim(harness.store)) == 1
 
-    async def test_an_ended_lease_can_be_taken_over_in_a_full_queue(self, harness: Harness) -> None:
+    async def test_an_ended_lease_can_be_claimed_in_a_full_queue(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(running_limit=1))
         claimed = await started(harness.store)
         await harness.advance(LEASE_MS / 1_000)
@@ -165,18 +165,18 @@ class RunningLimitContract:
         await harness.store.configure(QUEUE, QueueChange(running_limit=3))
         assert len(await claim(harness.store)) == 1
 
-    async def test_a_limit_below_what_runs_gives_nothing(self, harness: Harness) -> None:
+    async def test_no_job_is_claimed_while_more_jobs_run_than_the_limit(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(4)])
         await claim(harness.store, 3)
         await harness.store.configure(QUEUE, QueueChange(running_limit=1))
         assert await claim(harness.store) == []
 
-    async def test_a_limit_holds_for_its_queue_alone(self, harness: Harness) -> None:
+    async def test_a_running_limit_holds_only_for_its_queue(self, harness: Harness) -> None:
         await put(harness.store, *[new(queue=queue) for queue in "aabb"])
         await harness.store.configure("a", QueueChange(running_limit=1))
         assert len(await claim(harness.store, queues=("a", "b"))) == 3
 
-    async def test_a_limit_that_is_taken_away_binds_no_more(self, harness: Harness) -> None:
+    async def test_a_removed_running_limit_has_no_effect(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(4)])
         await harness.store.configure(QUEUE, QueueChange(running_limit=1))
         await claim(harness.store)
@@ -192,16 +192,16 @@ class RunningLimitContract:
 
 
 class RateLimitContract:
-    """At most so many claims in a window, which opens with the first claim after the last window."""
+    """The maximum number of claims in a window, which opens with the first claim after the last window."""
 
-    async def test_a_window_gives_no_more_than_its_count(self, harness: Harness) -> None:
+    async def test_a_window_allows_no_more_claims_than_its_count(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         await harness.store.configure(QUEUE, TWO_A_MINUTE)
         assert len(await claim(harness.store)) == 2
         await harness.advance(59.999)
         assert await claim(harness.store) == []
 
-    async def test_the_next_window_gives_again(self, harness: Harness) -> None:
+    async def test_the_next_window_allows_more_claims(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         await harness.store.configure(QUEUE, TWO_A_MINUTE)
         await claim(harness.store, lease_ms=3_600_000)
@@ -237,7 +237,7 @@ class RateLimitContract:
         await harness.advance(31)
         assert await claim(harness.store) == []
 
-    async def test_each_window_counts_from_none(self, harness: Harness) -> None:
+    async def test_each_window_counts_from_zero(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         await harness.store.configure(QUEUE, TWO_A_MINUTE)
         assert len(await claim(harness.store, lease_ms=3_600_000)) == 2
@@ -251,13 +251,13 @@ class RateLimitContract:
         await harness.advance(600)
         assert len(await claim(harness.store)) == 2
 
-    async def test_released_jobs_give_no_claims_back(self, harness: Harness) -> None:
+    async def test_released_jobs_count_for_the_rate_limit(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
         await harness.store.configure(QUEUE, ONE_A_MINUTE)
         await settle(harness.store, release(await claim_one(harness.store)))
         assert await claim(harness.store) == []
 
-    async def test_taking_an_ended_lease_over_is_a_claim(self, harness: Harness) -> None:
+    async def test_claiming_an_ended_lease_counts_for_the_rate_limit(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
         await claim(harness.store, 2)
         await harness.advance(LEASE_MS / 1_000)
@@ -265,7 +265,7 @@ class RateLimitContract:
         assert len(await claim(harness.store)) == 1
         assert await claim(harness.store) == []
 
-    async def test_a_rate_limit_counts_nothing_against_the_jobs(self, harness: Harness) -> None:
+    async def test_a_rate_limit_counts_no_attempts(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
         await harness.store.configure(QUEUE, ONE_A_MINUTE)
         await settle(harness.store, succeed(await claim_one(harness.store)))
@@ -274,12 +274,12 @@ class RateLimitContract:
         job = (await claim_one(harness.store)).job
         assert (job.claims, job.errors, job.crashes) == (1, 0, 0)
 
-    async def test_a_rate_limit_holds_for_its_queue_alone(self, harness: Harness) -> None:
+    async def test_a_rate_limit_holds_only_for_its_queue(self, harness: Harness) -> None:
         await put(harness.store, *[new(queue=queue) for queue in "aabb"])
         await harness.store.configure("a", ONE_A_MINUTE)
         assert len(await claim(harness.store, queues=("a", "b"))) == 3
 
-    async def test_a_rate_limit_that_is_taken_away_binds_no_more(self, harness: Harness) -> None:
+    async def test_a_removed_rate_limit_has_no_effect(self, harness: Harness) -> None:
         await put(harness.store, new(), new())
         await harness.store.configure(QUEUE, ONE_A_MINUTE)
         await claim(harness.store)

@@ -1,4 +1,4 @@
-"""Races: several connections at once, in threads and in processes, and still everything happens exactly once."""
+"""Races: several connections in threads and processes, and everything happens exactly once."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ThreadRacesContract:
         ids = await put(harness.store, *[new() for _ in range(200)])
         await each_ran_once(harness.store, ids, await in_threads(harness, drain))
 
-    async def test_threads_make_one_live_job_of_a_unique_key(self, harness: Harness) -> None:
+    async def test_threads_create_one_live_job_per_unique_key(self, harness: Harness) -> None:
         each_made_once(await in_threads(harness, enqueue_keys), "duplicate")
         await no_key_lives_twice(harness.store)
 
-    async def test_threads_make_one_job_of_an_id(self, harness: Harness) -> None:
+    async def test_threads_create_one_job_per_id(self, harness: Harness) -> None:
         each_made_once(await in_threads(harness, enqueue_ids), "exists")
         assert len(await find_all(harness.store, EVERYTHING)) == 30
 
@@ -49,7 +49,7 @@ class ThreadRacesContract:
         await harness.store.configure(QUEUE, QueueChange(running_limit=3))
         ids = await put(harness.store, *[new() for _ in range(60)])
         drained = await in_threads(harness, drain)
-        assert max(one.most_running for one in drained) <= 3
+        assert max(one.max_running for one in drained) <= 3
         await each_ran_once(harness.store, ids, drained)
 
     async def test_threads_never_exceed_a_rate_limit(self, harness: Harness) -> None:
@@ -114,12 +114,12 @@ class ThreadRacesContract:
 
 
 class ProcessContract:
-    """The same between processes, for stores whose data they can share."""
+    """The same with processes, for stores whose data several processes share."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def pool(cls) -> Iterator[ProcessPoolExecutor]:
-        """Processes that know nothing of this one, as other workers would."""
+        """Processes that are started fresh, like other workers."""
         with ProcessPoolExecutor(RACERS, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
 
@@ -127,13 +127,13 @@ class ProcessContract:
         ids = await put(harness.store, *[new() for _ in range(300)])
         await each_ran_once(harness.store, ids, await in_processes(pool, harness.opener, drain))
 
-    async def test_processes_make_one_live_job_of_a_unique_key(
+    async def test_processes_create_one_live_job_per_unique_key(
         self, harness: ProcessHarness, pool: ProcessPoolExecutor
     ) -> None:
         each_made_once(await in_processes(pool, harness.opener, enqueue_keys), "duplicate")
         await no_key_lives_twice(harness.store)
 
-    async def test_processes_make_one_job_of_an_id(self, harness: ProcessHarness, pool: ProcessPoolExecutor) -> None:
+    async def test_processes_create_one_job_per_id(self, harness: ProcessHarness, pool: ProcessPoolExecutor) -> None:
         each_made_once(await in_processes(pool, harness.opener, enqueue_ids), "exists")
 
     async def test_processes_never_exceed_a_running_limit(
@@ -142,7 +142,7 @@ class ProcessContract:
         await harness.store.configure(QUEUE, QueueChange(running_limit=3))
         ids = await put(harness.store, *[new() for _ in range(60)])
         drained = await in_processes(pool, harness.opener, drain)
-        assert max(one.most_running for one in drained) <= 3
+        assert max(one.max_running for one in drained) <= 3
         await each_ran_once(harness.store, ids, drained)
 
     async def test_processes_never_exceed_a_rate_limit(
@@ -164,7 +164,7 @@ async def each_ran_once(store: Store, ids: list[str], drained: list[Drained]) ->
 
 
 def each_made_once(told: list[list[str]], otherwise: str) -> None:
-    """Of the racers that enqueued the same thing, one made it."""
+    """Exactly one of the racers created each job."""
     for answers in zip(*told, strict=True):
         assert Counter(answers) == {"created": 1, otherwise: RACERS - 1}
 

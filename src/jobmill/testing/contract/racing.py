@@ -1,4 +1,4 @@
-"""What the racers do, in threads and in processes alike, and how they are let loose at the same time."""
+"""Racers: functions that run at the same time in several threads or processes, and how they are started."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ LEASE_MS = 3_600_000
 
 
 class Drained(Struct):
-    """What one racer claimed, and what it was told about its settlements."""
+    """The jobs that one racer claimed, and the answers to its settlements."""
 
     claimed: list[str] = []
     settled: list[str] = []
-    #: The most jobs that it saw running in the queue, its own among them, whenever it looked.
-    most_running: int = 0
+    #: The maximum number of running jobs that it saw in the queue, including its own.
+    max_running: int = 0
 
 
 async def drain(store: Store, number: int) -> Drained:
-    """Claim and settle until nothing waits any more."""
+    """Claim and settle until no job waits."""
     seen = Drained([], [])
     batch = readable([])
     for _ in turns(100_000):
@@ -43,14 +43,14 @@ async def drain(store: Store, number: int) -> Drained:
         batch = readable(exchanged.claimed)
         seen.claimed += [one.job.id for one in batch]
         counts = {one.state: one.count for one in await store.count(Filter(queue=QUEUE))}
-        seen.most_running = max(seen.most_running, counts.get("running", 0))
+        seen.max_running = max(seen.max_running, counts.get("running", 0))
         if not batch and not counts.get("waiting", 0):
             break
     return seen
 
 
 async def claim_what_there_is(store: Store, number: int) -> list[str]:
-    """Claim until a claim brings nothing."""
+    """Claim until a claim returns no job."""
     ids: list[str] = []
     for _ in turns():
         claimed = (await store.exchange([], wish(3, lease_ms=LEASE_MS, worker=f"racer-{number}"))).claimed
@@ -61,17 +61,17 @@ async def claim_what_there_is(store: Store, number: int) -> list[str]:
 
 
 async def enqueue_keys(store: Store, number: int) -> list[str]:
-    """Enqueue a job for each of 30 unique keys, one call each; what became of them."""
+    """Enqueue a job for each of 30 unique keys, one call each. Returns the statuses."""
     return [(await store.enqueue([new(f"racer-{number}-{key}", key=f"key-{key}")]))[0].status for key in range(30)]
 
 
 async def enqueue_ids(store: Store, number: int) -> list[str]:
-    """Enqueue 30 jobs whose ids all racers use; what became of them."""
+    """Enqueue 30 jobs whose ids all racers use. Returns the statuses."""
     return [(await store.enqueue([new(f"same-{id}", payload=number)]))[0].status for id in range(30)]
 
 
 async def in_threads(harness: Harness, racer: Racer[T]) -> list[T]:
-    """Let racers loose in threads, each with its own loop and its own connection, all at the same moment."""
+    """Start racers in threads at the same moment, each with its own event loop and connection."""
     start = threading.Barrier(RACERS, timeout=30)
 
     async def race(number: int) -> T:
@@ -83,15 +83,15 @@ async def in_threads(harness: Harness, racer: Racer[T]) -> list[T]:
 
 
 async def in_processes(pool: ProcessPoolExecutor, opener: Callable[[], Store], racer: Racer[T]) -> list[T]:
-    """Let racers loose in other processes, each with its own connection."""
+    """Start racers in other processes, each with its own connection."""
     loop = asyncio.get_running_loop()
-    # The processes start slowly; the race begins when all of them are there.
-    await asyncio.gather(*[loop.run_in_executor(pool, _be_there) for _ in range(RACERS)])
+    # Processes start slowly; the race begins when all of them run.
+    await asyncio.gather(*[loop.run_in_executor(pool, _start_process) for _ in range(RACERS)])
     return await asyncio.gather(*[loop.run_in_executor(pool, _race, opener, racer, number) for number in range(RACERS)])
 
 
-def _be_there() -> None:
-    """Nothing: it takes a process to do it."""
+def _start_process() -> None:
+    """Does nothing, but makes the pool start a process."""
 
 
 def _race(opener: Callable[[], Store], racer: Racer[T], number: int) -> T:

@@ -1,4 +1,4 @@
-"""A recurring job: known by its key, one live job of it at any time, re-armed by the settlement of each run."""
+"""Recurring jobs: one live job per key at any time, re-armed by the settlement of each run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MINUTELY = Recurrence(key=KEY, every_ms=MINUTE_MS)
 def recurring(
     payload: object = None, *, recurrence: Recurrence = MINUTELY, due: Due | None = None, queue: str = "mail"
 ) -> NewJob:
-    """A job that comes again each minute; its key is its unique key."""
+    """A job that recurs every minute; its key is its unique key."""
     due = after(0) if due is None else due
     return new(payload=payload, key=recurrence.key, recurrence=recurrence, due=due, queue=queue)
 
@@ -55,7 +55,7 @@ async def run(store: Store, outcome: Outcome | None = None) -> Claimed:
 
 
 class RecurrenceContract:
-    """Coming again."""
+    """Recurring jobs."""
 
     async def test_a_recurring_job_is_created_like_any_other(self, harness: Harness) -> None:
         rule = Recurrence(key=KEY, cron="0 9 * * mon", timezone="Europe/Berlin", until_ms=harness.store.now() + 10**12)
@@ -65,14 +65,14 @@ class RecurrenceContract:
         job = await look(harness.store, receipt.id)
         assert (job.recurrence, job.due_ms, job.occurrence_ms, job.unique_key) == (rule, due, due, KEY)
 
-    async def test_a_recurring_job_is_not_claimed_before_its_slot(self, harness: Harness) -> None:
+    async def test_a_recurring_job_is_not_claimed_before_its_occurrence(self, harness: Harness) -> None:
         await put_one(harness.store, recurring(due=after(1_000)))
         await harness.advance(0.999)
         assert await claim(harness.store) == []
 
     # ------------------------------------------------------------------------------------------------ re-arming
 
-    async def test_a_run_that_succeeds_leaves_one_live_job_for_the_next_slot(self, harness: Harness) -> None:
+    async def test_a_succeeded_run_leaves_one_live_job_for_the_next_occurrence(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring([1]))
         await harness.advance(7)
@@ -81,7 +81,7 @@ class RecurrenceContract:
         assert (job.state, job.due_ms, job.occurrence_ms) == ("waiting", start + MINUTE_MS, start + MINUTE_MS)
         assert (job.payload, job.recurrence, job.queue, job.name) == ([1], MINUTELY, "mail", "send")
 
-    async def test_a_rearmed_job_is_claimed_at_its_slot(self, harness: Harness) -> None:
+    async def test_a_rearmed_job_is_claimed_at_its_occurrence(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
         await run(harness.store)
         await harness.advance(59.999)
@@ -98,7 +98,7 @@ class RecurrenceContract:
             assert job.last_finished_ms == harness.store.now()
             await harness.advance(60)
 
-    async def test_a_run_that_fails_for_good_goes_on_with_the_next_slot(self, harness: Harness) -> None:
+    async def test_a_failed_run_continues_with_the_next_occurrence(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", final=True))
@@ -107,7 +107,7 @@ class RecurrenceContract:
         assert (job.runs, job.failed_runs, job.last_error) == (1, 1, "boom")
         assert job.last_finished_ms == harness.store.now()
 
-    async def test_the_last_error_stays_after_a_good_run(self, harness: Harness) -> None:
+    async def test_the_last_error_stays_after_a_succeeded_run(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", final=True))
         await harness.advance(60)
@@ -115,7 +115,7 @@ class RecurrenceContract:
         job = await the_live_one(harness.store)
         assert (job.runs, job.failed_runs, job.last_error, job.error) == (2, 1, "boom", None)
 
-    async def test_a_retry_keeps_the_slot_and_counts_no_run(self, harness: Harness) -> None:
+    async def test_a_retry_keeps_the_occurrence_and_counts_no_run(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", delay_ms=2_000))
@@ -123,14 +123,14 @@ class RecurrenceContract:
         assert (job.state, job.due_ms, job.occurrence_ms) == ("waiting", start + 2_000, start)
         assert (job.errors, job.runs, job.failed_runs, job.last_finished_ms) == (1, 0, 0, None)
 
-    async def test_a_retry_that_would_fall_after_the_next_slot_gives_way_to_it(self, harness: Harness) -> None:
+    async def test_a_retry_after_the_next_occurrence_is_replaced_by_it(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", delay_ms=2 * MINUTE_MS))
         job = await the_live_one(harness.store)
         assert (job.due_ms, job.runs, job.failed_runs) == (start + MINUTE_MS, 1, 1)
 
-    async def test_slots_that_were_missed_run_once(self, harness: Harness) -> None:
+    async def test_missed_occurrences_run_once(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring())
         await harness.advance(10 * 60 + 1)
@@ -138,7 +138,7 @@ class RecurrenceContract:
         assert (await the_live_one(harness.store)).due_ms == start + 11 * MINUTE_MS
         assert await claim(harness.store) == []
 
-    async def test_a_snoozed_and_a_released_run_keep_slot_and_counts(self, harness: Harness) -> None:
+    async def test_a_snoozed_and_a_released_run_keep_occurrence_and_counts(self, harness: Harness) -> None:
         start = harness.store.now()
         await put_one(harness.store, recurring())
         await run(harness.store, Released())
@@ -146,7 +146,7 @@ class RecurrenceContract:
         job = await the_live_one(harness.store)
         assert (job.due_ms, job.occurrence_ms, job.runs) == (start + 3_000, start, 0)
 
-    async def test_a_recurrence_that_is_over_ends_its_job(self, harness: Harness) -> None:
+    async def test_the_last_occurrence_ends_the_job(self, harness: Harness) -> None:
         rule = Recurrence(key=KEY, every_ms=MINUTE_MS, until_ms=harness.store.now() + MINUTE_MS)
         await put_one(harness.store, recurring(recurrence=rule))
         await run(harness.store)
@@ -173,7 +173,7 @@ class RecurrenceContract:
         job = await the_live_one(harness.store)
         assert (job.state, job.runs, job.due_ms) == ("running", 0, claimed.job.due_ms)
 
-    async def test_keep_nothing_of_a_run_does_not_end_the_recurrence(self, harness: Harness) -> None:
+    async def test_a_recurring_job_that_keeps_nothing_continues(self, harness: Harness) -> None:
         said = new(key=KEY, recurrence=MINUTELY, options=JobOptions(keep_succeeded=Keep(last=0)))
         await put_one(harness.store, said)
         await run(harness.store)
@@ -193,14 +193,14 @@ class RecurrenceContract:
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
         assert job.updated_ms == harness.store.now()
 
-    async def test_an_update_may_change_the_size_of_the_payload(self, harness: Harness) -> None:
+    async def test_an_update_can_change_the_size_of_the_payload(self, harness: Harness) -> None:
         await put_one(harness.store, recurring("small"))
         for payload in ("x" * 1_000_000, "small again", "y" * 1_000_000):
             await harness.store.enqueue([recurring(payload)])
             assert (await the_live_one(harness.store)).payload == payload
         assert (await claim_one(harness.store)).job.payload == "y" * 1_000_000
 
-    async def test_each_update_counts_the_revision_up(self, harness: Harness) -> None:
+    async def test_each_update_increments_the_revision(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
         for number in (1, 2, 3):
             await harness.store.enqueue([recurring()])
@@ -214,13 +214,13 @@ class RecurrenceContract:
         assert receipts[0].id == receipts[1].id
         assert (await the_live_one(harness.store)).payload == "second"
 
-    async def test_an_updated_job_is_claimed_when_the_update_says(self, harness: Harness) -> None:
+    async def test_an_updated_job_is_claimed_at_its_new_due_time(self, harness: Harness) -> None:
         await put_one(harness.store, recurring(due=after(60_000)))
         await harness.store.enqueue([recurring(due=after(1_000))])
         await harness.advance(1)
         assert len(await claim(harness.store)) == 1
 
-    async def test_a_running_job_can_be_updated_and_goes_on_running(self, harness: Harness) -> None:
+    async def test_a_running_job_can_be_updated_and_keeps_running(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring("old"))
         receipt = await enqueue_one(harness.store, recurring("new", due=after(5_000)))
         assert (receipt.status, receipt.id) == ("updated", claimed.job.id)
@@ -228,7 +228,7 @@ class RecurrenceContract:
         assert (job.state, job.payload) == ("running", "new")
         assert await harness.store.extend([claimed.lease], LEASE_MS) == []
 
-    async def test_a_rearm_decided_before_an_update_keeps_what_the_update_wrote(self, harness: Harness) -> None:
+    async def test_a_rearm_decided_before_an_update_keeps_the_update(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring("old"))
         hourly = Recurrence(key=KEY, every_ms=3_600_000)
         due = harness.store.now() + 12_345
@@ -238,7 +238,7 @@ class RecurrenceContract:
         assert (job.state, job.payload, job.due_ms, job.occurrence_ms) == ("waiting", "new", due, due)
         assert job.recurrence == Recurrence(key=KEY, every_ms=3_600_000, revision=1)
 
-    async def test_stating_the_same_rule_again_keeps_the_due_time(self, harness: Harness) -> None:
+    async def test_enqueueing_the_same_rule_again_keeps_the_due_time(self, harness: Harness) -> None:
         before = await look(harness.store, await put_one(harness.store, recurring("old", due=after(5_000))))
         await harness.advance(2)
         again = structs.replace(recurring("new", due=after(60_000)), keeps_due=True)
@@ -247,27 +247,27 @@ class RecurrenceContract:
         assert (job.due_ms, job.occurrence_ms, job.payload) == (before.due_ms, before.occurrence_ms, "new")
         assert job.recurrence == before.recurrence
 
-    async def test_stating_another_rule_takes_its_due_time(self, harness: Harness) -> None:
+    async def test_enqueueing_another_rule_changes_the_due_time(self, harness: Harness) -> None:
         await put_one(harness.store, recurring(due=after(5_000)))
         hourly = Recurrence(key=KEY, every_ms=3_600_000)
         await harness.store.enqueue([structs.replace(recurring(recurrence=hourly, due=at(777_000)), keeps_due=True)])
         assert (await the_live_one(harness.store)).due_ms == 777_000
 
-    async def test_an_update_during_the_last_run_goes_on(self, harness: Harness) -> None:
+    async def test_an_update_during_the_last_run_continues_the_recurrence(self, harness: Harness) -> None:
         now_ms = harness.store.now()
         claimed = await started(
             harness.store, recurring(recurrence=Recurrence(key=KEY, every_ms=1_000, until_ms=now_ms))
         )
         due = now_ms + 12_345
         await harness.store.enqueue([recurring("new", due=at(due))])
-        # The settlement was decided from the old rule, by which there is no next slot.
+        # The settlement was decided by the old rule, which has no next occurrence.
         gone_at_once = Policy(keep_succeeded=Keep(last=0))
         decided = await end(harness.store, claimed, Succeeded(), gone_at_once)
         assert decided.state == "succeeded"
         job = await the_live_one(harness.store)
         assert (job.state, job.payload, job.due_ms, job.occurrence_ms, job.runs) == ("waiting", "new", due, due, 1)
 
-    async def test_a_run_that_an_update_overtook_is_counted(self, harness: Harness) -> None:
+    async def test_a_run_with_an_update_meanwhile_is_counted(self, harness: Harness) -> None:
         claimed = await started(harness.store, recurring())
         await harness.store.enqueue([recurring(due=after(5_000))])
         await end(harness.store, claimed, Errored(error="boom", final=True))
@@ -281,7 +281,7 @@ class RecurrenceContract:
         await run(harness.store)
         assert (await the_live_one(harness.store)).due_ms == start + 3_600_000
 
-    async def test_an_update_keeps_what_the_runs_came_to(self, harness: Harness) -> None:
+    async def test_an_update_keeps_the_counts_of_runs(self, harness: Harness) -> None:
         await put_one(harness.store, recurring())
         await run(harness.store, Errored(error="boom", final=True))
         await harness.store.enqueue([recurring("new")])
@@ -330,7 +330,7 @@ class RecurrenceContract:
         assert await claim(harness.store) == []
         assert (await enqueue_one(harness.store, recurring())).status == "created"
 
-    async def test_a_recurrence_that_was_ended_can_begin_again(self, harness: Harness) -> None:
+    async def test_an_ended_recurrence_can_be_enqueued_again(self, harness: Harness) -> None:
         id = await put_one(harness.store, recurring())
         await harness.store.change([id], Cancel())
         fresh = await put_one(harness.store, recurring("fresh"))

@@ -1,4 +1,4 @@
-"""`report` and `logs`: what a running job says of itself, under the guard of its lease."""
+"""`report` and `logs`: progress and log lines of a running job, written under the fence of its lease."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jobmill.testing.contract.support import (
 class ReportContract:
     """Progress and log lines."""
 
-    async def test_progress_is_kept(self, harness: Harness) -> None:
+    async def test_progress_is_stored(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         progress = Progress(12.5, "half of a 'quarter' 🦫")
         assert await harness.store.report([Report(lease=claimed.lease, progress=progress)]) == []
@@ -43,14 +43,14 @@ class ReportContract:
             await harness.store.report([Report(lease=claimed.lease, progress=Progress(value))])
         assert (await look(harness.store, claimed.job.id)).progress == Progress(55)
 
-    async def test_of_two_reports_in_one_call_the_later_stands(self, harness: Harness) -> None:
+    async def test_the_later_of_two_reports_in_one_call_counts(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         reports = [Report(lease=claimed.lease, progress=Progress(value), lines=(f"at {value}",)) for value in (1, 2)]
         assert await harness.store.report(reports) == []
         assert (await look(harness.store, claimed.job.id)).progress == Progress(2)
         assert [line.text for line in await harness.store.logs(claimed.job.id)] == ["at 1", "at 2"]
 
-    async def test_log_lines_alone_leave_progress_as_it_is(self, harness: Harness) -> None:
+    async def test_log_lines_do_not_change_progress(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.store.report([Report(lease=claimed.lease, progress=Progress(5))])
         await harness.store.report([Report(lease=claimed.lease, lines=("a line",))])
@@ -84,7 +84,7 @@ class ReportContract:
         assert [line.text for line in await harness.store.logs(quiet.job.id)] == ["mine"]
         assert len(await harness.store.logs(loud.job.id)) == 1_000
 
-    async def test_logs_give_the_last_lines_oldest_first(self, harness: Harness) -> None:
+    async def test_logs_returns_the_last_lines_oldest_first(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await harness.store.report([Report(lease=claimed.lease, lines=("one", "two", "three"))])
         assert [line.text for line in await harness.store.logs(claimed.job.id, 2)] == ["two", "three"]
@@ -99,7 +99,7 @@ class ReportContract:
         assert await harness.store.logs(await put_one(harness.store)) == []
         assert await harness.store.logs("never-was") == []
 
-    async def test_the_lines_of_a_removed_job_are_gone(self, harness: Harness) -> None:
+    async def test_the_lines_of_a_removed_job_are_removed(self, harness: Harness) -> None:
         claimed = await started(harness.store, new("again"))
         await harness.store.report([Report(lease=claimed.lease, lines=("old",))])
         await settle(harness.store, succeed(claimed))
@@ -108,10 +108,10 @@ class ReportContract:
         await put_one(harness.store, new("again"))
         assert await harness.store.logs(claimed.job.id) == []
 
-    async def test_reporting_nothing_loses_nothing(self, harness: Harness) -> None:
+    async def test_reporting_nothing_returns_no_ids(self, harness: Harness) -> None:
         assert await harness.store.report([]) == []
 
-    async def test_reporting_tells_which_leases_are_lost_and_writes_nothing_for_them(self, harness: Harness) -> None:
+    async def test_reporting_returns_the_lost_leases_and_writes_nothing_for_them(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(4)])
         held, wrong, cancelled, settled = await claim(harness.store)
         await harness.store.change([cancelled.job.id], Cancel())
@@ -139,7 +139,7 @@ class ReportContract:
         assert await harness.store.report([Report(lease=late.lease, lines=("late",))]) == [late.job.id]
         assert await harness.store.logs(late.job.id) == []
 
-    async def test_a_report_does_not_prolong_its_lease(self, harness: Harness) -> None:
+    async def test_a_report_does_not_extend_its_lease(self, harness: Harness) -> None:
         claimed = await started(harness.store, lease_ms=15_000)
         await harness.advance(10)
         await harness.store.report([Report(lease=claimed.lease, progress=Progress(1), lines=("x",))])

@@ -1,4 +1,4 @@
-"""`Keep` and `purge`: final jobs leave when their own time is over, and not before a store is asked."""
+"""`Keep` and `purge`: final jobs are removed after their retention, by a purge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AT_ONCE = [Keep(last=0), Keep(age_ms=0)]
 
 
 async def finished(store: Store, keep: Keep, *, how: str = "succeeded", queue: str = "mail") -> str:
-    """A job that succeeded or failed and is kept like this; its id."""
+    """Create a final job with this retention. Returns its id."""
     claimed = await started(store, new(queue=queue))
     rules = Policy(keep_succeeded=keep, keep_failed=keep)
     settlement = succeed(claimed, rules=rules) if how == "succeeded" else fail(claimed, rules=rules)
@@ -37,27 +37,27 @@ async def finished(store: Store, keep: Keep, *, how: str = "succeeded", queue: s
 
 
 class RetentionContract:
-    """How long final jobs stay."""
+    """Retention of final jobs."""
 
     # ------------------------------------------------------------------------------------------------ at once
 
     @pytest.mark.parametrize("keep", AT_ONCE, ids=["last=0", "age=0"])
-    async def test_a_success_that_is_not_kept_is_gone_in_the_same_step(self, harness: Harness, keep: Keep) -> None:
+    async def test_a_success_that_is_not_kept_is_removed_in_the_same_step(self, harness: Harness, keep: Keep) -> None:
         id = await finished(harness.store, keep)
         assert await state_of(harness.store, id) is None
         assert await harness.store.count(EVERYTHING) == []
 
     @pytest.mark.parametrize("keep", AT_ONCE, ids=["last=0", "age=0"])
-    async def test_a_failure_that_is_not_kept_is_gone_in_the_same_step(self, harness: Harness, keep: Keep) -> None:
+    async def test_a_failure_that_is_not_kept_is_removed_in_the_same_step(self, harness: Harness, keep: Keep) -> None:
         id = await finished(harness.store, keep, how="failed")
         assert await state_of(harness.store, id) is None
 
-    async def test_a_job_that_is_gone_at_once_frees_id_and_key(self, harness: Harness) -> None:
+    async def test_a_job_that_is_removed_at_once_frees_id_and_key(self, harness: Harness) -> None:
         claimed = await started(harness.store, new("again", key="k"))
         await settle(harness.store, succeed(claimed, rules=Policy(keep_succeeded=Keep(last=0))))
         assert (await enqueue_one(harness.store, new("again", key="k"))).status == "created"
 
-    async def test_a_cancelled_job_that_is_not_kept_is_gone_in_the_same_step(self, harness: Harness) -> None:
+    async def test_a_cancelled_job_that_is_not_kept_is_removed_in_the_same_step(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(options=JobOptions(keep_failed=Keep(last=0))))
         assert (await harness.store.change([id], Cancel())).ids == [id]
         assert await state_of(harness.store, id) is None
@@ -85,7 +85,7 @@ class RetentionContract:
         assert (await harness.store.purge()).removed == 0
         assert await state_of(harness.store, id) == "waiting"
 
-    async def test_a_requeued_job_takes_the_retention_of_its_next_end(self, harness: Harness) -> None:
+    async def test_a_requeued_job_has_the_retention_of_its_next_settlement(self, harness: Harness) -> None:
         id = await finished(harness.store, Keep(age_ms=1_000))
         await harness.store.change([id], Requeue())
         claimed = await claim_one(harness.store)
@@ -97,7 +97,7 @@ class RetentionContract:
 
     # ------------------------------------------------------------------------------------------------ by age
 
-    async def test_a_job_leaves_when_it_is_old_enough(self, harness: Harness) -> None:
+    async def test_a_job_is_removed_when_it_is_old_enough(self, harness: Harness) -> None:
         id = await finished(harness.store, Keep(age_ms=60_000))
         await harness.advance(59)
         assert (await harness.store.purge()).removed == 0
@@ -135,7 +135,7 @@ class RetentionContract:
         assert (await harness.store.purge()).removed == 2
         assert [await state_of(harness.store, id) for id in (failed, cancelled)] == [None, None]
 
-    async def test_what_was_said_about_a_job_goes_before_the_default(self, harness: Harness) -> None:
+    async def test_the_retention_of_a_job_overrides_the_default(self, harness: Harness) -> None:
         claimed = await started(harness.store, new(options=JobOptions(keep_succeeded=Keep(age_ms=1_000))))
         await settle(harness.store, succeed(claimed, rules=policy(claimed.job.options)))
         await harness.advance(2)
@@ -182,14 +182,14 @@ class RetentionContract:
         purged = await harness.store.purge()
         assert (purged.removed, purged.more) == (0, False)
 
-    async def test_a_limit_bounds_a_purge_and_tells_that_there_is_more(self, harness: Harness) -> None:
+    async def test_a_limit_bounds_a_purge_and_more_is_reported(self, harness: Harness) -> None:
         for _ in range(5):
             await finished(harness.store, Keep(age_ms=1))
         await harness.advance(1)
         first = await harness.store.purge(2)
         assert (first.removed, first.more) == (2, True)
         removed = first.removed
-        # "There may be more" is allowed once too often, but not for ever.
+        # `more` may be true once too often, but not for ever.
         for _ in range(4):
             purged = await harness.store.purge(2)
             assert purged.removed <= 2

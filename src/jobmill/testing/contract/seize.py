@@ -1,4 +1,4 @@
-"""`change` with `Seize`: a process that has claimed nothing takes a live job, to settle it by the ordinary way."""
+"""`change` with `Seize`: a process takes a live job without a claim, and then settles it as usual."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOURLY = Recurrence(key="hourly", every_ms=HOUR)
 
 
 class SeizeContract:
-    """Who has a seized job, and what becomes of it."""
+    """Seized jobs."""
 
     async def test_a_seized_job_runs(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(payload=[1], priority=3, due=after(60_000)))
@@ -53,7 +53,7 @@ class SeizeContract:
         assert (job.errors, job.crashes, job.attempt, job.finished_ms) == (0, 0, 1, None)
         assert (job.payload, job.priority, job.due_ms) == ([1], 3, waiting.due_ms)
 
-    async def test_a_seized_job_is_claimed_by_nobody_until_its_lease_ends(self, harness: Harness) -> None:
+    async def test_a_seized_job_cannot_be_claimed_until_its_lease_ends(self, harness: Harness) -> None:
         seized = await seize(harness.store, await put_one(harness.store))
         await harness.advance(LEASE_MS / 1_000 - 0.001)
         assert await claim(harness.store) == []
@@ -62,7 +62,7 @@ class SeizeContract:
         assert (again.job.id, again.job.claims, again.job.crashes) == (seized.job.id, 2, 1)
         assert await settle(harness.store, succeed(seized)) == ["lost"]
 
-    async def test_whoever_held_a_seized_job_has_lost_it(self, harness: Harness) -> None:
+    async def test_the_previous_worker_of_a_seized_job_has_lost_it(self, harness: Harness) -> None:
         held = await started(harness.store)
         seized = await seize(harness.store, held.job.id)
         assert (seized.job.claims, seized.job.crashes) == (2, 0)
@@ -85,7 +85,7 @@ class SeizeContract:
         assert (job.state, job.result, job.finished_ms) == ("succeeded", "by hand", harness.store.now())
         assert await settle(harness.store, succeed(seized)) == ["lost"]
 
-    async def test_a_seized_job_may_wait_again(self, harness: Harness) -> None:
+    async def test_a_seized_job_can_wait_again(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         assert await settle(harness.store, retry(await seize(harness.store, id), 1_500, "boom")) == ["done"]
         job = await look(harness.store, id)
@@ -94,7 +94,7 @@ class SeizeContract:
         await harness.advance(1.5)
         assert await claim_ids(harness.store) == [id]
 
-    async def test_a_seized_job_may_fail(self, harness: Harness) -> None:
+    async def test_a_seized_job_can_fail(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         assert await settle(harness.store, fail(await seize(harness.store, id), "boom")) == ["done"]
         job = await look(harness.store, id)
@@ -115,20 +115,20 @@ class SeizeContract:
         answers = await settle(harness.store, *[succeed(one) for one in seized])
         assert answers == ["done", "lost", "done", "done"]
 
-    async def test_the_last_of_two_who_seize_has_the_job(self, harness: Harness) -> None:
+    async def test_the_last_of_two_seizes_has_the_job(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         first, last = await seize(harness.store, id), await seize(harness.store, id)
         assert await settle(harness.store, succeed(first, 1), succeed(last, 2)) == ["lost", "done"]
         assert (await look(harness.store, id)).result == 2
 
-    async def test_seizing_what_a_dead_worker_left_counts_no_crash(self, harness: Harness) -> None:
+    async def test_seizing_a_job_of_a_dead_worker_counts_no_crash(self, harness: Harness) -> None:
         held = await started(harness.store)
         await harness.advance(3_600)
         seized = await seize(harness.store, held.job.id)
         assert (seized.job.claims, seized.job.crashes) == (2, 0)
         assert await settle(harness.store, succeed(seized)) == ["done"]
 
-    async def test_another_connection_may_hold_what_it_seized(self, harness: Harness) -> None:
+    async def test_a_job_can_be_seized_through_another_connection(self, harness: Harness) -> None:
         held = await started(harness.store)
         async with second(harness) as other:
             seized = await seize(other, held.job.id)
@@ -143,19 +143,19 @@ class SeizeContract:
 
     # ------------------------------------------------------------------------------------------------ limits
 
-    async def test_pause_and_limits_do_not_hold_it_up(self, harness: Harness) -> None:
+    async def test_pause_and_limits_do_not_prevent_a_seize(self, harness: Harness) -> None:
         limits = QueueChange(paused=True, running_limit=0, rate_limit=RateLimit(1, 60_000))
         await harness.store.configure(QUEUE, limits)
         for id in await put(harness.store, new(), new(), new()):
             assert await settle(harness.store, succeed(await seize(harness.store, id))) == ["done"]
 
-    async def test_no_rate_limit_counts_it(self, harness: Harness) -> None:
+    async def test_a_seize_does_not_count_for_the_rate_limit(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(rate_limit=RateLimit(1, 60_000)))
         seized, left = await put(harness.store, new(), new())
         await seize(harness.store, seized)
         assert await claim_ids(harness.store) == [left]
 
-    async def test_the_running_limit_counts_it(self, harness: Harness) -> None:
+    async def test_a_seized_job_counts_for_the_running_limit(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(running_limit=1))
         id, left = await put(harness.store, new(), new())
         seized = await seize(harness.store, id)
@@ -173,7 +173,7 @@ class SeizeContract:
         await settle(harness.store, succeed(seized))
         assert (await enqueue_one(harness.store, new(key="k"))).created
 
-    async def test_a_recurring_job_that_was_seized_goes_on(self, harness: Harness) -> None:
+    async def test_a_seized_recurring_job_continues(self, harness: Harness) -> None:
         id = await put_one(harness.store, new(key="hourly", recurrence=HOURLY))
         due_ms = (await look(harness.store, id)).due_ms
         settlement = await end(harness.store, await seize(harness.store, id), Succeeded())
@@ -205,7 +205,7 @@ class SeizeContract:
         assert (await harness.store.purge()).removed == 1
         assert await state_of(harness.store, briefly) is None
 
-    async def test_seizing_is_told_as_a_claim(self, harness: Harness) -> None:
+    async def test_a_seize_is_a_claimed_event(self, harness: Harness) -> None:
         await harness.store.configure(QUEUE, QueueChange(feed=True))
         id = await put_one(harness.store)
         await settle(harness.store, retry(await claim_one(harness.store), 0))

@@ -1,4 +1,4 @@
-"""Short words for the contract's tests: make a job, claim it, settle it as a worker would."""
+"""Helpers for the tests of the contract: create a job, claim it, settle it as a worker would."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def new(
     options: JobOptions = NO_OPTIONS,
     recurrence: Recurrence | None = None,
 ) -> NewJob:
-    """A job on its way in, with an id of its own unless one is given."""
+    """A job to enqueue, with a new id unless one is given."""
     return NewJob(
         id=f"job-{next(_numbers)}" if id is None else id,
         name=name,
@@ -59,19 +59,19 @@ def new(
 
 
 async def put(store: Store, *jobs: NewJob) -> list[str]:
-    """Enqueue jobs in one call, of which all must be created; their ids."""
+    """Enqueue jobs in one call; all must be created. Returns their ids."""
     receipts = await store.enqueue(jobs)
     assert [receipt.status for receipt in receipts] == ["created"] * len(jobs)
     return [receipt.id for receipt in receipts]
 
 
 async def put_one(store: Store, job: NewJob | None = None) -> str:
-    """Enqueue one job, which must be created; its id."""
+    """Enqueue one job, which must be created. Returns its id."""
     return (await put(store, new() if job is None else job))[0]
 
 
 async def enqueue_one(store: Store, job: NewJob) -> Receipt:
-    """Enqueue one job; what became of it."""
+    """Enqueue one job. Returns its receipt."""
     (receipt,) = await store.enqueue([job])
     return receipt
 
@@ -88,7 +88,7 @@ def wish(
     worker: str = "worker-1",
     token: str | None = None,
 ) -> Claim:
-    """A claim with a fresh token; names without a room have plenty."""
+    """A claim with a new token. Names without a given room have practically unlimited room."""
     rooms = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names, ROOM)
     return Claim(
         queues=tuple(queues),
@@ -106,12 +106,12 @@ async def claim(store: Store, n: int = 100, **about: Any) -> list[Claimed]:
 
 
 async def claim_ids(store: Store, n: int = 100, **about: Any) -> list[str]:
-    """Claim up to n jobs; their ids, in the order of the answer."""
+    """Claim up to n jobs. Returns their ids, in the order of the answer."""
     return [claimed.job.id for claimed in await claim(store, n, **about)]
 
 
 async def claim_in_turn(store: Store, **about: Any) -> list[str]:
-    """Claim one by one until nothing is left; the ids in that order."""
+    """Claim one by one until none is left. Returns the ids in that order."""
     ids: list[str] = []
     for _ in turns():
         one = await claim_ids(store, 1, **about)
@@ -122,7 +122,7 @@ async def claim_in_turn(store: Store, **about: Any) -> list[str]:
 
 
 async def claim_one(store: Store, **about: Any) -> Claimed:
-    """Claim one job, which must be there."""
+    """Claim one job, which must exist."""
     claimed = await claim(store, 1, **about)
     assert len(claimed) == 1, "expected one claimable job"
     return claimed[0]
@@ -138,7 +138,7 @@ async def started(store: Store, job: NewJob | None = None, **about: Any) -> Clai
 
 
 async def seize(store: Store, id: str, lease_ms: int = LEASE_MS, worker: str = "by hand") -> Claimed:
-    """Take a live job, whoever has it; its lease is made here, as whoever seizes makes it."""
+    """Seize a live job from any worker. The caller creates the lease, as `Seize` requires."""
     change = Seize(token=secrets.token_hex(16), worker=worker, lease_ms=lease_ms)
     assert (await store.change([id], change)).ids == [id]
     job = await look(store, id)
@@ -153,7 +153,7 @@ def readable(claimed: Sequence[object]) -> list[Claimed]:
 
 
 async def next_due(store: Store, **about: Any) -> int | None:
-    """When a claim says that the next one may bring something."""
+    """The `next_due_ms` of a claim."""
     return (await store.exchange([], wish(**about))).next_due_ms
 
 
@@ -178,31 +178,31 @@ def retry(claimed: Claimed, delay_ms: int = 1_000, error: str = "no luck") -> Se
 
 
 def snooze(claimed: Claimed, delay_ms: int = 1_000) -> Settlement:
-    """The handler asked to be run later."""
+    """The handler snoozed."""
     return decide(claimed, Snoozed(delay_ms), DEFAULT_POLICY, 0)
 
 
 def release(claimed: Claimed, delay_ms: int | None = None) -> Settlement:
-    """The worker gives the job back."""
+    """The worker releases the job."""
     return decide(claimed, Released(delay_ms), DEFAULT_POLICY, 0)
 
 
 async def settle(store: Store, *settlements: Settlement) -> list[Settled]:
-    """Hand settlements in without claiming; the answers."""
+    """Settle without claiming. Returns the answers."""
     exchanged = await store.exchange(settlements, None)
     assert exchanged.claimed == []
     return exchanged.settled
 
 
 async def end(store: Store, claimed: Claimed, outcome: Outcome, rules: Policy = DEFAULT_POLICY) -> Settlement:
-    """Settle as a worker does, with the store's time; the settlement, which must be done."""
+    """Settle as a worker does, with the time of the store. Returns the settlement, which must be accepted."""
     settlement = decide(claimed, outcome, rules, store.now())
     assert await settle(store, settlement) == ["done"]
     return settlement
 
 
 async def in_state(store: Store, state: State, job: NewJob | None = None) -> str:
-    """A job that has come to this state; its id."""
+    """Create a job in this state. Returns its id."""
     one = new() if job is None else job
     if state == "waiting":
         return await put_one(store, one)
@@ -218,18 +218,18 @@ async def in_state(store: Store, state: State, job: NewJob | None = None) -> str
     return claimed.job.id
 
 
-# ---------------------------------------------------------------------------------------------------- look
+# ---------------------------------------------------------------------------------------------------- read
 
 
 async def look(store: Store, id: str) -> Job:
-    """A job that must be there."""
+    """A job that must exist."""
     (job,) = await store.get([id])
     assert job is not None, f"no job {id!r}"
     return job
 
 
 async def state_of(store: Store, id: str) -> State | None:
-    """A job's state; None when it is not there."""
+    """The state of a job; None if it does not exist."""
     (job,) = await store.get([id])
     return None if job is None else job.state
 
@@ -250,14 +250,14 @@ async def all_pages(store: Store, filter: Filter, limit: int = 100) -> list[Page
     return pages
 
 
-def turns(most: int = 1_000) -> Iterator[int]:
-    """For loops that a broken store would keep going for ever: they fail instead."""
-    yield from range(most)
-    raise AssertionError(f"no end after {most} turns")
+def turns(maximum: int = 1_000) -> Iterator[int]:
+    """For loops that might never end with a broken store: they fail after a maximum number of turns."""
+    yield from range(maximum)
+    raise AssertionError(f"no end after {maximum} turns")
 
 
 def only_refused(changed: Changed, id: str) -> str:
-    """The reason for which this job, and no other, was refused."""
+    """The reason why this job, and no other, was refused."""
     assert changed.ids == []
     assert list(changed.refused) == [id]
     assert changed.refused[id], "a refusal has a reason"

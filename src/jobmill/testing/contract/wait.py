@@ -1,4 +1,4 @@
-"""`wait_for_work`: a hint that something may be claimable, and never later than asked."""
+"""`wait_for_work`: returns when a job may be claimable, and at the latest at the given time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jobmill.store import Store
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import QUEUE, new, put, put_one, second
 
-# Generous: a store that wakes nobody fails after this long, one that does is done in milliseconds.
+# A store that does not wake its waiters fails after this time; a correct one needs milliseconds.
 PATIENCE_S = 5
 FAR_MS = 600_000
 
 
 class WaitContract:
-    """Sleeping workers."""
+    """Waiting for work."""
 
     async def test_waiting_ends_when_another_task_enqueues(self, harness: Harness) -> None:
         await self._is_woken_by_enqueue(harness.store, harness.store)
@@ -27,7 +27,7 @@ class WaitContract:
         async with second(harness) as other:
             await self._is_woken_by_enqueue(harness.store, other)
 
-    async def test_all_that_wait_are_told(self, harness: Harness) -> None:
+    async def test_all_waiting_tasks_are_woken(self, harness: Harness) -> None:
         waiters = [asyncio.create_task(self._wait(harness.store)) for _ in range(3)]
         await self._until_done(waiters, lambda: put_one(harness.store))
 
@@ -61,13 +61,13 @@ class WaitContract:
         async with asyncio.timeout(PATIENCE_S):
             await harness.store.wait_for_work((QUEUE,), harness.store.now() - 1)
 
-    async def test_waiting_can_be_given_up(self, harness: Harness) -> None:
+    async def test_waiting_can_be_cancelled(self, harness: Harness) -> None:
         waiter = asyncio.create_task(self._wait(harness.store))
         await asyncio.sleep(0)
         waiter.cancel()
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(waiter, return_exceptions=True)
-        # The store is none the worse for it.
+        # The store still works.
         await self._is_woken_by_enqueue(harness.store, harness.store)
 
     async def _is_woken_by_enqueue(self, store: Store, by: Store) -> None:
@@ -78,7 +78,7 @@ class WaitContract:
         await store.wait_for_work(queues or (QUEUE,), store.now() + FAR_MS)
 
     async def _until_done(self, waiters: list[asyncio.Task[None]], make_work: Callable[[], Awaitable[object]]) -> None:
-        """Make work again and again until all are awake: a hint may be missed, but not for ever."""
+        """Enqueue jobs until all waiters are awake. A waiter may miss a wake-up, but not all of them."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not all(waiter.done() for waiter in waiters):

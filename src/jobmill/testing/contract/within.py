@@ -9,7 +9,7 @@ from jobmill.testing.contract.support import claim_ids, enqueue_one, find_all, l
 
 
 class WithinContract:
-    """Enqueueing in somebody else's transaction."""
+    """Enqueueing in the transaction of a caller."""
 
     async def test_a_committed_job_exists(self, harness: WithinHarness) -> None:
         connection = await harness.begin()
@@ -26,7 +26,7 @@ class WithinContract:
         assert await find_all(harness.store, EVERYTHING) == []
         assert (await enqueue_one(harness.store, new("never", key="k"))).status == "created"
 
-    async def test_a_job_is_not_seen_before_the_commit(self, harness: WithinHarness) -> None:
+    async def test_a_job_is_not_visible_before_the_commit(self, harness: WithinHarness) -> None:
         async with second(harness) as other:
             connection = await harness.begin()
             (receipt,) = await _within(harness).enqueue_within(connection, [new()])
@@ -40,7 +40,7 @@ class WithinContract:
         await harness.commit(connection)
         assert await claim_ids(harness.store) == [receipt.id]
 
-    async def test_jobs_within_keep_their_place_among_the_others(self, harness: WithinHarness) -> None:
+    async def test_jobs_within_a_transaction_keep_their_order(self, harness: WithinHarness) -> None:
         first = await put_one(harness.store)
         connection = await harness.begin()
         (receipt,) = await _within(harness).enqueue_within(connection, [new()])
@@ -50,7 +50,7 @@ class WithinContract:
         assert await claim_ids(harness.store, 1) == [receipt.id]
         assert await claim_ids(harness.store, 1) == [last]
 
-    async def test_receipts_within_a_transaction_are_as_outside(self, harness: WithinHarness) -> None:
+    async def test_receipts_within_a_transaction_are_the_same_as_outside(self, harness: WithinHarness) -> None:
         await put_one(harness.store, new("taken"))
         owner = await put_one(harness.store, new(key="k"))
         connection = await harness.begin()
@@ -71,7 +71,7 @@ class WithinContract:
         await harness.rollback(connection)
         assert await find_all(harness.store, EVERYTHING) == []
 
-    async def test_a_job_within_has_the_time_of_the_store(self, harness: WithinHarness) -> None:
+    async def test_a_job_within_a_transaction_has_the_time_of_the_store(self, harness: WithinHarness) -> None:
         await harness.advance(1_000)
         connection = await harness.begin()
         (receipt,) = await _within(harness).enqueue_within(connection, [new()])

@@ -1,4 +1,4 @@
-"""`get`, `find`, `count` and `stats`: what can be seen from outside."""
+"""`get`, `find`, `count` and `stats`: reading jobs."""
 
 from __future__ import annotations
 
@@ -25,74 +25,74 @@ from jobmill.testing.contract.support import (
 
 
 class GetContract:
-    """Jobs by their ids."""
+    """Reading jobs by id."""
 
-    async def test_jobs_come_in_the_order_of_the_ids(self, harness: Harness) -> None:
+    async def test_jobs_are_returned_in_the_order_of_the_ids(self, harness: Harness) -> None:
         a, b, c = await put(harness.store, new(), new(), new())
         assert [job and job.id for job in await harness.store.get([c, a, b])] == [c, a, b]
 
-    async def test_an_id_that_is_not_there_is_none(self, harness: Harness) -> None:
+    async def test_an_unknown_id_is_none(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         jobs = await harness.store.get(["never-was", id, ""])
         assert [job and job.id for job in jobs] == [None, id, None]
 
-    async def test_getting_nothing_gives_nothing(self, harness: Harness) -> None:
+    async def test_get_without_ids_returns_nothing(self, harness: Harness) -> None:
         assert await harness.store.get([]) == []
 
-    async def test_an_id_given_twice_comes_twice(self, harness: Harness) -> None:
+    async def test_an_id_given_twice_is_returned_twice(self, harness: Harness) -> None:
         id = await put_one(harness.store)
         assert [job and job.id for job in await harness.store.get([id, id])] == [id, id]
 
-    async def test_two_thousand_ids_can_be_asked_for(self, harness: Harness) -> None:
+    async def test_get_with_two_thousand_ids(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new() for _ in range(100)])
         asked = [f"never-{number}" for number in range(1_900)] + ids
         assert [job.id for job in await harness.store.get(asked) if job] == ids
 
     @pytest.mark.parametrize("state", STATES)
-    async def test_get_and_find_show_the_same_job(self, harness: Harness, state: State) -> None:
+    async def test_get_and_find_return_the_same_job(self, harness: Harness, state: State) -> None:
         id = await in_state(harness.store, state, new(payload=[1], key="k", tenant="acme"))
         page = await harness.store.find(EVERYTHING)
         assert page.jobs == [await look(harness.store, id)]
 
     @pytest.mark.parametrize("state", STATES)
-    async def test_a_job_can_be_shown_as_json(self, harness: Harness, state: State) -> None:
+    async def test_a_job_can_be_converted_to_json(self, harness: Harness, state: State) -> None:
         id = await in_state(harness.store, state)
         shown = (await look(harness.store, id)).to_dict()
         assert (shown["id"], shown["state"], shown["payload"]) == (id, state, None)
 
 
 class FindContract:
-    """Pages of matches, in the store's own order."""
+    """Pages of matching jobs, in the order of the store."""
 
     async def test_an_empty_store_has_one_empty_page(self, harness: Harness) -> None:
         assert await harness.store.find(EVERYTHING) == Page([])
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 10, 11])
-    async def test_pages_hold_every_match_exactly_once(self, harness: Harness, limit: int) -> None:
+    async def test_pages_have_every_match_exactly_once(self, harness: Harness, limit: int) -> None:
         ids = await put(harness.store, *[new() for _ in range(10)])
         assert sorted(await find_all(harness.store, EVERYTHING, limit)) == sorted(ids)
 
-    async def test_pages_of_a_filter_hold_every_match_exactly_once(self, harness: Harness) -> None:
+    async def test_pages_of_a_filter_have_every_match_exactly_once(self, harness: Harness) -> None:
         jobs = [new(tenant="acme" if number % 3 else "other") for number in range(20)]
         ids = await put(harness.store, *jobs)
         expected = [id for id, job in zip(ids, jobs, strict=True) if job.tenant == "acme"]
         assert sorted(await find_all(harness.store, Filter(tenant="acme"), 4)) == sorted(expected)
 
-    async def test_pages_over_all_states_hold_every_match_exactly_once(self, harness: Harness) -> None:
+    async def test_pages_over_all_states_have_every_match_exactly_once(self, harness: Harness) -> None:
         ids = [await in_state(harness.store, state) for state in (*FINAL, "running", *FINAL, *FINAL, "waiting")]
         assert sorted(await find_all(harness.store, EVERYTHING, 2)) == sorted(ids)
 
-    async def test_a_page_holds_at_most_its_limit(self, harness: Harness) -> None:
+    async def test_a_page_has_at_most_limit_jobs(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         page = await harness.store.find(EVERYTHING, None, 3)
         assert len(page.jobs) <= 3
         assert page.next is not None
 
-    async def test_the_first_page_leads_nowhere_back(self, harness: Harness) -> None:
+    async def test_the_first_page_has_no_previous_page(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
         assert (await harness.store.find(EVERYTHING, None, 3)).previous is None
 
-    async def test_pages_lead_back_the_way_they_came(self, harness: Harness) -> None:
+    async def test_previous_cursors_lead_back_through_the_same_pages(self, harness: Harness) -> None:
         ids = await put(harness.store, *[new() for _ in range(10)])
         pages = [page for page in await all_pages(harness.store, EVERYTHING, 3) if page.jobs]
         back: list[str] = [job.id for job in pages[-1].jobs]
@@ -106,7 +106,7 @@ class FindContract:
         assert back == [job.id for page in pages for job in page.jobs]
         assert sorted(back) == sorted(ids)
 
-    async def test_a_page_reached_backwards_leads_on_again(self, harness: Harness) -> None:
+    async def test_a_page_reached_backwards_has_a_next_cursor(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(9)])
         pages = [page for page in await all_pages(harness.store, EVERYTHING, 3) if page.jobs]
         assert pages[2].previous is not None
@@ -191,14 +191,14 @@ class FindContract:
         )
         assert await find_all(harness.store, Filter(queue="a", tenant="x", states=("waiting",))) == [both]
 
-    async def test_a_filter_is_text_not_a_pattern(self, harness: Harness) -> None:
+    async def test_a_filter_is_a_text_and_not_a_pattern(self, harness: Harness) -> None:
         await put(harness.store, new(queue="abc", tenant="abc", name="abc", key="abc"))
         for filter in (Filter(queue="%"), Filter(tenant="a_c"), Filter(name="a.*"), Filter(unique_key="ABC")):
             assert await find_all(harness.store, filter) == []
 
 
 class CountContract:
-    """How many, and how they are doing."""
+    """Counts and statistics."""
 
     async def test_an_empty_store_counts_nothing(self, harness: Harness) -> None:
         assert await harness.store.count(EVERYTHING) == []
@@ -228,27 +228,27 @@ class CountContract:
         counts = (line.waiting, line.running, line.succeeded, line.failed, line.cancelled)
         assert counts == (1, 1, 1, 1, 1)
 
-    async def test_stats_come_per_queue_and_name(self, harness: Harness) -> None:
+    async def test_stats_are_per_queue_and_name(self, harness: Harness) -> None:
         await put(harness.store, new(queue="a", name="x"), new(queue="a", name="y"), new(queue="b", name="x"))
         assert _places(await harness.store.stats()) == [("a", "x"), ("a", "y"), ("b", "x")]
         assert _places(await harness.store.stats("a")) == [("a", "x"), ("a", "y")]
         assert _places(await harness.store.stats(name="x")) == [("a", "x"), ("b", "x")]
         assert _places(await harness.store.stats("b", "y")) == []
 
-    async def test_stats_tell_how_long_the_oldest_due_job_waits(self, harness: Harness) -> None:
+    async def test_stats_have_the_waiting_time_of_the_oldest_due_job(self, harness: Harness) -> None:
         await put(harness.store, new(due=after(1_000)), new(due=after(2_000)), new(due=after(60_000)))
         await harness.advance(5)
         (line,) = await harness.store.stats()
         assert line.oldest_waiting_ms == 4_000
 
-    async def test_jobs_that_are_not_due_do_not_wait_yet(self, harness: Harness) -> None:
+    async def test_jobs_that_are_not_due_have_no_waiting_time(self, harness: Harness) -> None:
         await put_one(harness.store, new(due=after(60_000)))
         await in_state(harness.store, "running")
         await harness.advance(5)
         (line,) = await harness.store.stats()
         assert line.oldest_waiting_ms is None
 
-    async def test_stats_tell_how_long_succeeded_runs_took(self, harness: Harness) -> None:
+    async def test_stats_have_the_durations_of_succeeded_runs(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(4)])
         for claimed in await claim(harness.store):
             await harness.advance(1)
@@ -262,7 +262,7 @@ class CountContract:
         assert line.p99_ms is not None
         assert line.p95_ms <= line.p99_ms <= 4_000
 
-    async def test_stats_without_a_succeeded_run_tell_no_durations(self, harness: Harness) -> None:
+    async def test_stats_without_a_succeeded_run_have_no_durations(self, harness: Harness) -> None:
         await started(harness.store)
         await harness.advance(1)
         await in_state(harness.store, "failed")
