@@ -6,7 +6,7 @@
     python3 dev.py test -m "not slow"                   the quick ones only
     python3 dev.py test --all                           also older servers, the test kit, the benchmark, long fault runs
     python3 dev.py coverage [PYTEST ARGS]               run the tests, report lines and branches that none reaches
-    python3 dev.py check                                lint, format, types, layers
+    python3 dev.py check                                lint, format, types, layers, rules of our own
     python3 dev.py bench [ARGS]                         measure, side by side with a peer
 
 The environment is .venv next to this file, or the directory that JOBMILL_VENV names.
@@ -49,6 +49,7 @@ CHECKS = {
     "format": ["-m", "ruff", "format", "--check"],
     "types": ["-m", "mypy"],
     "layers": ["-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-logo"],
+    "house": ["-m", "checks"],
 }
 
 

@@ -1,4 +1,8 @@
-"""A store cannot decide: it makes no settlement, and repeats no default of the core as a number."""
+"""A store cannot decide: it makes no settlement, and repeats no default of the core as a number.
+
+SQL that runs without Python (`jobmill.enqueue`, the triggers of the jobs table) has placeholders, which `migrate` fills
+in from the core; tests/stores/test_postgres_defaults.py compares what the database has then.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,6 @@ from pathlib import Path
 
 STORES = "src/jobmill/stores"
 
-#: SQL that runs without Python; `migrate` fills its defaults in from the core, and a test compares them.
-RUNS_WITHOUT_PYTHON: tuple[str, ...] = ("stores/postgres/sql/enqueue.sql",)
-
 #: The end of a path, and a part of a line, whose number means something else and is a default of the core by chance.
 OTHER_NUMBERS = (
     ("redis/lua/clean.lua", "ask.limit or 10000"),  # BullMQ's own limit of one clean
@@ -19,6 +20,7 @@ OTHER_NUMBERS = (
     ("redis/lua/lib/claim.lua", "ended - now + 1000"),  # a second
     ("redis/lua/lib/retention.lua", "keep.limit or 1000"),  # BullMQ's own limit of one removal
     ("redis/lua/lib/waiting.lua", "'LIMIT', 0, 1000"),
+    ("harmonyk/sql/values.sql", "'10000-01-01"),  # a year
     ("redis/lua/recover.lua", "for last = #ids, 1, -1000"),
 )
 
@@ -58,7 +60,7 @@ def _numbers(root: Path) -> Iterator[str]:
     defaults = _defaults()
     for path in sorted((root / "src/jobmill").rglob("*")):
         name = path.relative_to(root).as_posix()
-        if path.suffix not in (".sql", ".lua") or "migrations" in path.parts or name.endswith(RUNS_WITHOUT_PYTHON):
+        if path.suffix not in (".sql", ".lua") or "migrations" in path.parts:
             continue
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             code = _CONVERSION.sub("", line.partition("--")[0])

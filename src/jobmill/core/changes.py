@@ -43,7 +43,7 @@ class Remove(Struct, frozen=True, tag=True):
 
 
 class Seize(Struct, frozen=True, tag=True, kw_only=True):
-    """waiting or running > running under this lease. Whoever held the job before has lost its lease.
+    """waiting or running > running under this lease. The former owner has lost its lease.
 
     It is for a process that settles a job which it did not claim: seize, decide, exchange. It counts as a claim and not
     as a crash. Due time, pause and limits do not prevent it, and no rate limit counts it. The job may be settled with

@@ -66,7 +66,7 @@ def next_occurrence(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, 
 def next_occurrence_or_now(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
     """Like `next_occurrence`, but occurrences that were missed make one more run, due now: the rule of mongodb-cron.
 
-    The end is looked at after that, so that nothing runs past it.
+    The end is checked after that, so that no run is due after it.
     """
     following = _occurrence_after(recurrence, occurrence_ms, occurrence_ms + delay_ms)
     return _within(recurrence, None if following is None else max(following, now_ms))

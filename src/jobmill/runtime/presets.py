@@ -10,7 +10,7 @@ ENTRY_POINTS = "jobmill.presets"
 
 def import_preset(name: str | None) -> None:
     """Import the module that registers a preset, unless it is registered or no package has such a module."""
-    if is_registered(name):
+    if name is None or is_registered(name):
         return
     from importlib.metadata import entry_points  # takes a moment, and few jobs have a preset
 
