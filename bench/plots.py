@@ -28,11 +28,19 @@ class Bar(Struct, frozen=True):
 
     name: str
     value: float
+    #: The range of the rounds, drawn as a thin line.
+    low: float
+    high: float
 
     @property
     def is_ours(self) -> bool:
         """Drawn in our color."""
         return self.name.startswith("jobmill")
+
+    @classmethod
+    def of(cls, figure: Figure, name: str) -> Bar:
+        """The median of a figure."""
+        return cls(name, figure.median, min(figure.values), max(figure.values))
 
 
 def pictures(figures: Sequence[Figure]) -> dict[str, str]:
@@ -48,7 +56,7 @@ def pictures(figures: Sequence[Figure]) -> dict[str, str]:
         panels: dict[str, list[Bar]] = {}
         for one in own:
             if one.what != "since its return":
-                panels.setdefault(one.what, []).append(Bar(one.who, one.median))
+                panels.setdefault(one.what, []).append(Bar.of(one, one.who))
         if panels:
             drawn[measure.replace(" ", "-")] = bars(f"{TITLES[store]}: {title}", unit, panels, is_less)
         if kind == "drain" and len({one.who for one in own}) > 1:
@@ -62,7 +70,7 @@ def best(figures: Sequence[Figure]) -> list[Bar]:
     for one in figures:
         name = one.who if one.who.startswith("bullmq") else one.who.partition(",")[0]
         if name not in found or found[name].value < one.median:
-            found[name] = Bar(name, one.median)
+            found[name] = Bar.of(one, name)
     return list(found.values())
 
 
@@ -76,13 +84,16 @@ def bars(title: str, unit: str, panels: dict[str, list[Bar]], is_less: bool) -> 
     for name, rows in panels.items():
         y += HEAD
         parts.append(_text(16, y - 8, name, bold=True))
-        most = max(row.value for row in rows) or 1.0
+        scale = (WIDTH - LABELS - VALUES - 16) / (max(row.high for row in rows) or 1.0)
         for row in sorted(rows, key=lambda row: row.value if is_less else -row.value):
-            width = max(1.0, (WIDTH - LABELS - VALUES - 16) * row.value / most)
+            width, end = max(1.0, row.value * scale), LABELS + max(1.0, row.high * scale)
             color = OURS if row.is_ours else THEIRS
             parts.append(_text(LABELS - 8, y + 14, row.name, anchor="end", bold=row.is_ours))
             parts.append(f'<rect x="{LABELS:.0f}" y="{y + 2:.0f}" width="{width:.1f}" height="16" fill="{color}"/>')
-            parts.append(_text(LABELS + width + 6, y + 14, amount(row.value), color=FAINT))
+            if row.low < row.high:
+                line = f'x1="{LABELS + row.low * scale:.1f}" x2="{end:.1f}" y1="{y + 10:.0f}" y2="{y + 10:.0f}"'
+                parts.append(f'<line {line} stroke="{INK}" stroke-width="1"/>')
+            parts.append(_text(end + 6, y + 14, amount(row.value), color=FAINT))
             y += ROW
     height = y + 14
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img"'

@@ -62,7 +62,7 @@ class Jobmill(AsyncQueue):
 
         async def fill() -> None:
             async with self.connected():
-                later = self._job.options(delay="1d").job()
+                later = self._job.options(delay="1d").draft()
                 for number, draft in ((jobs, self._job.draft()), (delayed, later)):
                     for first in range(0, number, AT_ONCE):
                         await self._client.enqueue_many([draft] * min(AT_ONCE, number - first))

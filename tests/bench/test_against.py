@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench.against import wire
+import jobmill
+from bench.against import probe, wire
 from bench.against.run import CASES, CLIENT, RATE, SERVER, STATEMENTS, TRIPS, Case, Limits, Line, Side
 from bench.against.trees import ROOT, Tree
 from bench.grounds import Grounds
@@ -61,12 +63,27 @@ def test_a_limit_is_judged_by_the_median_of_the_ratios() -> None:
     limits = Limits()
     slower = Line("redis", "drain", RATE, [100, 100, 100], [10, 89, 200], limits.of("redis", "drain", RATE))
     assert not slower.is_met
+    assert slower.best == 2.0
     assert Line("redis", "drain", RATE, [100, 100, 100], [10, 91, 92], limits.of("redis", "drain", RATE)).is_met
     costs = Line("redis", "drain", CLIENT, [10], [10.4], limits.of("redis", "drain", CLIENT))
     assert not costs.is_met
     assert Line("mongo", "drain", CLIENT, [10], [10.4], limits.of("mongo", "drain", CLIENT)).is_met
     assert not Line("mongo", "pickup", TRIPS, [10], [10.4], limits.of("mongo", "pickup", TRIPS)).is_met
     assert Line("redis", "drain", STATEMENTS, [1], [9], limits.of("redis", "drain", STATEMENTS)).is_met
+
+
+def test_the_probe_takes_newer_names_before_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(client: object, *, slots: int) -> tuple[str, int]:
+        return "older", slots
+
+    def newer(client: object, *, concurrency: int) -> tuple[str, int]:
+        return "newer", concurrency
+
+    for make, expected in ((older, "older"), (newer, "newer")):
+        monkeypatch.setattr(jobmill, "Worker", make, raising=False)
+        assert probe.worker(object()) == (expected, probe.CONCURRENCY)
+    assert probe.draft(SimpleNamespace(job=lambda: "older")) == "older"
+    assert probe.draft(SimpleNamespace(job=lambda: "older", draft=lambda: "newer")) == "newer"
 
 
 @pytest.mark.slow

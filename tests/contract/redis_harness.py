@@ -9,7 +9,7 @@ import redis.asyncio
 
 from jobmill.store import Store
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing import ManualClock
 
 
@@ -32,7 +32,7 @@ class RedisHarness:
     async def corrupt(self, id: str) -> None:
         (job,) = await self.store.get([id])
         assert job is not None
-        place = Place.read(self.url)
+        place = RedisUrl.read(self.url)
         async with redis.asyncio.from_url(self.url.partition("?")[0]) as client:
             await client.hset(f"{place.prefix}:{job.queue}:{id}", "data", "{garbage")
 

@@ -14,8 +14,9 @@ import pytest
 
 import jobmill
 from jobmill import bullmq
-from jobmill.stores.redis import RedisStore, connecting, line
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis import RedisStore
+from jobmill.stores.redis.connection import connect, pipelined
+from jobmill.stores.redis.url import RedisUrl
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
 from tests.kit.redis import Rooms
 
@@ -32,7 +33,7 @@ def test_every_url_selects_redis_and_the_defaults_of_its_options_are_right(page:
     for row in table(page, "Connecting", "URL"):
         if urlsplit(url := code_of(row["URL"])).scheme.startswith(("redis", "unix")):
             assert isinstance(jobmill.connect(url).store, RedisStore)
-    plain = Place.read("redis://db")
+    plain = RedisUrl.read("redis://db")
     documented = {
         name: row["default"].strip("`")
         for row in table(page, "Connecting", "option in the URL")
@@ -44,7 +45,7 @@ def test_every_url_selects_redis_and_the_defaults_of_its_options_are_right(page:
 def test_the_deadlines_are_those_of_the_code() -> None:
     documented = {row["what"]: row["within"] for row in table(REDIS, "Calls and connections", "what")}
     assert list(documented.values())[:3] == [
-        f"{seconds:g} s" for seconds in (connecting.CONNECT_SECONDS, connecting.SENTINEL_SECONDS, line.CALL_SECONDS)
+        f"{seconds:g} s" for seconds in (connect.CONNECT_SECONDS, connect.SENTINEL_SECONDS, pipelined.CALL_SECONDS)
     ]
 
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import jobmill
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.looking import PLACES
-from jobmill.stores.redis.places import Place as RedisPlace
+from jobmill.stores.redis.connection.client import RedisClient
+from jobmill.stores.redis.read import SETS
+from jobmill.stores.redis.url import RedisUrl
 from tests.e2e.conftest import Place
 from tests.e2e.storms import Storm
 
@@ -52,13 +52,13 @@ async def stands_twice(url: str, queue: str = "default") -> list[str]:
 
 async def standing(url: str, queue: str = "default", which: Callable[[str], bool] = bool) -> Counter[str]:
     """How often each id stands in the places of a queue."""
-    link = Link(RedisPlace.read(url))
+    client = RedisClient(RedisUrl.read(url))
     found: Counter[str] = Counter()
     try:
-        for place in filter(which, PLACES):
-            key = f"{link.place.prefix}:{queue}:{place}"
-            ids = await link.call(key, "LRANGE" if place in LISTS else "ZRANGE", key, 0, -1)
+        for place in filter(which, SETS):
+            key = f"{client.url.prefix}:{queue}:{place}"
+            ids = await client.call(key, "LRANGE" if place in LISTS else "ZRANGE", key, 0, -1)
             found.update(id.decode() for id in ids)
     finally:
-        await link.close()
+        await client.close()
     return found

@@ -97,7 +97,7 @@ async def test_a_worker_stopped_past_its_lease_cannot_settle(place: Place, jobs:
 async def test_sigterm_waits_for_what_runs_and_ends_with_zero(place: Place, jobs: Client) -> None:
     gate = place.path / "gate"
     enqueued = await jobs.enqueue("until_file", {"path": str(gate)})
-    worker = place.worker("--slots", "2")
+    worker = place.worker("--concurrency", "2")
     await until(lambda: place.notes(), 30)
     worker.send_signal(signal.SIGTERM)
     await until(lambda: "stopping" in place.said(worker), 20)

@@ -45,7 +45,7 @@ async def storm(path: Path, url: str, workers: int = 2) -> AsyncIterator[Storm]:
             place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
-            await made.was_said("20 slots")
+            await made.was_said("concurrency 20")
             async with made.raging():
                 yield made
             await made.all_is_well()

@@ -12,7 +12,7 @@ import redis
 
 import jobmill
 from jobmill import Client, Enqueued
-from jobmill.stores.redis.looking import PLACES
+from jobmill.stores.redis.read import SETS
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 
@@ -55,7 +55,7 @@ class Field:
     def places(self) -> dict[bytes, list[str]]:
         """Where each id stands."""
         found: dict[bytes, list[str]] = {}
-        for place in PLACES:
+        for place in SETS:
             read = self.raw.lrange if place in LISTS else self.raw.zrange
             for id in read(f"{self.Q}:{place}", 0, -1):
                 found.setdefault(id, []).append(place)

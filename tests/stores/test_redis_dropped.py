@@ -14,15 +14,16 @@ from jobmill.core.changes import Cancel, Requeue
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, NewJob, QueueChange
 from jobmill.errors import StoreUnavailable
-from jobmill.stores.redis import RedisStore, line, scripts
-from jobmill.stores.redis.script import Script
-from jobmill.stores.redis.waking import worker_name
+from jobmill.stores.redis import RedisStore, scripts
+from jobmill.stores.redis.connection import pipelined
+from jobmill.stores.redis.scripts import Script
+from jobmill.stores.redis.wake import worker_name
 from jobmill.testing.contract.support import QUEUE, claim, claim_ids, new, put, put_one, started, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 from tests.kit.places import port_of
 from tests.kit.proxy import Proxy
-from tests.stores.redis_links import clients
+from tests.stores.redis_clients import clients
 
 pytestmark = pytest.mark.stores("redis")
 
@@ -165,9 +166,9 @@ async def test_a_worker_goes_on_when_answers_are_dropped(proxied: RedisStore, pr
 
 
 async def sleeps(direct: RedisStore, worker: str) -> bool:
-    """Whether a worker sleeps at the marker, by the server's word."""
-    name = worker_name(direct._place.prefix, QUEUE, worker)
-    return [one["cmd"] for one in await clients(direct._link, name)] == ["bzpopmin"]
+    """Whether a worker waits at the marker, according to the server."""
+    name = worker_name(direct._context.url.prefix, QUEUE, worker)
+    return [one["cmd"] for one in await clients(direct._context.client, name)] == ["bzpopmin"]
 
 
 def cut(proxy: Proxy) -> None:
@@ -187,7 +188,7 @@ async def test_an_idle_worker_wakes_again(
     direct: RedisStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(line, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(pipelined, "CALL_SECONDS", 1.0)
     jobs = jobmill.connect(store=proxied)
 
     @jobs.handler(queue=QUEUE)

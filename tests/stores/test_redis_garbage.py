@@ -14,7 +14,7 @@ from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.values import EVERYTHING, Filter
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_one, new, put_one, settle, succeed
 from tests.helpers import until
 from tests.kit.redis import Rooms
@@ -65,7 +65,7 @@ NO_NUMBERS = {"word": "abc", "nothing": "", "nan": "nan", "endless": "inf", "hug
 @pytest.fixture
 def field(redis_server: Rooms, redis_url: str) -> Iterator[Field]:
     with redis_server.client() as raw:
-        yield Field(raw, Place.read(redis_url).prefix)
+        yield Field(raw, RedisUrl.read(redis_url).prefix)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ async def test_ids_that_are_none(
             await until(lambda: field.places()[b"a\xff"] == ["failed"], 15)
             await until(lambda: field.raw.llen(f"{field.Q}:active") == 0, 15)
         assert made.runs == {"default:0:1": 1, "default:": 1, "default:a:b:c:d": 1}
-        assert field.failures() == {"a\N{REPLACEMENT CHARACTER}": "its id is no text: it is not UTF-8"}
+        assert field.failures() == {"a\N{REPLACEMENT CHARACTER}": UNREADABLE + "its id is not UTF-8 text"}
         assert field.raw.llen(f"{field.Q}:wait") == 0
         assert field.raw.hgetall(f"{field.Q}:meta") == meta
         assert len([job async for job in made.jobs.find_all()]) == 6

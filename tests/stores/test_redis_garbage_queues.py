@@ -12,7 +12,7 @@ import jobmill
 from jobmill import Client
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis import RedisStore
-from jobmill.stores.redis.places import Place
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_one, new, put, put_one, succeed, wish
 from tests.helpers import until
 from tests.kit.redis import Rooms
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.stores("redis")
 def broken(redis_server: Rooms, redis_url: str) -> Iterator[Field]:
     """A queue whose waiting line is something else."""
     with redis_server.client() as raw:
-        field = Field(raw, Place.read(redis_url).prefix, "broken")
+        field = Field(raw, RedisUrl.read(redis_url).prefix, "broken")
         raw.set(f"{field.Q}:wait", "mine")
         yield field
 

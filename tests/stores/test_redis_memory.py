@@ -23,7 +23,7 @@ pytestmark = pytest.mark.stores("redis")
 LARGE = "x" * 10_000
 SAID = (
     r"cannot be used now: maxmemory is reached; raise maxmemory, or let retention remove jobs "
-    r"\(keep_succeeded, keep_failed\); it said: .*OOM command not allowed"
+    r"\(keep_succeeded, keep_failed\); it replied: .*OOM command not allowed"
 )
 
 

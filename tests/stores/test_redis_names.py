@@ -12,8 +12,9 @@ import pytest
 
 import jobmill
 from jobmill.core.values import NOW, after
-from jobmill.stores.redis import RedisStore, base
-from jobmill.stores.redis.places import Place
+from jobmill.stores.common import server_clock
+from jobmill.stores.redis import RedisStore
+from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import claim_ids, claim_one, new, put, put_one, settle, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
@@ -38,11 +39,11 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
 @pytest.fixture
 def field(own_redis: RedisServer, store: RedisStore) -> Iterator[Field]:
     with own_redis.client() as raw:
-        yield Field(raw, Place.read(own_redis.url()).prefix)
+        yield Field(raw, RedisUrl.read(own_redis.url()).prefix)
 
 
 async def foreign(store: RedisStore, many: int = MANY, priority: int = 0) -> list[str]:
-    """So many jobs that are somebody else's."""
+    """This many jobs with a name that nobody here knows."""
     return await put(store, *(new(name="unknown", queue=QUEUE, priority=priority) for _ in range(many)))
 
 
@@ -140,9 +141,11 @@ async def test_a_client_whose_clock_is_wrong(
     own_redis: RedisServer, store: RedisStore, ahead_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's clock is the store's: both see leases end and jobs come due at the same moment."""
-    wrong = RedisStore(own_redis.url())
     with monkeypatch.context() as patched:
-        patched.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + ahead_s))
+        patched.setattr(
+            server_clock, "time", SimpleNamespace(time=lambda: time.time() + ahead_s, monotonic=time.monotonic)
+        )
+        wrong = RedisStore(own_redis.url())
         await wrong.open()
         assert abs(wrong.now() - time.time() * 1000) < 2_000
         began = time.monotonic()
@@ -173,19 +176,19 @@ async def test_a_client_whose_clock_is_wrong(
     await wrong.close()
 
 
-async def test_a_clock_that_is_set_right_while_the_worker_works(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clock_that_is_set_while_the_worker_works(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await put_one(store, new(queue=QUEUE))
     held = await claim_one(store, queues=(QUEUE,))
-    monkeypatch.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + 600))
-    # Measured with each extension, which is what a heartbeat does.
-    assert await store.extend([held.lease], 15_000) in ([], [held.job.id])
+    wrong = SimpleNamespace(time=lambda: time.time() + 600, monotonic=time.monotonic)
+    monkeypatch.setattr(server_clock, "time", wrong)
+    # The store's clock is monotonic, and measured again with each extension.
+    assert abs(store.now() - time.time() * 1000) < 2_000
+    assert await store.extend([held.lease], 15_000) == []
     assert abs(store.now() - time.time() * 1000) < 2_000
 
 
-async def test_one_claim_looks_at_no_more_than_it_may(store: RedisStore, field: Field) -> None:
-    """A call that goes through a whole long line would keep everybody else waiting."""
+async def test_one_claim_reads_a_limited_number_of_jobs(store: RedisStore, field: Field) -> None:
+    """A call that read a whole long queue would keep everybody else waiting."""
     await foreign(store, 5_000)
     field.raw.config_resetstat()
     assert (await store.exchange([], wish(queues=(QUEUE,)))).claimed == []

@@ -1,4 +1,4 @@
-"""What a claim costs on SQLite: it uses the indexes, and depth changes nothing."""
+"""What a claim costs on SQLite: it uses the indexes, and costs the same however many jobs wait."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def counting(store: SqliteStore) -> Iterator[list[None]]:
 
 
 async def work(store: SqliteStore, n: int = 10) -> tuple[int, int]:
-    """Claim; how many jobs came, and how much work it was."""
+    """Claim; the number of jobs, and how much work it was."""
     with counting(store) as ticks:
         exchanged = await store.exchange([], wish(n, names=(NAME, "other")))
     return len(exchanged.claimed), len(ticks)
 
 
-async def test_a_claim_is_flat_however_many_wait(store: SqliteStore) -> None:
+async def test_a_claim_costs_the_same_however_many_jobs_wait(store: SqliteStore) -> None:
     await store.enqueue([new() for _ in range(100)])
     shallow = await work(store)
     await asyncio.to_thread(fill, store)
@@ -75,7 +75,7 @@ async def test_a_claim_is_flat_however_many_wait(store: SqliteStore) -> None:
     assert deep[1] <= shallow[1] * 1.2 + 2
 
 
-async def test_a_claim_is_flat_behind_delayed_jobs_of_a_smaller_priority(store: SqliteStore) -> None:
+async def test_a_claim_costs_the_same_behind_delayed_jobs_of_a_smaller_priority(store: SqliteStore) -> None:
     await store.enqueue([new(priority=5) for _ in range(100)])
     alone = await work(store)
     await asyncio.to_thread(fill, store, due=after(60_000), priority=1)
@@ -84,7 +84,7 @@ async def test_a_claim_is_flat_behind_delayed_jobs_of_a_smaller_priority(store: 
     assert behind[1] <= alone[1] * 1.5 + 2
 
 
-async def test_a_claim_is_flat_beside_names_that_it_does_not_ask_for(store: SqliteStore) -> None:
+async def test_a_claim_costs_the_same_beside_jobs_of_other_names(store: SqliteStore) -> None:
     await store.enqueue([new() for _ in range(100)])
     alone = await work(store)
     await asyncio.to_thread(fill, store, name="another-workers")
@@ -93,7 +93,7 @@ async def test_a_claim_is_flat_beside_names_that_it_does_not_ask_for(store: Sqli
     assert beside[1] <= alone[1] * 1.2 + 2
 
 
-async def test_a_claim_that_finds_nothing_is_flat_too(store: SqliteStore) -> None:
+async def test_a_claim_that_finds_nothing_costs_the_same_too(store: SqliteStore) -> None:
     nothing = await work(store)
     await asyncio.to_thread(fill, store, due=after(60_000))
     delayed = await work(store)
@@ -101,7 +101,7 @@ async def test_a_claim_that_finds_nothing_is_flat_too(store: SqliteStore) -> Non
     assert delayed[1] <= nothing[1] + 10
 
 
-async def test_a_purge_that_finds_nothing_is_flat_too(store: SqliteStore, clock: ManualClock) -> None:
+async def test_a_purge_that_finds_nothing_costs_the_same_too(store: SqliteStore, clock: ManualClock) -> None:
     await asyncio.to_thread(fill, store)
     connection = sqlite3.connect(store.path)
     with connection:

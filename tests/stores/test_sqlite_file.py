@@ -72,7 +72,7 @@ async def test_jobs_outlive_the_store(path: Path) -> None:
         await store.close()
 
 
-async def test_a_newer_schema_is_refused_untouched(path: Path, tmp_path: Path) -> None:
+async def test_a_newer_schema_is_refused_unchanged(path: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE jobmill_migrations (number INTEGER, name TEXT, applied_ms INTEGER)")
     connection.execute("INSERT INTO jobmill_migrations VALUES (9999, 'from the future', 0)")
@@ -102,7 +102,7 @@ async def test_the_tables_may_live_in_the_applications_own_file(path: Path) -> N
     connection.close()
 
 
-async def test_a_file_that_says_it_is_anothers_is_refused_untouched(path: Path, tmp_path: Path) -> None:
+async def test_the_file_of_another_application_is_refused_unchanged(path: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA application_id = 252006673")
     connection.execute("CREATE TABLE fossil (id)")
@@ -114,25 +114,25 @@ async def test_a_file_that_says_it_is_anothers_is_refused_untouched(path: Path, 
     assert contents(tmp_path) == before
 
 
-async def test_a_file_that_is_no_database_is_refused_with_a_sentence(path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused_with_a_clear_message(path: Path) -> None:
     write(path, DIARY)
     with pytest.raises(StoreError, match="is not a SQLite database"):
         await SqliteStore(path).open()
     assert contents(path.parent) == {path.name: DIARY}
 
 
-async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+async def test_the_message_names_a_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere does not exist"):
         await SqliteStore(tmp_path / "nowhere" / "jobs.db").open()
 
 
-async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+async def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a directory"):
         await SqliteStore(tmp_path).open()
 
 
 @pytest.mark.parametrize("path", [":memory:", "", "file:x?mode=memory"])
-def test_memory_is_another_store(path: str) -> None:
+def test_a_path_in_memory_is_refused(path: str) -> None:
     with pytest.raises(InvalidValue, match="memory://"):
         SqliteStore(path)
 
@@ -142,7 +142,7 @@ def test_synchronous_is_one_of_four() -> None:
         SqliteStore("jobs.db", synchronous="sometimes")
 
 
-async def test_a_store_that_is_not_open_says_so(path: Path) -> None:
+async def test_a_store_that_is_not_open_raises_an_error(path: Path) -> None:
     store = SqliteStore(path)
     with pytest.raises(StoreError, match="not open"):
         await store.get(["x"])
@@ -155,7 +155,7 @@ async def test_a_store_that_is_not_open_says_so(path: Path) -> None:
     await store.close()
 
 
-async def test_a_file_that_is_removed_in_use_is_noticed(
+async def test_a_file_that_was_removed_in_use_is_not_written(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_CHECK_SECONDS", 0)
@@ -198,7 +198,7 @@ MOUNTS = r"""
         ("/covered/jobs.db", None),
     ],
 )
-def test_network_file_systems_are_told_by_the_mounts(path: str, kind: str | None) -> None:
+def test_network_file_systems_are_recognized_by_the_mounts(path: str, kind: str | None) -> None:
     assert network_file_system(MOUNTS, path) == kind
 
 
@@ -209,7 +209,7 @@ async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.
     assert contents(path.parent) == {}
 
 
-async def test_an_unreadable_row_can_be_looked_at(store: SqliteStore, path: Path) -> None:
+async def test_an_unreadable_row_can_be_read_in_part(store: SqliteStore, path: Path) -> None:
     id = await put_one(store)
     connection = sqlite3.connect(path)
     with connection:

@@ -1,4 +1,4 @@
-"""Waking on SQLite: across processes, and without polling where the system can tell."""
+"""Waking on SQLite: across processes, and without polling where the kernel reports writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.stores("sqlite")
 FAR_MS = 600_000
 PATIENCE_S = 10
 
-ENQUEUE_WHEN_TOLD = """
+ENQUEUE_PER_LINE = """
 import asyncio, sys
 from jobmill.core.values import NewJob
 from jobmill.stores.sqlite import SqliteStore
@@ -47,10 +47,10 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 class Other:
-    """Another process that enqueues a job when it is told to."""
+    """Another process that enqueues a job for each line that it reads."""
 
     def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-c", ENQUEUE_WHEN_TOLD, str(path)]
+        command = [sys.executable, "-c", ENQUEUE_PER_LINE, str(path)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     async def hear(self, word: bytes) -> None:
@@ -75,7 +75,7 @@ async def other(store: SqliteStore) -> AsyncIterator[Other]:
 
 
 async def asleep(store: SqliteStore) -> asyncio.Task[None]:
-    """Somebody who has looked, found nothing and lain down; all that this set off has settled."""
+    """A task that has claimed nothing and fallen asleep."""
     assert (await store.exchange([], wish())).claimed == []
     sleeper = asyncio.create_task(store.wait_for_work((QUEUE,), store.now() + FAR_MS))
     await until(lambda: store._bell.sleepers)
@@ -120,7 +120,7 @@ async def test_nothing_is_polled_on_linux(store: SqliteStore, other: Other, monk
         await other.hear(b"done")
 
 
-async def test_a_job_between_the_look_and_lying_down_is_not_slept_through(store: SqliteStore, other: Other) -> None:
+async def test_a_job_between_the_claim_and_falling_asleep_is_not_missed(store: SqliteStore, other: Other) -> None:
     assert (await store.exchange([], wish())).claimed == []
     other.tell()
     await other.hear(b"done")
@@ -128,14 +128,14 @@ async def test_a_job_between_the_look_and_lying_down_is_not_slept_through(store:
         await store.wait_for_work((QUEUE,), store.now() + FAR_MS)
 
 
-async def test_a_job_of_this_process_between_the_look_and_lying_down_too(store: SqliteStore) -> None:
+async def test_a_job_of_this_process_between_the_claim_and_falling_asleep_is_not_missed(store: SqliteStore) -> None:
     assert (await store.exchange([], wish())).claimed == []
     await put_one(store)
     async with asyncio.timeout(PATIENCE_S):
         await store.wait_for_work((QUEUE,), store.now() + FAR_MS)
 
 
-async def test_ones_own_exchange_does_not_end_ones_sleep(store: SqliteStore) -> None:
+async def test_a_workers_own_exchange_does_not_end_its_sleep(store: SqliteStore) -> None:
     await put_one(store)
     assert len(await claim_ids(store)) == 1
     sleeper = await asleep(store)
@@ -144,7 +144,7 @@ async def test_ones_own_exchange_does_not_end_ones_sleep(store: SqliteStore) -> 
     sleeper.cancel()
 
 
-async def test_sleeping_again_without_a_look_is_no_hot_loop(store: SqliteStore) -> None:
+async def test_sleeping_again_without_a_claim_is_no_hot_loop(store: SqliteStore) -> None:
     await store.exchange([], wish())
     await put_one(store)
     await store.wait_for_work((QUEUE,), store.now() + FAR_MS)
@@ -154,7 +154,7 @@ async def test_sleeping_again_without_a_look_is_no_hot_loop(store: SqliteStore) 
     again.cancel()
 
 
-async def test_a_clock_that_stands_still_does_not_keep_anybody_awake_or_asleep(tmp_path: Path) -> None:
+async def test_a_clock_that_stands_still_neither_ends_nor_prolongs_a_sleep(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "still.db", clock=ManualClock())
     await store.open()
     async with asyncio.timeout(PATIENCE_S):
@@ -163,7 +163,7 @@ async def test_a_clock_that_stands_still_does_not_keep_anybody_awake_or_asleep(t
     await store.close()
 
 
-async def test_closing_wakes_who_sleeps(store: SqliteStore) -> None:
+async def test_closing_wakes_sleepers(store: SqliteStore) -> None:
     sleeper = await asleep(store)
     await store.close()
     async with asyncio.timeout(PATIENCE_S):

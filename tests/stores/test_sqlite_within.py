@@ -77,7 +77,7 @@ async def test_factories_of_the_caller_are_respected(store: SqliteStore, connect
     assert (await look(store, "large")).payload == "x" * LARGE_PAYLOAD
 
 
-async def test_an_attached_database_will_do(store: SqliteStore, path: Path, tmp_path: Path) -> None:
+async def test_an_attached_database_is_accepted(store: SqliteStore, path: Path, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "application.db")
     connection.execute("ATTACH ? AS jobs", (str(path),))
     (receipt,) = await store.enqueue_within(connection, [new()])
@@ -127,7 +127,7 @@ async def test_others_wait_for_the_callers_commit(store: SqliteStore, connection
     assert all(await store.get(["within", "beside"]))
 
 
-async def test_a_later_transaction_of_the_connection_is_none_of_our_business(
+async def test_a_later_transaction_of_the_connection_does_not_refuse_writes(
     store: SqliteStore, connection: sqlite3.Connection
 ) -> None:
     await store.enqueue_within(connection, [new()])

@@ -1,4 +1,4 @@
-"""The SQLite store's writer: shared commits, failures that stay alone, and locks that others hold."""
+"""The SQLite store's writer: shared commits, failing calls, and locks that other processes hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 class Held:
-    """Keeps the writer busy until it is let go, so that what comes in the meantime waits together."""
+    """Keeps the writer busy, so that calls in the meantime wait and share the next commit."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -63,7 +63,7 @@ class Held:
 
 
 def commits(store: SqliteStore) -> list[str]:
-    """Records the statements of the writer's connection; the commits among them."""
+    """Records the commits of the writer's connection."""
     told: list[str] = []
     connection = store._opened().write_connection
     connection.set_trace_callback(lambda sql: told.append(sql) if sql == "COMMIT" else None)
@@ -81,13 +81,13 @@ async def test_calls_that_come_together_share_a_commit(store: SqliteStore) -> No
     told = commits(store)
     answers = await gathered_while_held(store, *[store.enqueue([new()]) for _ in range(20)])
     assert len(answers) == 20
-    # One of the holder, one of all others.
+    # One commit for the call that held the writer, one for all others.
     assert len(told) == 2
     (counted,) = await store.count(EVERYTHING)
     assert counted.count == 20
 
 
-async def test_a_call_that_fails_fails_alone(store: SqliteStore) -> None:
+async def test_a_failing_call_does_not_fail_the_others_of_its_commit(store: SqliteStore) -> None:
     good, bad = new(), new(payload="\N{SNOWMAN}", priority=1 << 70)
     first, failure, last = await gathered_while_held(
         store, store.enqueue([good]), store.enqueue([bad]), store.enqueue([new("last")])
@@ -97,7 +97,7 @@ async def test_a_call_that_fails_fails_alone(store: SqliteStore) -> None:
     assert (await store.get([bad.id])) == [None]
 
 
-async def test_a_lost_lease_does_not_hurt_the_others_of_its_commit(store: SqliteStore) -> None:
+async def test_a_lost_lease_does_not_affect_the_others_of_its_commit(store: SqliteStore) -> None:
     mine, lost, other = [await started(store, new()) for _ in range(3)]
     stale = msgspec.structs.replace(succeed(lost), lease=msgspec.structs.replace(lost.lease, token="stale"))
     answers = await gathered_while_held(
@@ -116,7 +116,7 @@ async def test_settling_twice_in_one_call_counts_once(store: SqliteStore) -> Non
     assert await settle(store, succeed(one), succeed(one)) == ["done", "lost"]
 
 
-async def test_successes_alike_and_not_alike_are_all_written(store: SqliteStore) -> None:
+async def test_equal_and_different_successes_are_all_written(store: SqliteStore) -> None:
     await put(store, *[new() for _ in range(30)])
     claimed = await claim(store, 30)
     settlements: list[Settlement] = [succeed(one, None if number % 3 else number) for number, one in enumerate(claimed)]
@@ -125,14 +125,14 @@ async def test_successes_alike_and_not_alike_are_all_written(store: SqliteStore)
     assert [job and job.result for job in jobs] == [None if number % 3 else number for number in range(30)]
 
 
-async def test_a_caller_who_is_cancelled_does_not_hurt_the_others(store: SqliteStore) -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others(store: SqliteStore) -> None:
     async with Held(store):
         leaves = asyncio.ensure_future(store.enqueue([new("left")]))
         stays = asyncio.ensure_future(store.enqueue([new("stayed")]))
         await asyncio.sleep(0)
         leaves.cancel()
     assert [receipt.id for receipt in await stays] == ["stayed"]
-    # What was handed in is done all the same.
+    # Submitted work is done even if nobody awaits it.
     assert (await look(store, "left")).state == "waiting"
 
 
@@ -144,7 +144,7 @@ async def test_threads_with_loops_of_their_own_share_a_store(store: SqliteStore)
     assert all(await store.get(ids))
 
 
-async def test_a_long_look_does_not_hold_the_writer_up(store: SqliteStore) -> None:
+async def test_a_long_query_does_not_delay_the_writer(store: SqliteStore) -> None:
     go = threading.Event()
     reading = store._read(lambda _: go.wait(10))
     await put_one(store)
@@ -152,7 +152,7 @@ async def test_a_long_look_does_not_hold_the_writer_up(store: SqliteStore) -> No
     assert await reading is True
 
 
-async def test_a_lock_that_another_process_holds_is_told(
+async def test_a_lock_that_another_process_holds_raises_store_busy(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "begin", functools.partial(begin, seconds=0.05))
@@ -189,7 +189,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
     return found
 
 
-async def test_a_large_payload_lies_beside_its_job(store: SqliteStore, path: Path) -> None:
+async def test_a_large_payload_is_stored_beside_its_job(store: SqliteStore, path: Path) -> None:
     large = "x" * LARGE_PAYLOAD
     id = await put_one(store, new(payload=large))
     await put_one(store, new(payload="small", queue="other"))
@@ -215,7 +215,7 @@ async def test_a_large_payload_lies_beside_its_job(store: SqliteStore, path: Pat
         "tracebacks = '{}'",
     ],
 )
-async def test_a_row_of_garbage_is_broken_and_leaves_the_others_alone(
+async def test_a_row_of_garbage_is_broken_and_does_not_affect_the_others(
     store: SqliteStore, path: Path, harm: str
 ) -> None:
     before, broken, behind = await put(store, new(), new(), new())

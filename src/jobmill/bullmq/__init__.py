@@ -1,7 +1,8 @@
-"""BullMQ's own words for a queue that Node shares, where Jobmill has none: see docs/bullmq.md."""
+"""BullMQ's own terms for a queue that Node shares, where Jobmill has none: see docs/bullmq.md."""
 
 from __future__ import annotations
 
-from jobmill.stores.redis.native import Add, Deduplication, Queue
+from jobmill.bullmq.jobs import Add, Deduplication
+from jobmill.bullmq.queue import Queue
 
 __all__ = ["Add", "Deduplication", "Queue"]

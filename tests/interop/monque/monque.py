@@ -131,11 +131,11 @@ class Monque:
         unique_key: str | None = None,
         priority: int = 0,
         cron: str | None = None,
-        zone: str | None = None,
+        timezone: str | None = None,
     ) -> Document:
         """A job that is enqueued now."""
         at = now()
-        first = next_occurrence(cron, zone) if cron and run_at is None else run_at or at
+        first = next_occurrence(cron, timezone) if cron and run_at is None else run_at or at
         made: Document = {
             "name": name,
             "data": {} if data is None else data,
@@ -149,8 +149,8 @@ class Monque:
             made["uniqueKey"] = unique_key
         if self.generation == 2:
             made["priority"] = priority
-            if zone is not None:
-                made["timezone"] = zone
+            if timezone is not None:
+                made["timezone"] = timezone
         return made | {"createdAt": at, "updatedAt": at}
 
     async def enqueue(self, document: Document) -> str:

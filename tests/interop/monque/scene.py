@@ -55,7 +55,7 @@ class Scene:
 
         def is_there() -> bool:
             assert worker.poll() is None, self.place.said(worker)
-            return "slots" in self.place.said(worker)
+            return "concurrency" in self.place.said(worker)
 
         await until(is_there, 30)
         return worker

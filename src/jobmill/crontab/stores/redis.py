@@ -22,20 +22,20 @@ from jobmill.crontab.stores import rows
 from jobmill.crontab.stores.clock import process_ms
 from jobmill.crontab.stores.uncertain_writes import Doubts
 from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.redis.link import Link
-from jobmill.stores.redis.places import Place
-from jobmill.stores.redis.replies import failure
-from jobmill.stores.redis.script import Script
+from jobmill.stores.redis.connection.client import RedisClient
+from jobmill.stores.redis.connection.errors import failure
+from jobmill.stores.redis.scripts import Script
+from jobmill.stores.redis.url import RedisUrl
 
 _LUA = files("jobmill.crontab.stores") / "lua"
 LOCK, FINISH, ADD = (Script((_LUA / f"{verb}.lua").read_text("utf-8")) for verb in ("lock", "finish", "add"))
 
-#: So that no call keeps the server for long: it does one thing at a time.
-MOST_A_CALL = 200
+#: The server executes one call at a time: no call may keep it busy for long.
+MAX_PER_CALL = 200
 Word = str | bytes | int
 
 
-class HandoffQueue(Protocol):
+class ScriptRunner(Protocol):
     """What runs a script on the node of a key."""
 
     async def run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
@@ -57,7 +57,7 @@ class RedisCrontab:
         if not _is_text(name) or "{" in name or "}" in name:
             raise InvalidValue("name", "a name without braces: they are put around it, for Redis Cluster", name)
         if isinstance(place, str):
-            self._line: HandoffQueue = Link(Place.read(place))
+            self._line: ScriptRunner = RedisClient(RedisUrl.read(place))
         elif isinstance(place, Redis | RedisCluster):
             self._line = _Given(place)
         else:
@@ -96,7 +96,7 @@ class RedisCrontab:
     async def lock_many(self, lock_until: datetime, most: int) -> list[CrontabJob]:
         """The earliest that are due, in one script."""
         lock = instant_ms(lock_until, "lock_until")
-        args: list[Word] = [self._clock(), lock, min(most, MOST_A_CALL), self._prefix]
+        args: list[Word] = [self._clock(), lock, min(most, MAX_PER_CALL), self._prefix]
         return [_job(found, lock_until) for found in await self._line.run(LOCK, self._set, args)]
 
     # ------------------------------------------------------------------------------------------------ finish
@@ -116,12 +116,12 @@ class RedisCrontab:
         answers: list[bool] = []
         keys = [(one.id, one.locked_until) for one in endings]
         with self._doubts.unless_answered(keys):
-            for n in range(0, len(endings), MOST_A_CALL):
+            for n in range(0, len(endings), MAX_PER_CALL):
                 words: list[Word] = []
-                for one in endings[n : n + MOST_A_CALL]:
+                for one in endings[n : n + MAX_PER_CALL]:
                     sleep_until = "" if one.remove else _sleep(one.sleep_until)
                     words += [one.id, _fence(one.locked_until), sleep_until, "", 1 if one.remove else ""]
-                answers += await self._finish(keys[n : n + MOST_A_CALL], words)
+                answers += await self._finish(keys[n : n + MAX_PER_CALL], words)
         return answers
 
     async def _finish(self, keys: Sequence[tuple[Word, datetime | None]], words: Sequence[Word]) -> list[bool]:

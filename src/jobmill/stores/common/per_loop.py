@@ -12,15 +12,15 @@ from concurrent.futures import Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-# How long the loop of another thread gets to close what it holds: it may be blocked, by whoever waits for us.
+# How long the loop of another thread gets to close its resources: it may be blocked, because it waits for this call.
 ELSEWHERE_SECONDS = 3.0
 
 
 class Held(Protocol):
-    """Something of one loop."""
+    """A resource of one event loop."""
 
     async def close(self) -> None:
-        """Give everything back, within about three seconds."""
+        """Close everything, within about three seconds."""
 
     def abandon(self) -> None:
         """Forget everything, when the loop does not run and nothing can be awaited on it."""
@@ -82,7 +82,7 @@ class PerLoop(Generic[H]):
         await asyncio.gather(*(_close(loop, kept) for loop, kept in by_loop.items()))
 
     def close_at_exit(self) -> None:
-        """The process ends: loops of other threads (`jobs.sync`) tell what is still to be told, and say goodbye."""
+        """The process ends: loops of other threads (`jobs.sync`) close what they hold."""
         if self._pid == os.getpid():
             by_loop, self._by_loop = self._by_loop, {}
             closing = [_run_in(loop, kept.close()) for loop, kept in by_loop.items()]
@@ -95,7 +95,7 @@ class PerLoop(Generic[H]):
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._by_loop))
         self._by_loop = {}
-        # Another thread, which is not here, may have held it.
+        # A thread of the parent, which does not exist here, may have held the lock.
         self._lock = threading.Lock()
         self._pid = os.getpid()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from jobmill.core.changes import Change, Changed
 from jobmill.core.events import Event
@@ -23,7 +23,6 @@ from jobmill.core.values import (
     QueueSettings,
     Receipt,
     Report,
-    Settlement,
     Stats,
 )
 from jobmill.stores.common.ids import new_id
@@ -41,6 +40,8 @@ from jobmill.stores.postgres.url import PostgresUrl
 from jobmill.stores.postgres.usage import record_usage
 from jobmill.stores.postgres.within import enqueue_within
 
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
 T = TypeVar("T")
 
 

@@ -1,21 +1,30 @@
-"""Our Lua, one file a verb; what several share is put in where a line says `--- include NAME`."""
+"""Our Lua scripts, one file for each verb; `--- include NAME` inserts a file of `lib/` that several verbs share."""
 
 from __future__ import annotations
 
 import re
+from hashlib import sha1
 from importlib.resources import files
-
-from jobmill.stores.redis.script import Script
 
 _LUA = files("jobmill.stores.redis") / "lua"
 _INCLUDE = re.compile(r"^--- include (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n|^\s*\n", re.MULTILINE)
 
 
+class Script:
+    """A Lua script. The server knows it by the hash of its source."""
+
+    __slots__ = ("sha", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
 def _load(verb: str) -> Script:
     text = (_LUA / f"{verb}.lua").read_text()
     whole = _INCLUDE.sub(lambda found: (_LUA / "lib" / f"{found[1]}.lua").read_text(), text)
-    # A server shows the beginning in its slow log: what the verb is.
+    # The slow log of a server shows the beginning of a script: the name of the verb.
     return Script(f"-- jobmill {verb}\n" + _COMMENT.sub("", whole))
 
 

@@ -33,11 +33,11 @@ def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob]) -> list[Receipt]
 def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
     inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
-        receipts = [Receipt(new.id, "created") for new in new_jobs]
+        created, receipts = new_jobs, [Receipt(new.id, "created") for new in new_jobs]
     else:
         fresh = {id for (id,) in context.rows("newest_ids", (inserted,))}
         receipts = [_receipt(context, new, fresh) for new in new_jobs]
-    created = [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created]
+        created = [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created]
     for new in created:
         if len(new.payload_json) > LARGE_PAYLOAD:
             context.write("insert_payload", (new.id, new.payload_json.decode()))

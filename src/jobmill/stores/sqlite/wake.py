@@ -28,7 +28,7 @@ _IN_MODIFY = 0x2
 
 
 class CommitWatcher:
-    """A thread that calls `changed` after a commit of any connection to the file, while somebody sleeps."""
+    """A thread that calls `changed` after a commit of any connection to the file, while a worker sleeps."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, bell: Bell, changed: Callable[[], None]) -> None:
         self._connection = connection
@@ -41,7 +41,7 @@ class CommitWatcher:
         self._thread.start()
 
     def wake_up(self) -> None:
-        """Check again whether somebody sleeps."""
+        """Check again whether a worker sleeps."""
         self._watch.wake_up()
 
     def close(self) -> None:

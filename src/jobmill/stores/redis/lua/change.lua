@@ -1,25 +1,22 @@
--- change: cancel, requeue, reschedule, reprioritize, remove or seize jobs without a lease.
--- ask: verb, ids, from {state: true}; due [ms per id], priority, token, worker, worker_json, lease_ms as the verb needs.
--- Returns: per id, "done" or why not.
+-- change: what the core has decided for jobs without a lease, as BullMQ's moves.
+-- ask: verb, from {state: true}: the states that allow it, changes [{id, events [[type, attempt, data]], and as the verb needs:
+--   due, priority, resets [field], keep, removes, token, worker, lease_ms}].
+-- Returns: for each, {"done"}, {"gone"}, {"state", the state}, {"taken", the live job with its key} or {"refused", why}.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
---- include parents
---- include keep
+--- include schedulers
+--- include flows
+--- include retention
 --- include lease
---- include resolve
-
-local function attempt_of(h)
-  return (tonumber(h.jme or h.atm) or 0) + 1
-end
+--- include job_id
 
 local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats'}
 
-local function look(id)
+local function read(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local h = {}
   for i, field in ipairs(FIELDS) do
@@ -28,7 +25,13 @@ local function look(id)
   return h
 end
 
--- A recurring job that is cancelled or removed comes no more.
+local function feed_events(id, h, p)
+  for _, e in ipairs(p.events) do
+    feed_event(e[1], id, h.name, e[2], e[3])
+  end
+end
+
+-- A recurring job that is cancelled or removed does not run again.
 local function end_recurrence(id, h)
   if h.rjk and id == 'repeat:' .. h.rjk .. ':' .. (call('ZSCORE', Q .. ':repeat', h.rjk) or '') then
     end_scheduler(h.rjk)
@@ -43,9 +46,9 @@ end
 
 local verbs = {}
 
-function verbs.cancel(id, h, place)
+function verbs.cancel(id, h, set, p)
   local key = job_key(id)
-  take_out(id, place)
+  take_out(id, set)
   call('DEL', key .. ':lock')
   call('SREM', Q .. ':stalled', id)
   end_recurrence(id, h)
@@ -55,13 +58,10 @@ function verbs.cancel(id, h, place)
   if h.parentKey then
     child_failed(id, h.parentKey, h.parent, 'cancelled')
   end
-  event('failed', 'jobId', id, 'failedReason', 'cancelled', 'prev', place == 'wait' and 'waiting' or place)
-  tell('cancelled', id, h.name, attempt_of(h))
-  line_grew = line_grew or place == 'active'
-  local said = (decoded(h.jmo).o or {}).keep_failed
-  local keep = said and {last = said.last, age = said.age_ms} or (h.jm and {age = DEFAULT_AGES.failed} or {})
-  if keep.last == 0 or keep.age == 0 then
-    tell('removed', id, h.name, attempt_of(h))
+  event('failed', 'jobId', id, 'failedReason', 'cancelled', 'prev', set == 'wait' and 'waiting' or set)
+  feed_events(id, h, p)
+  waiting_grew = waiting_grew or set == 'active'
+  if p.removes then
     delete_keys(id)
     return
   end
@@ -69,40 +69,40 @@ function verbs.cancel(id, h, place)
   call('HDEL', key, 'defa', 'jmu')
   call('ZADD', Q .. ':failed', now, id)
   call('ZADD', Q .. ':jobmill:cancelled', now, id)
-  keep_own(id, keep, 'failed')
+  keep_own(id, p.keep or {})
 end
 
--- A recurring job that was ended comes again: its scheduler is made of what its last run says.
+-- A recurring job that was ended runs again: its scheduler is made from its last run.
 local function begin_scheduler_again(id, h)
   local record = Q .. ':repeat:' .. h.rjk
   local opts = decoded(h.opts)
   local rule = type(opts['repeat']) == 'table' and opts['repeat'] or {}
-  local said = call('HMGET', job_key(id), 'data', 'jmr', 'jmo')
+  local last = call('HMGET', job_key(id), 'data', 'jmr', 'jmo')
   call('DEL', record)
-  call('HSET', record, 'name', h.name, 'ic', rule.count or 1, 'offset', 0, 'data', said[1], 'jmr', said[2] or '{}')
+  call('HSET', record, 'name', h.name, 'ic', rule.count or 1, 'offset', 0, 'data', last[1], 'jmr', last[2] or '{}')
   for _, field in ipairs({'pattern', 'tz', 'every', 'endDate', 'limit'}) do
     if rule[field] then
       call('HSET', record, field, rule[field])
     end
   end
-  if said[3] then
-    call('HSET', record, 'jmo', said[3])
+  if last[3] then
+    call('HSET', record, 'jmo', last[3])
   end
   call('ZADD', Q .. ':repeat', string.match(id, '[^:]*$'), h.rjk)
   call('HSET', Q .. ':jobmill:recurring', h.rjk, string.match(id, '[^:]*$'))
 end
 
-function verbs.requeue(id, h, place, i)
+function verbs.requeue(id, h, set, p)
   local key = job_key(id)
   local owner = h.deid and call('GET', Q .. ':de:' .. h.deid)
   if owner and owner ~= id and call('EXISTS', job_key(owner)) == 1 then
-    return 'the live job ' .. owner .. ' has its unique key'
+    return {'taken', owner}
   end
   -- A recurring job has the same key as its scheduler: see ids.py.
   local sid = h.rjk or (h.deid and string.gsub(string.gsub(h.deid, '%%', '%%25'), ':', '%%3A'))
   local live = sid and live_run(sid)
   if live then
-    return 'the live job ' .. live .. ' has its key'
+    return {'taken', live}
   end
   if h.deid and owner ~= id then
     call('SET', Q .. ':de:' .. h.deid, id)
@@ -110,51 +110,49 @@ function verbs.requeue(id, h, place, i)
   if h.rjk and h.jm then
     begin_scheduler_again(id, h)
   end
-  take_out(id, place)
+  take_out(id, set)
   forget_retention(id)
-  call('HDEL', key, 'finishedOn', 'processedOn', 'failedReason', 'returnvalue', 'atm', 'stc', 'jme', 'progress', 'defa')
-  local due = ask.due[i]
-  call('HSET', key, 'jmd', due, 'jmu', now)
+  call('HDEL', key, unpack(p.resets))
+  call('HSET', key, 'jmd', p.due, 'jmu', now)
   if h.parentKey then
     child_back(id, h.parentKey)
   end
-  if due > now then
-    call('HSET', key, 'delay', due - now)
-    to_delayed(id, due)
-    event('delayed', 'jobId', id, 'delay', due)
+  if p.due > now then
+    call('HSET', key, 'delay', p.due - now)
+    to_delayed(id, p.due)
+    event('delayed', 'jobId', id, 'delay', p.due)
   else
-    to_line(id, tonumber(h.priority) or 0, decoded(h.opts).lifo)
-    event('waiting', 'jobId', id, 'prev', place)
+    to_waiting(id, tonumber(h.priority) or 0, decoded(h.opts).lifo)
+    event('waiting', 'jobId', id, 'prev', set)
   end
-  tell('enqueued', id, h.name, 1)
+  feed_events(id, h, p)
 end
 
-function verbs.reschedule(id, h, place, i)
-  if place == 'waiting-children' then
-    return 'the job waits for its children'
+function verbs.reschedule(id, h, set, p)
+  if set == 'waiting-children' then
+    return {'refused', 'the job waits for its children'}
   end
-  local due = ask.due[i]
-  take_out(id, place)
-  call('HSET', job_key(id), 'delay', math.max(0, due - now), 'jmd', due, 'jmu', now)
-  if due > now then
-    to_delayed(id, due)
-    event('delayed', 'jobId', id, 'delay', due)
+  take_out(id, set)
+  call('HSET', job_key(id), 'delay', math.max(0, p.due - now), 'jmd', p.due, 'jmu', now)
+  if p.due > now then
+    to_delayed(id, p.due)
+    event('delayed', 'jobId', id, 'delay', p.due)
   else
-    to_line(id, tonumber(h.priority) or 0)
-    event('waiting', 'jobId', id, 'prev', place == 'wait' and 'waiting' or place)
+    to_waiting(id, tonumber(h.priority) or 0)
+    event('waiting', 'jobId', id, 'prev', set == 'wait' and 'waiting' or set)
   end
   delayed_changed = true
 end
 
-function verbs.reprioritize(id, h, place)
-  call('HSET', job_key(id), 'priority', ask.priority, 'jmu', now)
-  if place == 'wait' or place == 'prioritized' then
-    take_out(id, place)
-    to_line(id, ask.priority)
+function verbs.reprioritize(id, h, set, p)
+  call('HSET', job_key(id), 'priority', p.priority, 'jmu', now)
+  if set == 'wait' or set == 'prioritized' then
+    take_out(id, set)
+    to_waiting(id, p.priority)
   end
 end
 
--- The children of a flow's parent, whatever became of them: their keys.
+-- The keys of all children of a flow's parent, in whatever state they are.
 local function children_of(id)
   local key = job_key(id)
   local found = call('HKEYS', key .. ':processed')
@@ -167,7 +165,7 @@ local function children_of(id)
   return found
 end
 
--- Does something with a job that may be in another queue: all keys are made from Q.
+-- Calls a function with a job that may be in another queue: all keys begin with Q.
 local function elsewhere(key, act)
   local here, P, id = Q, split_key(key)
   Q = P
@@ -186,23 +184,25 @@ function has_running_child(id)
   return false
 end
 
-function verbs.remove(id, h, place)
+function verbs.remove(id, h, set, p)
   if has_running_child(id) then
-    return 'a child of the job is running'
+    return {'refused', 'a child of the job is running'}
   end
   local children, _ = children_of(id), nil
   for _, child in ipairs(children) do
     elsewhere(child, function(its_id)
-      local state, its_place = state_of(its_id)
+      local state, its_set = state_of(its_id)
       if state then
-        verbs.remove(its_id, look(its_id), its_place)
+        local its_h = read(its_id)
+        local attempt = (tonumber(its_h.jme or its_h.atm) or 0) + 1
+        verbs.remove(its_id, its_h, its_set, {events = {{'removed', attempt, '{}'}}})
       end
     end)
   end
   if #children > 0 then
-    _, place = state_of(id)  -- it waited for the last of them
+    _, set = state_of(id)  -- it waited for the last of them
   end
-  take_out(id, place)
+  take_out(id, set)
   forget_retention(id)
   end_recurrence(id, h)
   if h.deid and call('GET', Q .. ':de:' .. h.deid) == id then
@@ -214,56 +214,56 @@ function verbs.remove(id, h, place)
   if h.rjk and call('HGET', Q .. ':jobmill:recurring', h.rjk) == string.match(id, '[^:]*$') then
     call('HDEL', Q .. ':jobmill:recurring', h.rjk)
   end
-  tell('removed', id, h.name, attempt_of(h))
+  feed_events(id, h, p)
   delete_keys(id)
-  event('removed', 'jobId', id, 'prev', place)
+  event('removed', 'jobId', id, 'prev', set)
 end
 
-function verbs.seize(id, h, place)
-  if place == 'delayed' then
-    -- The place tells when it is due, and it leaves it.
+function verbs.seize(id, h, set, p)
+  if set == 'delayed' then
+    -- Its score is its due time, and it leaves the set.
     call('HSETNX', job_key(id), 'jmd', math.floor(tonumber(call('ZSCORE', Q .. ':delayed', id)) / 4096))
   end
-  if place ~= 'active' then
-    take_out(id, place)
+  if set ~= 'active' then
+    take_out(id, set)
     call('LPUSH', Q .. ':active', id)
   end
   call('SREM', Q .. ':stalled', id)
-  call('HSET', job_key(id), 'processedOn', now, 'pb', ask.worker, 'ats', (tonumber(h.ats) or 0) + 1, 'delay', 0)
-  lock(id, ask.token, ask.lease_ms)
+  call('HSET', job_key(id), 'processedOn', now, 'pb', p.worker, 'ats', (tonumber(h.ats) or 0) + 1, 'delay', 0)
+  lock(id, p.token, p.lease_ms)
   event('active', 'jobId', id, 'prev', 'waiting')
-  tell('claimed', id, h.name, attempt_of(h), ask.worker_json)
+  feed_events(id, h, p)
 end
 
--- "done" or why not: an error must neither stop the others nor leave the job nowhere.
-local function change_one(id, place, i)
+-- An error must neither stop the others nor leave the job in no list.
+local function change_one(id, set, p)
   local fine, answer = pcall(function()
-    return verbs[ask.verb](id, look(id), place, i)
+    return verbs[ask.verb](id, read(id), set, p)
   end)
   if fine then
-    return answer or 'done'
+    return answer or {'done', ''}
   end
-  local _, now_at = state_of(id)
-  if now_at == 'wait' and not call('LPOS', Q .. ':wait', id) and not call('LPOS', Q .. ':paused', id) then
+  local _, now_in = state_of(id)
+  if now_in == 'wait' and not call('LPOS', Q .. ':wait', id) and not call('LPOS', Q .. ':paused', id) then
     call('RPUSH', wait_key(), id)
   end
-  return type(answer) == 'table' and answer.err or tostring(answer)
+  return {'refused', type(answer) == 'table' and answer.err or tostring(answer)}
 end
 
--- Makes room, and so must not be refused where there is none: see lease.lua.
+-- Frees memory, and so must not be refused when maxmemory is reached: see lease.lua.
 call('DEL', NOTHING)
 trim_events()
 local answers = {}
-for i, said_id in ipairs(ask.ids) do
-  local id = resolve(said_id)
-  local state, place = state_of(id)
+for i, p in ipairs(ask.changes) do
+  local id = resolve(p.id)
+  local state, set = state_of(id)
   if not state then
-    answers[i] = 'there is no such job'
+    answers[i] = {'gone', ''}
   elseif not ask.from[state] then
-    answers[i] = 'the job is ' .. state
+    answers[i] = {'state', state}
   else
-    mend(id)
-    answers[i] = change_one(id, place, i)
+    set_aside(id)
+    answers[i] = change_one(id, set, p)
   end
 end
 set_markers()

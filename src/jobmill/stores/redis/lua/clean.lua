@@ -1,16 +1,16 @@
--- clean: removes jobs of one place as Node does: those that are older than `before`, at most `limit` (0: all).
--- ask: place, before, limit, silent (drain: no event, every age). Returns: their ids.
+-- clean: removes jobs of one list or sorted set as Node does: those older than `before`, at most `limit` (0: all).
+-- ask: source, before, limit, silent (drain: no event, any age). Returns: their ids.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include parents
---- include keep
+--- include flows
+--- include retention
 
-local key = Q .. ':' .. ask.place
-local is_list = ask.place == 'wait' or ask.place == 'active' or ask.place == 'paused'
+local key = Q .. ':' .. ask.source
+local is_list = ask.source == 'wait' or ask.source == 'active' or ask.source == 'paused'
 local removed = {}
 
 -- The next run of a scheduler stays: without it the scheduler would stand still.
@@ -19,15 +19,15 @@ local function is_next_run(id, sid)
 end
 
 local function is_old(id, h)
-  if ask.silent or ask.place == 'completed' or ask.place == 'failed' then
+  if ask.silent or ask.source == 'completed' or ask.source == 'failed' then
     return true
   end
   return (tonumber(h[2] or h[3] or h[4]) or 0) <= ask.before
 end
 
 local ids
-if ask.place == 'completed' or ask.place == 'failed' then
-  ids = call('ZRANGEBYSCORE', key, '-inf', ask.before, 'LIMIT', 0, ask.limit > 0 and ask.limit or 10000)
+if ask.source == 'completed' or ask.source == 'failed' then
+  ids = call('ZRANGEBYSCORE', key, '-inf', ask.before, 'LIMIT', 0, ask.limit > 0 and ask.limit or -1)
 elseif is_list then
   ids = {}
   local found = call('LRANGE', key, 0, -1)
@@ -42,7 +42,7 @@ for _, id in ipairs(ids) do
     break
   end
   local h = redis.pcall('HMGET', job_key(id), 'rjk', 'finishedOn', 'processedOn', 'timestamp', 'deid')
-  local is_held = ask.place == 'active' and call('EXISTS', job_key(id) .. ':lock') == 1
+  local is_held = ask.source == 'active' and call('EXISTS', job_key(id) .. ':lock') == 1
   if not is_next_run(id, h[1]) and not is_held and is_old(id, h) then
     if is_list then
       call('LREM', key, -1, id)
@@ -51,7 +51,7 @@ for _, id in ipairs(ids) do
     if deid and call('GET', Q .. ':de:' .. deid) == id then
       call('DEL', Q .. ':de:' .. deid, Q .. ':dn:' .. deid)
     end
-    forget(id, is_list and 'completed' or ask.place)
+    forget(id, is_list and 'completed' or ask.source)
     removed[#removed + 1] = id
   end
 end

@@ -1,13 +1,13 @@
--- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil.
+-- configure: pause, limits and feed of a queue. ask: set {field: value}, clear [field], paused or nil, wakes: a limit changed.
 -- Returns: paused, concurrency, max, duration, opts.maxLenEvents, jmfeed, as they are now.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 
-local meta = Q .. ':meta'
--- A queue can be paused when memory is used up: see lease.lua.
+local meta_key = Q .. ':meta'
+-- A queue can be paused even when maxmemory is reached: see lease.lua.
 call('DEL', Q .. ':jobmill:nothing')
 -- As BullMQ 5 does it: the waiting jobs move to a list of their own, and back.
 local function move_list(from, to)
@@ -15,7 +15,7 @@ local function move_list(from, to)
     if call('EXISTS', to) == 0 then
       call('RENAME', from, to)
     else
-      -- A plain rename would lose what is there: behind it in line, as it came in later.
+      -- A rename would lose the jobs there: these go behind them, because they were added later.
       local ids = call('LRANGE', from, 0, -1)
       for i = #ids, 1, -1 do
         call('LPUSH', to, ids[i])
@@ -26,16 +26,16 @@ local function move_list(from, to)
 end
 
 if ask.paused == true then
-  call('HSET', meta, 'paused', 1)
+  call('HSET', meta_key, 'paused', 1)
   call('DEL', Q .. ':marker')
   if not paused then
     move_list(Q .. ':wait', Q .. ':paused')
   end
   event('paused')
 elseif ask.paused == false then
-  call('HDEL', meta, 'paused')
+  call('HDEL', meta_key, 'paused')
   paused = false
-  -- What version 5 left there goes to the front, in its own order.
+  -- Jobs that version 5 left there go to the front, in their order.
   if call('EXISTS', Q .. ':paused') == 1 then
     if call('EXISTS', Q .. ':wait') == 0 then
       call('RENAME', Q .. ':paused', Q .. ':wait')
@@ -46,20 +46,20 @@ elseif ask.paused == false then
       call('DEL', Q .. ':paused')
     end
   end
-  line_grew = call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
-  delayed_changed = not line_grew
+  waiting_grew = call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
+  delayed_changed = not waiting_grew
   event('resumed')
 end
 for field, value in pairs(ask.set) do
-  call('HSET', meta, field, value)
+  call('HSET', meta_key, field, value)
 end
 if #ask.clear > 0 then
-  call('HDEL', meta, unpack(ask.clear))
+  call('HDEL', meta_key, unpack(ask.clear))
 end
 if ask.wakes then
-  -- A limit went up: whoever sleeps may have room now.
-  concurrency = tonumber(call('HGET', meta, 'concurrency'))
-  line_grew = call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
+  -- A sleeping worker may have room now.
+  concurrency = tonumber(call('HGET', meta_key, 'concurrency'))
+  waiting_grew = call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0
 end
 set_markers()
-return call('HMGET', meta, 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed')
+return call('HMGET', meta_key, 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed')

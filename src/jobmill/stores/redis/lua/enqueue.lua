@@ -1,11 +1,11 @@
 -- enqueue: many jobs of any kind, in order, in one step.
 -- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
---   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueueing.py
--- Returns: per job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
+--   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueue.py
+-- Returns: for each job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include request
 
--- 1. Undelayed jobs of ours of which nothing special was said go in together, without a single function: measured at 200 a
--- call, 7.6 us a job instead of 10.8.
+-- 1. Jobs of ours without delay and options are added together, without a single function: measured with 200 in a call,
+-- 7.6 us a job instead of 10.8.
 local jobs = ask.jobs
 local last = call('INCRBY', Q .. ':id', #jobs)
 local keys, seen = {}, {}
@@ -43,12 +43,12 @@ if is_plain and call('EXISTS', unpack(keys)) == 0 then
 end
 
 -- 2. All others, one by one.
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
+--- include schedulers
 
 -- Gives the deduplication id to this job: nil, or the job that has it already.
 local function owner_of(id, special, job)
@@ -57,7 +57,7 @@ local function owner_of(id, special, job)
   local ttl = not mode.keep and mode.ttl or nil
   local owner = call('GET', owner_key)
   if owner and call('EXISTS', job_key(owner)) == 0 and call('PTTL', owner_key) == -1 then
-    owner = false  -- left behind by a job that is gone
+    owner = false  -- its job does not exist any more
   end
   if not owner then
     if ttl then
@@ -87,7 +87,7 @@ local function owner_of(id, special, job)
   if ttl and mode.extend then
     call('SET', owner_key, owner, 'PX', ttl)
   end
-  -- Where it would have been replaced, had it not begun to run, nobody is told.
+  -- There is no event where the owner would have been replaced but has begun to run.
   if not (mode.replace and ttl) then
     event('deduplicated', 'jobId', owner, 'deduplicationId', deid, 'deduplicatedJobId', id)
   end
@@ -99,7 +99,7 @@ local function owner_of(id, special, job)
   return owner
 end
 
--- What a scheduler's record says; its count of runs goes on. What is ours is there too, for runs that Node makes of it.
+-- Writes a scheduler's record. Our own fields are in it for runs that Node makes.
 local function write_record(run, ic, own)
   local key = Q .. ':repeat:' .. run.sid
   call('DEL', key)
@@ -113,7 +113,7 @@ local function write_record(run, ic, own)
   end
 end
 
--- A recurring job whose key is live takes the new rule over, and where it runs, for the time after this run.
+-- A live recurring job gets the new rule; where it runs, after this run.
 local function update_run(live, run, own, number)
   local key = job_key(live)
   local h = call('HMGET', key, 'jmr', 'jmc', 'ats')
@@ -132,12 +132,12 @@ local function update_run(live, run, own, number)
   old.revision = (old.revision or 0) + 1
   own.jmr = cjson.encode(old)
   write_record(run, ic, own)
-  local _, place = state_of(live)
-  if place == 'active' then
+  local _, set = state_of(live)
+  if set == 'active' then
     call('HSET', key, 'jmr', own.jmr, 'jmx', run.slot)
     return live
   end
-  take_out(live, place)
+  take_out(live, set)
   delete_keys(live)
   own.jmu = now
   own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
@@ -167,7 +167,7 @@ local function enqueue_recurring(job, special, number)
   write_record(run, 1, own)
   local id = add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
     own = own, ours = true, number = number})
-  tell('enqueued', id, run.name, 1)
+  feed_event('enqueued', id, run.name, 1)
   return 'created', id
 end
 
@@ -193,7 +193,7 @@ local function enqueue(job, number)
   end
   add({id = id, name = job[2], data = job[3], opts = job[4], delay = job[5], due = job[6], priority = job[7], own = own,
     lifo = special.lifo, deid = special.deid, timestamp = special.timestamp})
-  tell('enqueued', id, job[2], 1)
+  feed_event('enqueued', id, job[2], 1)
   return 'created', id
 end
 

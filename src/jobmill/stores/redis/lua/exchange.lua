@@ -1,10 +1,10 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
--- ask: plain [[id, token, result, age]], settle [settlement], not_these [id],
---   claim {n, token, lease_ms, worker, worker_json, names, skip: how many in line were looked at before, or nil,
---   look: how many to look at, or nil for 1,000}
--- Returns: answers per plain one, answers per settlement, claimed [id, hash before, crashed], next due ms or -1, whether
---   only foreign jobs wait, feed on, how many to skip in another call that goes on looking, or 0,
---   how many were looked at in vain after the last that was taken.
+-- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
+--   claim {n, token, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
+--   scan: how many to read, or nil for 1,200}
+-- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, whether
+--   only jobs with unknown names wait, whether the feed is on, how many jobs the next call is to skip, or 0,
+--   how many jobs were read after the last one that was taken.
 --- include request
 
 local P = Q .. ':'
@@ -18,8 +18,8 @@ if #plain + #others > 0 and call('XLEN', EVENTS) >= max_events + 100 then
   call('XTRIM', EVENTS, 'MAXLEN', '~', max_events)
 end
 
--- 1. Jobs of ours that succeeded at their first attempt, and have neither keys nor parents: all of them in a few steps.
--- Measured at 50 a call, one by one 32 us a job, so 21.
+-- 1. Jobs of ours that succeeded at their first attempt and have neither keys nor parents: all of them in a few steps.
+-- Measured with 50 in a call: 21 us a job, one by one 32.
 if #plain > 0 then
   local locks, children = {}, {}
   for i = 1, #plain do
@@ -37,22 +37,22 @@ if #plain > 0 then
     not_these[id] = true
     -- The guard; as holds() in lease.lua.
     if not (value and string.sub(value, 1, n + 4) == 'jm:' .. token .. ':'
-      and (ask.linger == 0 or tonumber(string.sub(value, n + 5)) > now)) then
+      and (not ask.linger or tonumber(string.sub(value, n + 5)) > now)) then
       plain_answers[i] = 'lost'
     elseif has_children or redis.pcall('HEXISTS', key, 'parentKey') ~= 0 then
-      -- A flow took the job in while it ran; or its key is no hash any more, which must not stop the others.
+      -- A flow got the job while it ran; or its key is no hash any more, and that error must not stop the others.
       others[#others + 1] = {id = id, token = token, state = 'succeeded', outcome = 'succeeded', errors = 0, crashes = 0,
-        result = result, keep = {age = age}, answers_plain = i}
+        result = result, keep = {age = age ~= 0 and age or nil, default = age == 0}, answers_plain = i}
     elseif call('LREM', ACTIVE, -1, id) == 0 then
       plain_answers[i] = 'lost'
     else
       call('HSET', key, 'finishedOn', now_text, 'returnvalue', result, 'atm', '1')
-      -- Broken off here, the job would be nowhere: a stream that is none is told by the claim.
+      -- An error here would leave the job in no list: the claim reports a key that is no stream.
       redis.pcall('XADD', EVENTS, '*', 'event', 'completed', 'jobId', id, 'returnvalue', result, 'prev', 'active')
       local k = #done + 1
       done[k], done_locks[k] = id, locks[i]
       scored[2 * k - 1], scored[2 * k] = now_text, id
-      if age ~= 604800000 then  -- the default, of which nothing is noted: see keep.lua
+      if age ~= 0 then  -- see retention.lua
         expiring[#expiring + 1], expiring[#expiring + 2] = age and now + age or '+inf', id
       end
       plain_answers[i] = 'done'
@@ -70,18 +70,18 @@ if #plain > 0 then
   end
 end
 
--- 2. A claim from a queue without pause, limits and feed, of which no delayed job is due, while the next in line are jobs
--- that this worker knows: without a single function, which takes a sixth off a call for one job. The first job that is
--- anything else goes back, and what is left of the claim is for the general way below.
+-- 2. A claim from a queue without pause, limits and feed, while no delayed job is due and the next jobs have names that this
+-- worker knows: without a single function, which makes a call for one job a sixth shorter. The first job that is anything
+-- else goes back, and the general way below does the rest of the claim.
 local first = c and call('ZRANGE', Q .. ':delayed', 0, 0, 'WITHSCORES')
 first = first and first[1] and math.floor(tonumber(first[2]) / 4096) or nil
 if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
-  and not (paused or concurrency or said[3] or feed_on) and not (first and first <= now) then
+  and not (paused or concurrency or meta[3] or feed_on) and not (first and first <= now) then
   local lock = 'jm:' .. c.token .. ':' .. string.format('%.0f', now + c.lease_ms)
   local lock_ms = string.format('%.0f', c.lease_ms + (ask.linger or 0))
   local ids = call('RPOP', WAIT, c.n) or {}
   if #ids > 0 then
-    -- At once: whatever may go wrong below, they are not lost, but found there without a lock.
+    -- At once: after an error below, recovery finds them there without a lock.
     call('LPUSH', ACTIVE, unpack(ids))
   end
   local rooms, good = c.names, {}
@@ -125,19 +125,19 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
 end
 
 -- 3. The general way.
---- include base
+--- include events
 --- include lease
---- include resolve
---- include lines
---- include aside
+--- include job_id
+--- include waiting
+--- include repair
 --- include claim
 
--- Measured on one slot: making these functions cost 11 of 36 us a call, and most calls need none of them.
+-- Measured with one slot: making these functions took 11 of 36 us of a call, and most calls need none of them.
 local function rarely()
 --- include add
---- include runs
---- include parents
---- include keep
+--- include schedulers
+--- include flows
+--- include retention
 --- include settle
   return settle
 end
@@ -156,21 +156,21 @@ if #others > 0 then
   end
 end
 
-local function line_is_empty()
+local function nothing_waits()
   return call('LLEN', wait_key()) == 0 and call('ZCARD', Q .. ':prioritized') == 0
 end
 
-local function tell_drained()
-  if ended and line_is_empty() and call('LLEN', Q .. ':active') == 0 then
+local function event_if_drained()
+  if ended and nothing_waits() and call('LLEN', Q .. ':active') == 0 then
     event('drained')
   end
 end
 
 if not c then
-  -- Room in a full queue: somebody may sleep who could have the next job.
-  line_grew = line_grew or (concurrency and ended)
+  -- Room in a full queue: a sleeping worker may claim the next job.
+  waiting_grew = waiting_grew or (concurrency and ended)
   set_markers()
-  tell_drained()
+  event_if_drained()
   return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0, 0}
 end
 
@@ -187,11 +187,11 @@ end
 if room then
   most = math.min(most, room)
 end
-local left, passed, beyond, in_vain = false, false, nil, 0
+local left, passed, beyond, fruitless = false, false, nil, 0
 if most > 0 then
   make_lock(c)
   local more = {}
-  left, passed, beyond, in_vain = claim_waiting(c, most, c.names, not_these, more)
+  left, passed, beyond, fruitless = claim_waiting(c, most, c.names, not_these, more)
   for i = 1, #more do
     taken[#taken + 1] = more[i]
   end
@@ -199,14 +199,14 @@ else
   call('DEL', NOTHING)
 end
 
--- When claiming again may bring something; and whoever else sleeps should look where something is left.
+-- When claiming again may bring something; and a marker for other workers where something is left.
 local next_due = -1
-local is_empty = line_is_empty()
+local is_empty = nothing_waits()
 if room and #taken > 0 then
   room, window_ends = room_in_window()
 end
 -- Before the window ends a marker would wake workers for nothing, again and again.
-line_grew = not is_empty and room ~= 0
+waiting_grew = not is_empty and room ~= 0
 set_markers()
 if not paused and not (concurrency and active + #taken >= concurrency) then
   next_due = first or -1
@@ -217,8 +217,8 @@ if not paused and not (concurrency and active + #taken >= concurrency) then
     next_due = math.max(next_due, window_ends)
   end
   if #taken == 0 and next_due < 0 then
-    tell_drained()
+    event_if_drained()
   end
 end
 local only_foreign = passed and not left and #taken == 0 and not beyond
-return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0, in_vain}
+return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0, fruitless}

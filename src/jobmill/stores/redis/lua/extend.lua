@@ -1,4 +1,4 @@
--- extend: prolongs leases to now + ms. ask: leases [[id, token]], ms. Returns: the places of those that are lost, from 0.
+-- extend: prolongs leases to now + ms. ask: leases [[id, token]], ms. Returns: the positions of those that are lost, from 0.
 local call = redis.call
 local Q = KEYS[1]
 local ask = cmsgpack.unpack(ARGV[1])
@@ -7,7 +7,7 @@ local function job_key(id)
   return Q .. ':' .. id
 end
 --- include lease
---- include resolve
+--- include job_id
 
 call('DEL', NOTHING)
 local lost = {}

@@ -1,18 +1,18 @@
--- get: jobs by their ids. ask: ids. Returns: per id, {state, place, score, hash} or nothing.
---- include reading
---- include aside
---- include places
---- include resolve
+-- get: jobs by their ids. ask: ids. Returns: for each id, {id, state, set, score, hash} or nothing.
+--- include read_request
+--- include repair
+--- include state
+--- include job_id
 
 local found = {}
-for i, said_id in ipairs(ask.ids) do
-  local id = resolve(said_id)
-  local state, place = state_of(id)
+for i, given_id in ipairs(ask.ids) do
+  local id = resolve(given_id)
+  local state, set = state_of(id)
   if not state then
     found[i] = {}
   else
-    local score = place == 'delayed' and call('ZSCORE', Q .. ':delayed', id) or ''
-    found[i] = {id, state, place, score, looked_up('HGETALL', job_key(id))}
+    local score = set == 'delayed' and call('ZSCORE', Q .. ':delayed', id) or ''
+    found[i] = {id, state, set, score, read_hash('HGETALL', job_key(id))}
   end
 end
 return found

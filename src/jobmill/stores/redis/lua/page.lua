@@ -1,12 +1,12 @@
--- page: a stretch of the jobs in one place of the queue, in its own order. ask: place, start, stop (both included), fields or nil (all).
--- Returns: per job, {id, score, whether cancelled, values of the fields, or the whole hash}.
---- include reading
+-- page: jobs of one list or sorted set of the queue, in its order. ask: source, start, stop (both included).
+-- Returns: for each job, {id, score, whether cancelled, hash}.
+--- include read_request
 
-local key = Q .. ':' .. ask.place
+local key = Q .. ':' .. ask.source
 local ids = {}
 local scores = {}
-if ask.place == 'wait' or ask.place == 'paused' or ask.place == 'active' then
-  -- The next to be claimed, or the one that runs longest, first.
+if ask.source == 'wait' or ask.source == 'paused' or ask.source == 'active' then
+  -- The job that is claimed next, or that runs longest, comes first.
   local found = call('LRANGE', key, -ask.stop - 1, -ask.start - 1)
   for i = #found, 1, -1 do
     ids[#ids + 1] = found[i]
@@ -20,8 +20,7 @@ else
 end
 local page = {}
 for i, id in ipairs(ids) do
-  local cancelled = ask.place == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
-  local h = ask.fields and looked_up('HMGET', job_key(id), unpack(ask.fields)) or looked_up('HGETALL', job_key(id))
-  page[i] = {id, scores[i] or '', cancelled and 1 or 0, h}
+  local cancelled = ask.source == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
+  page[i] = {id, scores[i] or '', cancelled and 1 or 0, read_hash('HGETALL', job_key(id))}
 end
 return page

@@ -1,26 +1,27 @@
--- purge: removes finished jobs of ours that are past their own retention. ask: limit. Returns: how many, whether more may be.
+-- purge: removes finished jobs of ours that are past their retention. ask: limit, ages {set: ms}: the default retention.
+-- Returns: their number, and whether there may be more.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include parents
---- include keep
+--- include flows
+--- include retention
 
--- Makes room, and so must not be refused where there is none: see lease.lua.
+-- Frees memory, and so must not be refused when maxmemory is reached: see lease.lua.
 call('DEL', Q .. ':jobmill:nothing')
 local removed = 0
 local function remove(id, set)
   local h = redis.pcall('HMGET', job_key(id), 'name', 'atm')
-  tell('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
+  feed_event('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
   forget(id, set)
   removed = removed + 1
 end
 
 local old = call('ZRANGEBYSCORE', Q .. ':jobmill:expiry', '-inf', now, 'LIMIT', 0, ask.limit)
 for _, id in ipairs(old) do
-  local _, set = place_of(id)
+  local _, set = rank_of(id)
   if set then
     remove(id, set)
   else
@@ -29,9 +30,9 @@ for _, id in ipairs(old) do
 end
 local more = #old == ask.limit
 
--- Of jobs without a rule of their own, by the default age. What must stay is passed once: `purged` says up to when.
-for set, age in pairs(DEFAULT_AGES) do
-  -- Up to which instant, and how many of that instant stay: thousands may have ended in one.
+-- Jobs with the default retention. Jobs that must stay are passed only once: `purged` has the instant up to which they were,
+-- and how many jobs of that instant stay: thousands may have ended in one.
+for set, age in pairs(ask.ages) do
   local from, stay = string.match(call('HGET', Q .. ':jobmill:purged', set) or '-inf 0', '^(%S+) (%d+)$')
   stay = tonumber(stay)
   local found = call('ZRANGEBYSCORE', Q .. ':' .. set, from, now - age, 'WITHSCORES', 'LIMIT', stay, ask.limit + 1)
@@ -54,10 +55,10 @@ for set, age in pairs(DEFAULT_AGES) do
 end
 local kept = call('ZRANGE', Q .. ':jobmill:last', 0, -1, 'WITHSCORES')
 for i = 1, #kept, 2 do
-  local place, set = place_of(kept[i])
-  if not place then
+  local rank, set = rank_of(kept[i])
+  if not rank then
     call('ZREM', Q .. ':jobmill:last', kept[i])
-  elseif place >= tonumber(kept[i + 1]) then
+  elseif rank >= tonumber(kept[i + 1]) then
     if removed >= ask.limit then
       more = true
       break
@@ -65,7 +66,7 @@ for i = 1, #kept, 2 do
     remove(kept[i], set)
   end
 end
--- Of jobs that somebody else removed or retried.
+-- Notes of cancelled jobs that another program removed or retried.
 local cancelled = call('ZRANGE', Q .. ':jobmill:cancelled', 0, 99, 'WITHSCORES')
 for i = 1, #cancelled, 2 do
   if call('ZSCORE', Q .. ':failed', cancelled[i]) ~= cancelled[i + 1] then

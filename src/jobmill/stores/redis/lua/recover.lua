@@ -1,9 +1,9 @@
--- recover: takes over running jobs whose lease has ended, whoever had them; they stay where they are, in `active`.
+-- recover: takes running jobs over whose lease has ended, also Node's; they stay in `active`.
 -- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next of our leases ends or -1, whether some were left.
 --- include request
---- include base
+--- include events
 --- include lease
---- include aside
+--- include repair
 --- include claim
 
 local c = ask.claim
@@ -14,15 +14,15 @@ end
 local ids = call('LRANGE', Q .. ':active', 0, -1)
 local ended = {}
 local next_end = -1
--- The oldest first. Locks of one claim are the same text: what it says is read once.
+-- The oldest first. Locks of one claim are the same text: it is parsed once.
 local known = {}
 local enough = not concurrency and c.n or #ids
-for last = #ids, 1, -1000 do
+for last = #ids, 1, -1200 do
   if #ended > enough then
-    break  -- the others are found when these have been taken over
+    break  -- the others are found after these have been taken over
   end
   local keys = {}
-  for i = last, math.max(1, last - 999), -1 do
+  for i = last, math.max(1, last - 1199), -1 do
     keys[#keys + 1] = job_key(ids[i]) .. ':lock'
   end
   for k, value in ipairs(call('MGET', unpack(keys))) do
@@ -34,7 +34,7 @@ for last = #ids, 1, -1000 do
     if not value or (linger > 0 and at and at <= now) then
       ended[#ended + 1] = ids[last - k + 1]
     elseif at then
-      -- One that is about to end is looked at again: its key lives as long as the server says, not we.
+      -- Not at once where it is about to end: the server decides how long its key lives.
       at = math.max(at, now + 10)
       next_end = next_end < 0 and at or math.min(at, next_end)
     end
@@ -63,7 +63,7 @@ for _, id in ipairs(ended) do
   else
     local h = redis.pcall('HGETALL', job_key(id))
     local name, ats, doomed, sid = peek(h)
-    local is_job = name or mend(id)
+    local is_job = name or set_aside(id)
     if not name and is_job then
       h = call('HGETALL', job_key(id))
     end

@@ -1,9 +1,9 @@
--- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}].
--- Returns: the places of those whose lease is lost, from 0.
+-- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}], max_lines.
+-- Returns: the positions of those whose lease is lost, from 0.
 --- include request
---- include base
+--- include events
 --- include lease
---- include resolve
+--- include job_id
 
 call('DEL', NOTHING)
 local lost = {}
@@ -18,15 +18,15 @@ for i, r in ipairs(ask.reports) do
     if r.progress then
       call('HSET', key, 'progress', r.progress, 'jmu', now)
       event('progress', 'jobId', r.id, 'data', r.progress)
-      tell('progress', r.id, h[1], (tonumber(h[3] or h[2]) or 0) + 1, r.data)
+      feed_event('progress', r.id, h[1], (tonumber(h[3] or h[2]) or 0) + 1, r.data)
     end
-    -- What is there instead of a list must not keep the others from being heard.
+    -- A key that is no list must not stop the other reports.
     if #r.lines > 0 and type(redis.pcall('RPUSH', key .. ':logs', unpack(r.lines))) == 'number' then
-      local most = h[4] and 1000 or tonumber(decoded(h[5]).kl)
+      local most = h[4] and ask.max_lines or tonumber(decoded(h[5]).kl)
       if most then
         call('LTRIM', key .. ':logs', -most, -1)
       end
-      -- BullMQ keeps lines without their times: ours are kept beside, "ms:lines" a report, read from the end.
+      -- BullMQ keeps lines without times. Ours are in the hash: "ms:number of lines" for each report.
       local times = (h[6] and h[6] .. ' ' or '') .. string.format('%.0f:%d', now, #r.lines)
       if #times > 20000 then
         times = string.match(string.sub(times, -16000), ' (.*)$')

@@ -1,36 +1,36 @@
--- schedule: makes, changes or removes a job scheduler as Node does it.
+-- schedule: makes, changes or removes a job scheduler as Node does.
 -- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
 -- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
 --- include request
---- include base
---- include lines
---- include aside
---- include places
+--- include events
+--- include waiting
+--- include repair
+--- include state
 --- include add
---- include runs
+--- include schedulers
 
 local sid = ask.sid
 local record_key = Q .. ':repeat:' .. sid
 local previous = tonumber(call('ZSCORE', Q .. ':repeat', sid))
 local pending = previous and 'repeat:' .. sid .. ':' .. string.format('%.0f', previous)
 
--- The job of the next run, unless it runs already or is over.
+-- Removes the job of the next run, unless it runs already or has ended.
 local function remove_pending()
-  local state, place
+  local state, set
   if pending then
-    state, place = state_of(pending)
+    state, set = state_of(pending)
   end
   if state ~= 'waiting' then
     return nil
   end
   local deid = call('HGET', job_key(pending), 'deid')
-  take_out(pending, place)
+  take_out(pending, set)
   if deid and call('GET', Q .. ':de:' .. deid) == pending then
     call('DEL', Q .. ':de:' .. deid)
   end
   delete_keys(pending)
-  delayed_changed = place == 'delayed'
-  return place
+  delayed_changed = set == 'delayed'
+  return set
 end
 
 trim_events()
@@ -38,9 +38,9 @@ if ask.remove then
   if not previous then
     return 0
   end
-  local place = remove_pending()
-  if place then
-    event('removed', 'jobId', pending, 'prev', place)
+  local set = remove_pending()
+  if set then
+    event('removed', 'jobId', pending, 'prev', set)
   end
   end_scheduler(sid)
   call('HDEL', Q .. ':jobmill:recurring', sid)

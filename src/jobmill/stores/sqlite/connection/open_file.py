@@ -15,7 +15,7 @@ from jobmill.stores.sqlite.wake import CommitWatcher
 
 
 class OpenFile:
-    """A writer, a reader, and a watcher for commits of other processes once somebody sleeps."""
+    """A writer, a reader, and a watcher for commits of other processes as soon as a worker sleeps."""
 
     def __init__(self, path: Path, synchronous: str, clock: Callable[[], int], bell: Bell) -> None:
         self.write_connection, self._read_connection = connect(path, synchronous), connect(path, synchronous)

@@ -22,7 +22,7 @@ Work = Callable[[SqliteContext], Any]
 _Call = tuple[Work, asyncio.Future[Any]]
 
 
-class Failure:
+class FailedCall:
     """An answer that is an exception."""
 
     __slots__ = ("error",)
@@ -31,7 +31,7 @@ class Failure:
         self.error = error
 
 
-Answer = Any | Failure
+Answer = Any | FailedCall
 
 
 class WorkThread:
@@ -93,7 +93,7 @@ def _deliver(answers: Sequence[tuple[asyncio.Future[Any], Answer]]) -> None:
     for future, answer in answers:
         if future.done():
             continue  # the caller was cancelled
-        if isinstance(answer, Failure):
+        if isinstance(answer, FailedCall):
             future.set_exception(answer.error)
         else:
             future.set_result(answer)

@@ -1,14 +1,14 @@
 -- The whole schema of Jobmill 1: jobs, their large payloads and log lines, queues and their event feeds.
--- All names begin with jobmill_, so that the tables may live in the application's own database file.
+-- All names begin with jobmill_, so that the tables may be in the application's own database file.
 
--- seq is the order of enqueueing and what a lease carries as its locator. The wide columns come last: reading the
--- others does not touch the pages that they overflow to.
+-- seq is the order of enqueueing, and a lease carries it as its locator. The wide columns come last: reading the other
+-- columns does not read the overflow pages.
 CREATE TABLE jobmill_jobs (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     queue TEXT NOT NULL,
     name TEXT NOT NULL,
-    -- Without a CHECK on its five values: that cost 0.7 us a row at each of insert, claim and settlement, a quarter.
+    -- No CHECK on its five values: it cost 0.7 us a row at each insert, claim and settlement, a quarter of the time.
     state TEXT NOT NULL,
     priority INTEGER NOT NULL,
     due_ms INTEGER NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE jobmill_jobs (
     recurrence TEXT,
     tracebacks TEXT,
     result TEXT,
-    -- NULL when it is large and lies in jobmill_payloads.
+    -- NULL when it is large and stored in jobmill_payloads.
     payload TEXT
 );
 
@@ -46,16 +46,16 @@ CREATE TABLE jobmill_jobs (
 -- its first column the index alone would answer (SQLite 3.40); measured, settle + claim then cost 0 to 8 % more.
 CREATE INDEX jobmill_waiting ON jobmill_jobs (queue, name, priority, due_ms) WHERE state = 'waiting';
 
--- Ended leases, and how many run.
+-- Ended leases, and the number of running jobs.
 CREATE INDEX jobmill_running ON jobmill_jobs (queue, lease_until_ms, name) WHERE state = 'running';
 
--- Counts, durations and retention of final jobs. OR, not IN: only from OR does the planner see that one state will do.
+-- Counts, durations and retention of final jobs. OR, not IN: only with OR does the planner use the index for one state.
 CREATE INDEX jobmill_final ON jobmill_jobs (state, queue, name, keep_age_ms, finished_ms)
     WHERE state = 'succeeded' OR state = 'failed' OR state = 'cancelled';
 CREATE INDEX jobmill_keep_last ON jobmill_jobs (queue, state, keep_last)
     WHERE keep_last IS NOT NULL AND (state = 'succeeded' OR state = 'failed' OR state = 'cancelled');
 
--- At most one live owner of a unique key.
+-- At most one live job has a unique key.
 CREATE UNIQUE INDEX jobmill_unique ON jobmill_jobs (queue, name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'waiting' OR state = 'running');
 

@@ -1,5 +1,5 @@
--- What runs used, where somebody meters. Without an index: none of ours reads it, and each would cost every run. Rows stay
--- until the user deletes them.
+-- What runs used, where the application records usage. There is no index: Jobmill never reads the table, and an index
+-- would cost time at every run. Rows stay until the user deletes them.
 CREATE TABLE jobmill_usage (
     job_id TEXT NOT NULL,
     name TEXT NOT NULL,

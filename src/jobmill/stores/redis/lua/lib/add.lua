@@ -1,4 +1,4 @@
--- A new job: its hash, its events and its place.
+-- A new job: its hash, its events and the set that it waits in.
 -- job: id, name, data, opts, priority, delay (ms), due (ms), lifo, deid, rjk, timestamp, own (own fields, flat)
 local function add(job)
   local key = job_key(job.id)
@@ -18,14 +18,14 @@ local function add(job)
     to_delayed(job.id, job.due)
     event('delayed', 'jobId', job.id, 'delay', job.due)
   else
-    to_line(job.id, job.priority, job.lifo)
+    to_waiting(job.id, job.priority, job.lifo)
     event('waiting', 'jobId', job.id)
   end
 end
 
 -- The keys that belong to one job, and nothing else of it.
 local function delete_keys(id)
-  if is_own_key(id) then
+  if is_queue_key(id) then
     return
   end
   local key = job_key(id)
@@ -33,7 +33,7 @@ local function delete_keys(id)
     key .. ':unsuccessful')
 end
 
--- The job is over or gone: its deduplication id is free, and the last job that came meanwhile takes its place.
+-- The job has ended or is removed: its deduplication id is free for the last job that was kept back meanwhile.
 local function free_deduplication(id, deid)
   local owner = Q .. ':de:' .. deid
   if call('GET', owner) ~= id or call('PTTL', owner) ~= -1 then

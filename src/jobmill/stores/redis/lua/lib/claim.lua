@@ -1,10 +1,10 @@
--- Taking jobs under a lease. c: n, token, lease_ms, worker, worker_json, names {name: room}
-local MOST_LOOKED_AT = 1000
+-- Taking jobs under a lease. c: n, token, lease_ms, worker, names {name: room}
+local MAX_SCANNED = 1200
 local EVENTS = Q .. ':events'
 
--- How many claims the rate limit leaves in this window, and when that ends; nil without a limit.
+-- How many claims the rate limit leaves in this window, and when the window ends; nil without a limit.
 local function room_in_window()
-  local max = tonumber(said[3])
+  local max = tonumber(meta[3])
   if not max then
     return nil
   end
@@ -12,11 +12,11 @@ local function room_in_window()
   if used == 0 then
     return max
   end
-  -- The key of Node's window lives as long as the window; of ours we know the end.
+  -- The key of Node's window lives as long as the window; the end of ours is in a key of its own.
   local ended = tonumber(call('GET', Q .. ':jobmill:window'))
   local left = call('PTTL', Q .. ':limiter')
-  if ended and linger == 0 and left > ended - now + 1000 then
-    ended = nil  -- somebody has opened another window since, or closed the queue for a while
+  if ended and linger == 0 and left > ended - now + 1500 then
+    ended = nil  -- another program has opened a window since, or closed the queue for a while
   end
   if left <= 0 or (ended and ended <= now) then
     call('DEL', Q .. ':limiter', Q .. ':jobmill:window')
@@ -26,15 +26,15 @@ local function room_in_window()
 end
 
 local function count_in_window(k)
-  if k > 0 and said[3] and call('INCRBY', Q .. ':limiter', k) == k then
-    local duration = math.floor(tonumber(said[4]) or 0)
+  if k > 0 and meta[3] and call('INCRBY', Q .. ':limiter', k) == k then
+    local duration = math.floor(tonumber(meta[4]) or 0)
     call('PEXPIRE', Q .. ':limiter', duration + linger)
     call('SET', Q .. ':jobmill:window', now + duration, 'PX', math.max(1, duration + linger))
   end
 end
 
--- What a claim must know of a job's flat hash: name, how often it was claimed, whether it must fail, its scheduler where
--- it is one's of Node's making.
+-- What a claim must know of a job's flat hash: name, number of claims, whether it must fail, and its scheduler where Node
+-- made the job.
 local function peek(h)
   local name, ats, doomed, sid, ours = nil, 0, false, nil, false
   for i = 1, #h, 2 do
@@ -54,19 +54,19 @@ local function peek(h)
   return name, ats, doomed, not ours and sid or nil
 end
 
--- Whether a run is not the present one of its scheduler: where Node has claimed one, the next is there already.
+-- 1 where a run is not the present one of its scheduler: where Node has claimed it, the next run exists already.
 local function is_older_run(id)
   local sid, slot = string.match(id, '^repeat:(.*):([^:]*)$')
   return sid and call('ZSCORE', Q .. ':repeat', sid) ~= slot and 1 or 0
 end
 
--- A run that Node made of a scheduler of ours is ours again.
+-- A run that Node made from a scheduler of ours becomes ours.
 local function adopt(id, h, sid)
-  local said = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
-  if said[1] then
-    local own = {'jm', '0', 'jmr', said[1]}
-    if said[2] then
-      own[5], own[6] = 'jmo', said[2]
+  local record = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
+  if record[1] then
+    local own = {'jm', '0', 'jmr', record[1]}
+    if record[2] then
+      own[5], own[6] = 'jmo', record[2]
     end
     call('HSET', job_key(id), unpack(own))
     for i = 1, #own do
@@ -75,7 +75,7 @@ local function adopt(id, h, sid)
   end
 end
 
-local function tell_claim(c, id, h, name, crashed)
+local function feed_claim(c, id, h, name, crashed)
   local errors = 0
   for i = 1, #h, 2 do
     if h[i] == 'jme' or (h[i] == 'atm' and errors == 0) then
@@ -83,12 +83,12 @@ local function tell_claim(c, id, h, name, crashed)
     end
   end
   if crashed then
-    tell('lease_lost', id, name, errors + 1)
+    feed_event('lease_lost', id, name, errors + 1)
   end
-  tell('claimed', id, name, errors + 1, c.worker_json)
+  feed_event('claimed', id, name, errors + 1, cjson.encode({worker = c.worker}))
 end
 
--- The job is ours now.
+-- Puts the job under the lease.
 local function take(c, id, h, name, ats, crashed, sid)
   local key = job_key(id)
   if sid then
@@ -105,7 +105,7 @@ local function take(c, id, h, name, ats, crashed, sid)
   call('SET', key .. ':lock', c.lock, 'PX', c.lock_ms)
   call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   if feed_on then
-    tell_claim(c, id, h, name, crashed)
+    feed_claim(c, id, h, name, crashed)
   end
 end
 
@@ -114,7 +114,8 @@ local function make_lock(c)
   c.lock_ms = string.format('%.0f', c.lease_ms + linger)
 end
 
--- Whether this claim may have the job; its room is used up. Without a name the hash is missing or broken: anybody's.
+-- Whether this claim may have the job; it takes one from the room of its name. Without a name the hash is missing or
+-- broken: any claim may have it. The second result: whether the name is unknown.
 local function has_room(rooms, name)
   if not name then
     return true
@@ -127,18 +128,18 @@ local function has_room(rooms, name)
   return false, room == nil
 end
 
--- The first `skip` of the line were looked at by earlier calls: of those behind them, 1,000 are looked at where they are.
--- Returns whether some had no room, and where the next call is to go on, if there are more.
-local function claim_beyond(skip, most, rooms, not_these, taken, consider)
+-- Earlier calls have read the first `skip` waiting jobs: this one reads 1,200 of those behind them, without moving them.
+-- Returns whether some had no room, and how many the next call is to skip, if there are more.
+local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
   local waiting = call('LLEN', Q .. ':wait')
-  local found = call('LRANGE', Q .. ':wait', -skip - MOST_LOOKED_AT, -skip - 1)
+  local found = call('LRANGE', Q .. ':wait', -skip - MAX_SCANNED, -skip - 1)
   local ids = {}
   for i = #found, 1, -1 do
     ids[#ids + 1] = found[i]
   end
   local in_wait, rank = #ids, math.max(0, skip - waiting)
-  if in_wait < MOST_LOOKED_AT then
-    for _, id in ipairs(call('ZRANGE', Q .. ':prioritized', rank, rank + MOST_LOOKED_AT - in_wait - 1)) do
+  if in_wait < MAX_SCANNED then
+    for _, id in ipairs(call('ZRANGE', Q .. ':prioritized', rank, rank + MAX_SCANNED - in_wait - 1)) do
       ids[#ids + 1] = id
     end
   end
@@ -152,37 +153,38 @@ local function claim_beyond(skip, most, rooms, not_these, taken, consider)
       call(i <= in_wait and 'LREM' or 'ZREM', Q .. (i <= in_wait and ':wait' or ':prioritized'),
         unpack(i <= in_wait and {-1, id} or {id}))
       call('LPUSH', Q .. ':active', id)
-      consider(id)
+      take_or_pass(id)
       if #taken == most then
         return left, nil
       end
     end
   end
-  return left, #ids == MOST_LOOKED_AT and skip + #ids - #taken or nil
+  return left, #ids == MAX_SCANNED and skip + #ids - #taken or nil
 end
 
--- Up to `most` jobs from the line, in order; others are put back as they stood. Redis cannot look for names: a job whose
--- name nobody here knows is passed over, up to 1,000 in one call. Returns whether there are more that this claim, or the
--- next of its kind, could have; whether some were passed over; and where to go on looking, if that was not all.
+-- Takes up to `most` waiting jobs, in order, and puts the others back where they were. Redis cannot select by name: jobs with
+-- names that this worker does not know are passed over, up to 1,200 in one call. Returns whether there are more jobs for
+-- this claim or the next of its kind, whether some were passed over, how many the next call is to skip where these were not
+-- all, and how many were read after the last one that was taken.
 local function claim_waiting(c, most, rooms, not_these, taken)
-  local looked, passed, in_vain = 0, {}, 0
+  local scanned, passed, fruitless = 0, {}, 0
   local limited = 0  -- how many of them count for the rate limit
-  local function consider(id, score)
-    looked = looked + 1
+  local function take_or_pass(id, score)
+    scanned = scanned + 1
     local name = redis.pcall('HGET', job_key(id), 'name')
     local room = type(name) == 'string' and (not_these[id] and 0 or rooms[name] or -1)
     if room and room <= 0 then
       passed[#passed + 1] = {id, score, room < 0}
-      in_vain = in_vain + 1
+      fruitless = fruitless + 1
       return
     end
     local h = redis.pcall('HGETALL', job_key(id))
     local ats, doomed, sid
     name, ats, doomed, sid = peek(h)
     if not name then
-      if not mend(id) then
+      if not set_aside(id) then
         call('LREM', Q .. ':active', 1, id)
-        return  -- nobody's
+        return  -- not a job
       end
       h = call('HGETALL', job_key(id))
     end
@@ -191,7 +193,7 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       fits, is_unknown = has_room(rooms, name)
     end
     if fits then
-      in_vain = 0
+      fruitless = 0
       taken[#taken + 1] = {id, h, 0, is_older_run(id)}
       take(c, id, h, name, ats, false, sid)
       limited = limited + (doomed and 0 or 1)
@@ -201,11 +203,11 @@ local function claim_waiting(c, most, rooms, not_these, taken)
   end
   local left, beyond = false, nil
   if c.skip then
-    left, beyond = claim_beyond(c.skip, most, rooms, not_these, taken, consider)
-    looked = MOST_LOOKED_AT
+    left, beyond = claim_beyond(c.skip, most, rooms, not_these, taken, take_or_pass)
+    scanned = MAX_SCANNED
   end
-  local most_looked_at = c.look or MOST_LOOKED_AT
-  while #taken < most and looked < most_looked_at do
+  local max_scanned = c.scan or MAX_SCANNED
+  while #taken < most and scanned < max_scanned do
     local ids = call('RPOP', Q .. ':wait', most - #taken)
     if not ids or #ids == 0 then
       break
@@ -214,13 +216,13 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     for i = 1, #ids do
       -- Versions before 5 put markers there, "0:0": without a hash.
       if string.sub(ids[i], 1, 2) ~= '0:' or call('EXISTS', job_key(ids[i])) == 1 then
-        consider(ids[i], nil)
+        take_or_pass(ids[i], nil)
       else
         call('LREM', Q .. ':active', 1, ids[i])
       end
     end
   end
-  while #taken < most and looked < most_looked_at do
+  while #taken < most and scanned < max_scanned do
     local popped = call('ZPOPMIN', Q .. ':prioritized', most - #taken)
     if #popped == 0 then
       if #passed == 0 then  -- else some go back there
@@ -232,7 +234,7 @@ local function claim_waiting(c, most, rooms, not_these, taken)
       call('LPUSH', Q .. ':active', popped[i])
     end
     for i = 1, #popped, 2 do
-      consider(popped[i], popped[i + 1])
+      take_or_pass(popped[i], popped[i + 1])
     end
   end
   left = left or (#taken == most and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0)
@@ -246,9 +248,9 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     end
     left = left or not is_unknown
   end
-  if not c.skip and not c.look and looked >= MOST_LOOKED_AT and #taken < most then
+  if not c.skip and not c.scan and scanned >= MAX_SCANNED and #taken < most then
     beyond = #passed
   end
   count_in_window(limited)
-  return left, #passed > 0 or c.skip, beyond, in_vain
+  return left, #passed > 0 or c.skip, beyond, fruitless
 end

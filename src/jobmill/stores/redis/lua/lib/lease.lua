@@ -1,8 +1,8 @@
 -- The guard: a lock of ours is jm:<token>:<until>. It holds as long as its key lives, by the server's own clock.
--- ask.linger: how much longer keys stay, for tests that stop the clock: only then `until` decides.
+-- ask.linger: how much longer keys live, for a caller with a clock of its own: only then `until` decides.
 local linger = ask.linger or 0
--- What runs must go on when maxmemory is reached, or nobody would ever make room. A server stops a script at a write that
--- needs memory only if that is its first one: so verbs that hold leases begin with one that needs none.
+-- Running jobs must be settled even when maxmemory is reached, otherwise no memory would ever become free. A server refuses
+-- a write of a script only where it is the script's first write: so these verbs begin with a write that needs no memory.
 local NOTHING = Q .. ':jobmill:nothing'
 
 local function holds(lock, token)

@@ -1,10 +1,10 @@
--- The decided end of a lease. s: see handing.py.
--- Fields of the job that every settlement looks at.
-local LOOKED_AT = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa'}
+-- The decided end of a lease. s: see settle.py.
+-- The fields of a job that every settlement reads.
+local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa'}
 local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 
--- BullMQ counts attempts that ended; where that does not tell how many errored, jme does.
+-- BullMQ counts attempts that ended; jme has the number of errors where it differs.
 local function counts(h, s, atm, derived, fields)
   fields[#fields + 1] = 'atm'
   fields[#fields + 1] = atm
@@ -30,15 +30,15 @@ local function whole(value)
   return value and value >= 0 and value < 9007199254740992 and math.floor(value) or nil
 end
 
--- What BullMQ's removeOnComplete and removeOnFail say, as {count, age, limit}; nil keeps for ever.
+-- BullMQ's removeOnComplete and removeOnFail, as {count, age, limit}; nil keeps for ever.
 local function node_keep(opts, set)
-  local said = opts[set == 'completed' and 'removeOnComplete' or 'removeOnFail']
-  if said == true then
+  local keep = opts[set == 'completed' and 'removeOnComplete' or 'removeOnFail']
+  if keep == true then
     return {count = 0}
-  elseif type(said) == 'number' then
-    return {count = whole(said)}
-  elseif type(said) == 'table' then
-    return {count = whole(said.count), age = whole(said.age), limit = whole(said.limit)}
+  elseif type(keep) == 'number' then
+    return {count = whole(keep)}
+  elseif type(keep) == 'table' then
+    return {count = whole(keep.count), age = whole(keep.age), limit = whole(keep.limit)}
   end
   return nil
 end
@@ -89,14 +89,14 @@ local function finish(id, key, h, set, s, keep)
   if at_once then
     return
   elseif h[JM] then
-    keep_own(id, keep or {}, set)
+    keep_own(id, keep or {})
   elseif node then
     keep_as_node(set, node)
   end
 end
 
--- Back to where it stood: before all that came in after it. Jobs with another due time (jmd) have no such place.
-local MOST_PASSED = 200
+-- Back to its old position: before all jobs that were added after it. Jobs with another due time (jmd) have no such position.
+local MAX_PASSED = 200
 
 local function is_before(other, seq)
   local h = redis.pcall('HMGET', job_key(other), 'jm', 'jmd')
@@ -107,7 +107,7 @@ end
 local function back_to_wait(id, seq)
   local passed = 0
   if seq then
-    local front = call('LRANGE', wait_key(), -MOST_PASSED, -1)
+    local front = call('LRANGE', wait_key(), -MAX_PASSED, -1)
     for i = 1, #front do
       if is_before(front[i], seq) then
         passed = #front - i + 1
@@ -124,9 +124,9 @@ end
 
 local function back_to_prioritized(id, priority, seq)
   local base = priority * TWO_32
-  -- Places before the first of a priority belong to it as well: nobody counts that far.
+  -- Scores before the first of a priority belong to it as well: no counter gets that far.
   local front = call('ZRANGEBYSCORE', Q .. ':prioritized', base - TWO_32 / 2, base + TWO_32 / 2, 'WITHSCORES',
-    'LIMIT', 0, MOST_PASSED)
+    'LIMIT', 0, MAX_PASSED)
   local passed = 0
   for i = 1, seq and #front or 0, 2 do
     if is_before(front[i], seq) then
@@ -137,7 +137,7 @@ local function back_to_prioritized(id, priority, seq)
   if passed == 0 and front[2] and tonumber(front[2]) <= base then
     score = tonumber(front[2]) - 1
   end
-  -- Those that stay in front move up by one place.
+  -- Those that stay in front move up by one.
   for i = 1, passed, 2 do
     call('ZADD', Q .. ':prioritized', i == 1 and tonumber(front[2]) - 1 or tonumber(front[i - 1]), front[i])
   end
@@ -157,14 +157,14 @@ local function wait_again(id, key, h, s)
     end
   end
   if atm == 0 then
-    -- BullMQ writes no zero: one that was never counted is absent.
+    -- BullMQ writes no zero.
     table.remove(fields, 4)
     table.remove(fields, 3)
   end
   if s.due then
     fields[#fields + 1], fields[#fields + 2] = 'jmd', s.due
   else
-    -- One that was seized before it was due waits for its time again.
+    -- A job that was seized before it was due waits for its due time again.
     local due = tonumber(call('HGET', key, 'jmd'))
     s.due = due and due > now and due or nil
   end
@@ -177,13 +177,13 @@ local function wait_again(id, key, h, s)
   end
   write(key, h, s, fields, atm)
   if s.due then
-    to_line(id, priority, priority == 0 and decoded(call('HGET', key, 'opts')).lifo)
+    to_waiting(id, priority, priority == 0 and decoded(call('HGET', key, 'opts')).lifo)
   elseif priority > 0 then
     back_to_prioritized(id, priority, tonumber(h[JM]))
-    line_grew = true
+    waiting_grew = true
   else
     back_to_wait(id, tonumber(h[JM]))
-    line_grew = true
+    waiting_grew = true
   end
   event('waiting', 'jobId', id, 'prev', 'active')
 end
@@ -209,7 +209,7 @@ local function end_run(id, key, h, s)
   local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'limit', 'ic')
   local more = call('HMGET', key, 'data', 'opts', 'ats', 'jmc', 'jmo')
   local set = s.outcome == 'succeeded' and 'completed' or 'failed'
-  -- The run stays as was said of the job; of the last one the settlement says it.
+  -- The settlement has the retention of the last run; earlier runs have that of the job, or the one for runs.
   local keeps = (decoded(more[5]).o or {})[set == 'completed' and 'keep_succeeded' or 'keep_failed']
   finish(id, key, h, set, s, s.keep or (keeps and {last = keeps.last, age = keeps.age_ms} or s.keep_run))
   local is_current = id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
@@ -220,14 +220,14 @@ local function end_run(id, key, h, s)
   local opts = decoded(more[2])
   opts['repeat'] = type(opts['repeat']) == 'table' and opts['repeat'] or {}
   opts['repeat'].count = (tonumber(opts['repeat'].count) or 0) + 1
-  -- A scheduler leaves an empty payload out; repeatables of version 5, which have no count, have none at all.
+  -- A scheduler's record leaves an empty payload out; repeatables of version 5, which have no count, have no payload.
   local data = record[2] or (record[4] and '{}' or more[1])
   call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
   if not h[JM] then
     own = {}
     opts.attempts = opts.attempts or 0
   else
-    -- The fence goes on from run to run.
+    -- The fence counts on from run to run.
     own.jmc = (tonumber(more[4]) or 0) + (tonumber(more[3]) or 0)
     own.jmo = more[5] or nil
     own.jmq = set == 'completed' and s.result or nil
@@ -242,7 +242,7 @@ local function settle_now(s)
   if not holds(call('MGET', key .. ':lock')[1], s.token) then
     return 'lost'
   end
-  local h = call('HMGET', key, unpack(LOOKED_AT))
+  local h = call('HMGET', key, unpack(FIELDS_READ))
   if s.state == 'succeeded' and call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') > 0 then
     return 'it has children that are not finished, or failed'
   end
@@ -252,8 +252,8 @@ local function settle_now(s)
   if has_stalled then
     call('SREM', Q .. ':stalled', id)
   end
-  for _, fact in ipairs(s.facts or {}) do
-    tell(fact[1], id, h[NAME], fact[2], fact[3])
+  for _, e in ipairs(s.events or {}) do
+    feed_event(e[1], id, h[NAME], e[2], e[3])
   end
   if s.runs and h[RJK] then
     end_run(id, key, h, s)
@@ -266,7 +266,7 @@ local function settle_now(s)
   return 'done'
 end
 
--- "done", "lost", or why it cannot be: an error must neither stop the others nor leave the job nowhere.
+-- "done", "lost", or why it was refused: an error must neither stop the others nor leave the job in no list.
 local function settle(s)
   local fine, answer = pcall(settle_now, s)
   if fine then
@@ -274,15 +274,15 @@ local function settle(s)
   end
   local why = type(answer) == 'table' and answer.err or tostring(answer)
   local id = resolve(s.id)
-  for _, place in ipairs({':active', ':wait', ':paused'}) do
-    call('LREM', Q .. place, -1, id)
+  for _, list in ipairs({':active', ':wait', ':paused'}) do
+    call('LREM', Q .. list, -1, id)
   end
-  for _, place in ipairs({':prioritized', ':delayed', ':completed', ':failed'}) do
-    call('ZREM', Q .. place, id)
+  for _, set in ipairs({':prioritized', ':delayed', ':completed', ':failed'}) do
+    call('ZREM', Q .. set, id)
   end
-  mend(id)
+  set_aside(id)
   if s.state ~= 'failed' then
-    -- It still runs: the worker will hand in that it failed, and why.
+    -- It still runs: the core decides that it fails, and the worker settles it again.
     call('LPUSH', Q .. ':active', id)
     return why
   end

@@ -1,0 +1,143 @@
+"""Node's `Queue` in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from jobmill.bullmq.jobs import Add
+from jobmill.core.changes import Requeue, Reschedule
+from jobmill.core.job import State
+from jobmill.core.limits import check_int, check_queue
+from jobmill.core.recurrence import first_occurrence, recurrence
+from jobmill.core.values import Filter, after
+from jobmill.errors import InvalidValue
+from jobmill.stores.redis import RedisStore
+
+# As Node: at most this many in one call.
+_CLEANED = 10_000
+_PLACES = ("completed", "failed", "wait", "active", "delayed", "prioritized")
+
+Place = Literal["completed", "failed", "wait", "active", "delayed", "prioritized"]
+
+
+class Queue:
+    """One queue as Node's `Queue` shows it. Its jobs follow Node's defaults, not Jobmill's."""
+
+    def __init__(self, store: RedisStore, name: str) -> None:
+        if not isinstance(store, RedisStore):
+            raise InvalidValue("store", "a Redis store, such as jobmill.connect('redis://…').store", store)
+        self._store = store
+        self._door = store.bullmq(check_queue(name))
+        self.name = name
+
+    async def add(self, name: str, data: Any = None, **options: Any) -> str:
+        """Add one job; BullMQ's id of it, or of the job that it duplicates."""
+        (id,) = await self.add_bulk([Add(name=name, data={} if data is None else data, **options)])
+        return id
+
+    async def add_bulk(self, jobs: Sequence[Add]) -> list[str]:
+        """Add many jobs; up to 200 of them are one step."""
+        return await self._door.add([job.checked() for job in jobs])
+
+    async def upsert_scheduler(
+        self,
+        id: str,
+        *,
+        every: int | None = None,
+        pattern: str | None = None,
+        tz: str | None = None,
+        limit: int | None = None,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        offset: int | None = None,
+        immediately: bool = False,
+        name: str | None = None,
+        data: Any = None,
+        opts: Mapping[str, Any] | None = None,
+    ) -> str | None:
+        """Make or change a job scheduler; the id of its next job, None where it has none any more."""
+        now_ms = self._store.now()
+        if (every is None) == (pattern is None):
+            raise InvalidValue("pattern", "either pattern or every", pattern if every is None else every)
+        if immediately and start_ms is not None:
+            raise InvalidValue("immediately", "immediately or start_ms, not both", immediately)
+        if end_ms is not None and end_ms <= now_ms:
+            return None
+        first_ms = None
+        if pattern is not None:
+            rule = recurrence(key=id, cron=pattern, timezone=tz or "UTC", until_ms=end_ms)
+            first_ms = now_ms if immediately else first_occurrence(rule, max(now_ms, (start_ms or 0) - 1))
+            if first_ms is None:
+                return None
+        repeat = {"pattern": pattern, "tz": tz, "limit": limit, "startDate": start_ms, "endDate": end_ms}
+        repeat = {field: value for field, value in repeat.items() if value is not None}
+        return await self._door.schedule(
+            _checked_scheduler(id),
+            now_ms,
+            name=name or id,
+            data=_json({} if data is None else data),
+            opts=_json(dict(opts or {})),
+            repeat_opts=_json(repeat),
+            record=[part for pair in repeat.items() for part in pair],
+            every=every,
+            offset=offset,
+            start=start_ms,
+            next=first_ms,
+        )
+
+    async def remove_scheduler(self, id: str) -> bool:
+        """End a scheduler and remove its next job; whether there was one."""
+        return await self._door.unschedule(id)
+
+    async def clean(self, grace_ms: int, limit: int = 0, place: Place = "completed") -> list[str]:
+        """Remove jobs of one state that are older than `grace_ms`; their ids."""
+        if place not in _PLACES:
+            raise InvalidValue("place", "one of " + ", ".join(_PLACES), place)
+        before_ms = self._store.now() - check_int(grace_ms, "grace_ms", 0)
+        removed: list[str] = []
+        while True:
+            most = min(_CLEANED, limit - len(removed)) if limit else _CLEANED
+            found = await self._door.clean(place, before_ms, most)
+            removed += found
+            if len(found) < most or len(removed) == limit:
+                return removed
+
+    async def drain(self, delayed: bool = False) -> int:
+        """Remove all jobs that wait, on request also those that are delayed; their number."""
+        sets = ("wait", "paused", "prioritized", *(("delayed",) if delayed else ()))
+        return sum([len(await self._door.clean(one, 0, 0, silent=True)) for one in sets])
+
+    async def rate_limit(self, ms: int) -> None:
+        """Claim nothing for a time; like Node's, it holds where the queue or a worker has a rate limit."""
+        await self._door.close_for(check_int(ms, "ms", 1))
+
+    async def promote_all(self) -> int:
+        """Make all delayed jobs due now; their number."""
+        delayed = Filter(queue=self.name, states=("waiting",), due_after_ms=self._store.now() + 1)
+        return await self._change_all(delayed, Reschedule(after(0)))
+
+    async def retry_all(self, state: Literal["failed", "completed"] = "failed") -> int:
+        """Run all failed jobs, or all completed ones, again; their number."""
+        ended: State = "failed" if state == "failed" else "succeeded"
+        return await self._change_all(Filter(queue=self.name, states=(ended,)), Requeue())
+
+    async def _change_all(self, which: Filter, change: Requeue | Reschedule) -> int:
+        total = 0
+        while True:
+            answer = await self._store.change(which, change)
+            total += len(answer.ids)
+            if not answer.more or not answer.ids:
+                return total
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _checked_scheduler(id: str) -> str:
+    if not id or ":" in id:
+        raise InvalidValue("id", 'a scheduler id without ":"', id)
+    return id

@@ -1,0 +1,131 @@
+"""Changes without a lease: the core decides each of them, change.lua applies it under a guard on the state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import structs
+
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    NO_SUCH_JOB,
+    Change,
+    Changed,
+    Patch,
+    Subject,
+    decide,
+    key_taken,
+    not_from,
+    states_for,
+)
+from jobmill.core.job import KEEP_FAILED
+from jobmill.core.values import Filter
+from jobmill.stores.common.chunks import chunks
+from jobmill.stores.redis.codec import reset_fields
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs, walk
+from jobmill.stores.redis.scripts import CHANGE
+from jobmill.stores.redis.settle import keep_request
+
+SEVERAL_QUEUES = "several queues have a job of this id: write queue:id"
+
+
+async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
+    """See the port. Up to 200 jobs of one queue are one step."""
+    refused: dict[str, str] = {}
+    if isinstance(which, Filter):
+        subjects, more = await _matching(c, which, change, limit)
+    else:
+        ids = list(dict.fromkeys(which))
+        subjects, more = await _by_id(c, ids[:limit], refused), len(ids) > limit
+    changed: list[str] = []
+    by_queue: defaultdict[str, list[FoundJob]] = defaultdict(list)
+    for one in subjects:
+        by_queue[one.job.queue].append(one)
+    for queue, own in by_queue.items():
+        for some in chunks(own, MAX_JOBS_PER_CALL):
+            await _change_some(c, queue, some, change, changed, refused)
+    return Changed(ids=changed, refused=refused, more=more)
+
+
+async def _matching(c: RedisContext, which: Filter, change: Change, limit: int) -> tuple[list[FoundJob], bool]:
+    wanted = structs.replace(which, states=states_for(change, which))
+    found: list[FoundJob] = []
+    async for one in walk(c, wanted):
+        if len(found) == limit:
+            return found, True
+        found.append(one)
+    return found, False
+
+
+async def _by_id(c: RedisContext, ids: list[str], refused: dict[str, str]) -> list[FoundJob]:
+    queues = await queues_of(c, ids)
+    found = await stored_jobs(c, ids, queues)
+    refused |= {id: SEVERAL_QUEUES if queues[id] == "" else NO_SUCH_JOB for id in ids if id not in found}
+    return list(found.values())
+
+
+async def _change_some(
+    c: RedisContext,
+    queue: str,
+    some: Sequence[FoundJob],
+    change: Change,
+    changed: list[str],
+    refused: dict[str, str],
+) -> None:
+    now_ms = c.clock.now()
+    ids: list[str] = []
+    requests: list[dict[str, Any]] = []
+    for job, is_ours, _ in some:
+        subject = structs.replace(Subject.of(job), has_our_retention=is_ours)
+        decision = decide(change, subject, now_ms, len(changed) + len(ids))
+        if isinstance(decision, Patch):
+            ids.append(job.id)
+            requests.append(_request(local_id(queue, job.id), decision))
+        else:
+            refused[job.id] = decision
+    if not ids:
+        return
+    allowed = dict.fromkeys(CHANGES_FROM[type(change)], True)
+    verb = type(change).__name__.lower()
+    answers = await c.run(CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=requests)
+    for id, (answer, detail) in zip(ids, answers, strict=True):
+        if answer == b"done":
+            changed.append(id)
+        else:
+            refused[id] = _refusal(queue, answer, detail)
+    if (lease_ms := getattr(change, "lease_ms", None)) is not None:
+        c.scans.leased(queue, now_ms + lease_ms)
+
+
+def _request(id: str, patch: Patch) -> dict[str, Any]:
+    """A patch as change.lua takes it; what is None is left out."""
+    request: dict[str, Any] = {
+        "id": id,
+        "due": patch.fields.get("due_ms"),
+        "priority": patch.fields.get("priority"),
+        "resets": reset_fields(patch.fields),
+        "removes": patch.removes,
+        "events": [(event.type, event.attempt, as_json(event.data)) for event in patch.events],
+    }
+    if patch.keep is not None:
+        request["keep"] = keep_request(patch.keep, KEEP_FAILED)
+    if (seize := patch.seize) is not None:
+        request |= {"token": seize.token, "worker": seize.worker, "lease_ms": seize.lease_ms}
+    return {name: value for name, value in request.items() if value is not None}
+
+
+def _refusal(queue: str, answer: bytes, detail: bytes) -> str:
+    text = detail.decode(errors="replace")
+    match answer:
+        case b"gone":
+            return NO_SUCH_JOB
+        case b"state":
+            return not_from(text)  # type: ignore[arg-type]  # one of the states
+        case b"taken":
+            return key_taken(port_id(queue, text, ours=True))
+        case _:
+            return text

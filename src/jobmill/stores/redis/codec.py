@@ -1,0 +1,317 @@
+"""The hash of a job, read as a Job.
+
+Our own fields, which BullMQ leaves alone: `jm` our number of the job (Node's jobs have none), `jmo` the options that
+were given (`OwnOptions`), `jmd` due, `jmu` updated, `jme` errors where BullMQ's count differs, `jmr` recurrence and the
+results of its runs, `jmc` claims of earlier runs, `jmx` the next run that an update asked for while the job ran, `jmq`
+what the last run returned, `jmt` times of log lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, State
+from jobmill.core.recurrence import Recurrence
+from jobmill.stores.common.unreadable import UnreadableJob
+from jobmill.stores.redis import bullmq_options as opts
+from jobmill.stores.redis.ids import LocalId, port_id, scheduler_key
+
+T = TypeVar("T")
+
+STALLED = "job stalled more than allowable limit"
+
+# Lua and JavaScript cannot represent larger whole numbers exactly.
+MAX_WHOLE = 2**53
+# What reading an unvalidated value may raise.
+_GARBAGE = (ValueError, TypeError, OverflowError, RecursionError)
+
+_check_json = msgspec.json.Decoder(Raw).decode
+_decode = msgspec.json.decode
+_decode_rule = msgspec.json.Decoder(Recurrence).decode
+_decode_stack = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class StoredRuns(Struct, frozen=True):
+    """The field `jmr`. Lua writes its counts, and has no other numbers than floats."""
+
+    rule: str = ""
+    revision: float = 0
+    runs: float = 0
+    failed_runs: float = 0
+    last_error: str | None = None
+    last_finished_ms: float | None = None
+
+
+_decode_runs = msgspec.json.Decoder(StoredRuns).decode
+
+
+def fields(flat: list[bytes]) -> dict[bytes, bytes]:
+    """A reply of HGETALL: name, value, name, value."""
+    each = iter(flat)
+    return dict(zip(each, each, strict=True))
+
+
+#: The fields of a job of ours without any option.
+_PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
+
+#: All fields that have no influence on how a job is settled.
+SETTLED_PLAINLY = _PLAIN | {b"jmo", b"jmd", b"jmu", b"jmt", b"ats", b"processedOn", b"pb", b"progress"}
+
+
+def claimed_job(
+    queue: str, id: LocalId, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool, shown: str
+) -> Job:
+    """A job as a claim made it from the hash that it found; UnreadableJob where it can only be failed."""
+    try:
+        _check_json(h[b"data"])
+        if not (_PLAIN.issuperset(h) and b"jm" in h):
+            return _special_job(queue, id, h, worker, now_ms, crashed, shown)
+        # Most claims bring such a job: measured, 2 us instead of 9.
+        created_ms = int(h[b"timestamp"])
+        return Job(
+            id=shown,
+            name=h[b"name"].decode(),
+            queue=queue,
+            payload_json=Raw(h[b"data"]),
+            state="running",
+            priority=int(h[b"priority"]),
+            due_ms=created_ms,
+            created_ms=created_ms,
+            updated_ms=now_ms,
+            started_ms=now_ms,
+            claims=1,
+            worker=worker,
+        )
+    except (KeyError, *_GARBAGE) as error:
+        raise UnreadableJob(_why_unreadable(error, id, h)) from error
+
+
+def _special_job(
+    queue: str, id: LocalId, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool, shown: str
+) -> Job:
+    if not isinstance(id, str):
+        raise UnreadableJob("its id is not UTF-8 text")
+    job = job_of(queue, id, "running", {b"name": h[b"name"], **h}, shown=shown, strict=True)
+    crashes = job.crashes + crashed
+    return structs.replace(
+        job,
+        started_ms=now_ms,
+        updated_ms=now_ms,
+        worker=worker,
+        claims=job.claims + 1,
+        crashes=crashes,
+        deferred_error=_deferred_error(h, crashes),
+    )
+
+
+def _why_unreadable(error: Exception, id: LocalId, h: dict[bytes, bytes]) -> str:
+    if b"jmaside" in h:
+        kind = h[b"jmaside"].decode()
+        return f"its key held a {kind} instead of a hash, which is at jobmill:aside:{id} of its queue now"
+    if b"data" not in h:
+        return "its hash is missing, or has no data"
+    return "its hash has no name" if b"name" not in h else f"{type(error).__name__}: {error}"
+
+
+def job_of(
+    queue: str,
+    id: str,
+    state: State,
+    h: dict[bytes, bytes],
+    *,
+    score: bytes = b"",
+    shown: str | None = None,
+    strict: bool = False,
+) -> Job:
+    """A stored job, under the id `shown`. Unless strict, a field that cannot be read is shown as if it were absent."""
+    read = _HashReader(h, strict)
+    final = state in ("succeeded", "failed", "cancelled")
+    name = read.text(b"name") or ""
+    created, updated, started, finished = read.wholes(b"timestamp", b"jmu", b"processedOn", b"finishedOn")
+    own = read.own_options()
+    node = read.node()
+    atm, stc = read.wholes(b"atm", b"stc")
+    return Job(
+        id=port_id(queue, id, b"jm" in h, is_latest=not final) if shown is None else shown,
+        name=name,
+        queue=queue,
+        payload_json=Raw(h.get(b"data", b"null")),
+        state=state,
+        priority=read.whole(b"priority"),
+        due_ms=_due(read, id, created, node, score),
+        created_ms=created,
+        updated_ms=max(created, updated, started, finished if final else 0),
+        started_ms=started or None,
+        finished_ms=finished if final else None,
+        errors=read.whole(b"jme") if b"jme" in h else max(0, atm - (state == "succeeded")),
+        crashes=stc,
+        claims=sum(read.wholes(b"ats", b"jmc")),
+        worker=read.text(b"pb"),
+        progress=read.progress(),
+        result_json=_result(h, state),
+        # BullMQ keeps the last error of a job that has succeeded since; a cancelled job has no error.
+        error=None if state in ("succeeded", "cancelled") else read.text(b"failedReason"),
+        tracebacks=read.tracebacks(),
+        tenant=own.t,
+        options=_options(own, node),
+        deferred_error=_deferred_error(h, stc),
+        **_keys(read, id, name, node),
+    )
+
+
+def _result(h: dict[bytes, bytes], state: State) -> Raw:
+    """What the job returned; for a recurring job that continues, what its last run returned."""
+    result = h.get(b"returnvalue" if state == "succeeded" else b"jmq")
+    return NULL if result is None else Raw(result)
+
+
+def _options(own: opts.OwnOptions, node: opts.NodeOptions | None) -> JobOptions:
+    if node is not None:
+        return node.options
+    return NO_OPTIONS if own.o is None else own.o
+
+
+class _HashReader:
+    """The fields of a hash. Where strict, a field that cannot be read raises ValueError."""
+
+    def __init__(self, h: dict[bytes, bytes], strict: bool) -> None:
+        self.h = h
+        self._strict = strict
+
+    def _read(self, field: bytes, how: Callable[[bytes], T], otherwise: T) -> T:
+        value = self.h.get(field)
+        if value is None:
+            return otherwise
+        try:
+            return how(value)
+        except _GARBAGE as error:
+            if self._strict:
+                raise ValueError(f"{field.decode()}: {error}") from error
+            return otherwise
+
+    def whole(self, field: bytes) -> int:
+        return self._read(field, _whole, 0)
+
+    def wholes(self, *names: bytes) -> list[int]:
+        return [self.whole(field) for field in names]
+
+    def text(self, field: bytes) -> str | None:
+        value = self.h.get(field)
+        return None if value is None else value.decode(errors="replace")
+
+    def own_options(self) -> opts.OwnOptions:
+        return self._read(b"jmo", opts.decode_own, opts.OwnOptions())
+
+    def node(self) -> opts.NodeOptions | None:
+        """The options of a job that Node made."""
+        return None if b"jm" in self.h else self._read(b"opts", opts.read_node, opts.NO_NODE_OPTIONS)
+
+    def runs(self) -> dict[str, Any]:
+        return self._read(b"jmr", _runs, {})
+
+    def node_runs(self, sid: str, name: str, node: opts.NodeOptions | None) -> dict[str, Any]:
+        """The recurrence of a scheduler that Node made."""
+        repeat = (node.repeat if node is not None else None) or {}
+        return self._read(b"rjk", lambda _: opts.node_runs(sid, name, repeat), {})
+
+    def tracebacks(self) -> tuple[str, ...]:
+        return self._read(b"stacktrace", _tracebacks, ())
+
+    def progress(self) -> Progress | None:
+        return self._read(b"progress", _progress, None)
+
+
+def _whole(value: bytes) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = int(float(value))
+    if not -MAX_WHOLE < number < MAX_WHOLE:
+        raise ValueError("expected a number below 2**53")
+    return number
+
+
+def _tracebacks(value: bytes) -> tuple[str, ...]:
+    # cjson writes an empty list as {}.
+    return () if value == b"{}" else _decode_stack(value)
+
+
+def _progress(value: bytes) -> Progress | None:
+    """BullMQ's progress is any JSON: a number, our object, or a value of the user's own, which becomes the message."""
+    found = _decode(value)
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return Progress(found)
+    if isinstance(found, dict) and isinstance(found.get("value"), int | float):
+        message = found.get("message")
+        return Progress(found["value"], message if isinstance(message, str) else None)
+    return Progress(0, value.decode())
+
+
+def _due(read: _HashReader, id: str, created: int, node: opts.NodeOptions | None, score: bytes) -> int:
+    if b"jmd" in read.h:
+        return read.whole(b"jmd")
+    if score:
+        return int(float(score) / 4096)
+    if b"rjk" in read.h and (occurrence := _occurrence(id)) is not None:
+        return occurrence
+    return created + (node.delay_ms if node is not None else 0)
+
+
+def _occurrence(id: str) -> int | None:
+    """The occurrence of a recurrence that a run belongs to."""
+    occurrence = id.rpartition(":")[2]
+    return int(occurrence) if occurrence.isdecimal() else None
+
+
+def _deferred_error(h: dict[bytes, bytes], crashes: int) -> str | None:
+    """Why the job must fail instead of running: it says so, or it is Node's and has stalled too often."""
+    if b"defa" in h:
+        return h[b"defa"].decode(errors="replace")
+    return STALLED if crashes >= opts.NODE_CRASHES and b"jm" not in h and b"rjk" not in h else None
+
+
+def _keys(read: _HashReader, id: str, name: str, node: opts.NodeOptions | None) -> dict[str, Any]:
+    """The unique key, and the recurrence with the results of its runs."""
+    sid = read.text(b"rjk")
+    if sid is None:
+        deid = read.text(b"deid")
+        return {} if deid is None else {"unique_key": deid.removeprefix(f"{name} ")}
+    known: dict[str, Any] = {"occurrence_ms": _occurrence(id), "unique_key": scheduler_key(sid, name)}
+    return known | (read.runs() or read.node_runs(sid, name, node))
+
+
+def _runs(value: bytes) -> dict[str, Any]:
+    runs = _decode_runs(value)
+    if not runs.rule:
+        return {}
+    return {
+        "recurrence": structs.replace(_decode_rule(runs.rule), revision=int(runs.revision)),
+        "runs": int(runs.runs),
+        "failed_runs": int(runs.failed_runs),
+        "last_error": runs.last_error,
+        "last_finished_ms": None if runs.last_finished_ms is None else int(runs.last_finished_ms),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- changes
+
+#: The fields of the hash that a reset of a Job's field deletes. BullMQ's own retry deletes `processedOn` as well.
+_RESETS: dict[str, tuple[str, ...]] = {
+    "finished_ms": ("finishedOn", "processedOn"),
+    "errors": ("atm", "jme"),
+    "crashes": ("stc",),
+    "error": ("failedReason",),
+    "result_json": ("returnvalue",),
+    "progress": ("progress",),
+    "deferred_error": ("defa",),
+}
+
+
+def reset_fields(patch: dict[str, Any]) -> list[str]:
+    """The fields of the hash that a patch deletes."""
+    reset = [name for name, value in patch.items() if value is None or value == 0 or value is NULL]
+    return [field for name in reset for field in _RESETS.get(name, ())]

@@ -1,0 +1,1 @@
+"""Talking to Redis servers: connections, deadlines, clusters, and their errors as ours."""

@@ -1,0 +1,102 @@
+"""Enqueueing jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import structs
+
+from jobmill.core.job import NO_OPTIONS
+from jobmill.core.values import NewJob, Receipt
+from jobmill.stores.common.chunks import chunks
+from jobmill.stores.redis import bullmq_options
+from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.ids import check_no_queue_key, deduplication_id, local_id, port_id, scheduler_id
+from jobmill.stores.redis.scripts import ENQUEUE
+
+#: How many calls are sent before the first is answered: client and server work at the same time. Each has a deadline.
+MAX_CALLS_IN_FLIGHT = 8
+
+
+async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    """See the port. Up to 200 jobs of one queue are one step."""
+    by_queue: defaultdict[str, list[int]] = defaultdict(list)
+    for position, new in enumerate(new_jobs):
+        by_queue[new.queue].append(position)
+        check_no_queue_key(local_id(new.queue, new.id))
+    calls: list[tuple[str, Sequence[int]]] = []
+    for queue, positions in by_queue.items():
+        await c.register(queue)
+        parts = chunks(positions, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda n: len(new_jobs[n].payload_json))
+        calls += [(queue, part) for part in parts]
+    receipts: dict[int, Receipt] = {}
+    for some in chunks(calls, MAX_CALLS_IN_FLIGHT):
+        await asyncio.gather(*(_enqueue(c, queue, new_jobs, part, receipts) for queue, part in some))
+    return [receipts[position] for position in range(len(new_jobs))]
+
+
+async def _enqueue(
+    c: RedisContext, queue: str, new_jobs: Sequence[NewJob], positions: Sequence[int], receipts: dict[int, Receipt]
+) -> None:
+    now_ms = c.clock.now()
+    jobs = [_request(new_jobs[position], now_ms) for position in positions]
+    answers = await c.run(ENQUEUE, queue, now_ms, jobs=jobs, ours=True)
+    for position, (how, id, is_ours) in zip(positions, answers, strict=True):
+        receipts[position] = Receipt(port_id(queue, id.decode(), bool(is_ours)), how.decode())
+
+
+def _request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
+    """A job as enqueue.lua takes it."""
+    due_ms = new.due.resolve(now_ms)
+    own = None
+    if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms:
+        own = _own_fields(new, due_ms, now_ms)
+    if new.unique_key is None and due_ms <= now_ms:
+        opts_json, special = bullmq_options.opts_json(new.options, new.priority), None
+    else:
+        opts_json, special = _special(new, due_ms, max(0, due_ms - now_ms))
+    job = (local_id(new.queue, new.id), new.name, new.payload_json.decode(), opts_json)
+    return (*job, max(0, due_ms - now_ms), due_ms, new.priority, own, special)
+
+
+def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
+    own: list[Any] = []
+    options = bullmq_options.OwnOptions(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
+    if options != bullmq_options.NO_OWN_OPTIONS:
+        own += ["jmo", as_json(options)]
+    if due_ms != now_ms and new.recurrence is None:
+        own += ["jmd", due_ms]
+    return own
+
+
+def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, Any] | None]:
+    """The opts of a job with a delay, a unique key or a recurrence, and what enqueue.lua needs to know of the keys."""
+    deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
+    special: dict[str, Any] | None = None
+    if new.unique_key is not None:
+        special = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
+    if new.recurrence is None:
+        return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms, deid)), special
+    # A run belongs to its scheduler, and has no deduplication id.
+    special = (special or {}) | {"run": _first_run(new, due_ms)}
+    return as_json(bullmq_options.as_opts(new.options, new.priority)), special
+
+
+def _first_run(new: NewJob, occurrence_ms: int) -> dict[str, Any]:
+    """The record of a recurring job's scheduler."""
+    rule = new.recurrence
+    assert rule is not None
+    repeat = bullmq_options.repeat_opts(rule)
+    offset = 0 if rule.every_ms is None else occurrence_ms % rule.every_ms
+    template = bullmq_options.as_opts(new.options, new.priority)
+    record = [part for field, value in repeat.items() for part in (field, value)]
+    return {
+        "sid": scheduler_id(new.name, rule.key),
+        "rule": as_json(structs.replace(rule, revision=0)),
+        "rule_opts": as_json(repeat),
+        "record": [*record, "offset", offset, "opts", as_json(template)],
+        "keeps_due": new.keeps_due,
+    }

@@ -1,0 +1,26 @@
+"""Retention: removing finished jobs of ours. Node's jobs are removed by BullMQ's own rules, when the next one ends."""
+
+from __future__ import annotations
+
+from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED
+from jobmill.core.values import Purged
+from jobmill.stores.redis.context import RedisContext
+from jobmill.stores.redis.queues import registered_queues
+from jobmill.stores.redis.scripts import PURGE
+
+# The server executes one call at a time: no call may keep it busy for long.
+MAX_REMOVED_PER_CALL = 500
+
+
+async def purge(c: RedisContext, limit: int) -> Purged:
+    """See the port. Queue by queue."""
+    ages = {"completed": KEEP_SUCCEEDED.age_ms, "failed": KEEP_FAILED.age_ms}
+    removed, more = 0, False
+    for queue in await registered_queues(c):
+        if removed >= limit:
+            return Purged(removed, more=True)
+        most = min(limit - removed, MAX_REMOVED_PER_CALL)
+        count, left = await c.run(PURGE, queue, c.clock.now(), limit=most, ages=ages)
+        removed += count
+        more = more or bool(left)
+    return Purged(removed, more)

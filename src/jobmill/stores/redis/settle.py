@@ -1,0 +1,110 @@
+"""Settlements as the script takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jobmill.core.events import settlement_events
+from jobmill.core.job import DAY_MS, KEEP_FAILED, KEEP_SUCCEEDED, Keep
+from jobmill.core.values import Broken, Claimed, Lease
+from jobmill.stores.redis.context import as_json
+from jobmill.stores.redis.ids import LocalId, local_id
+
+if TYPE_CHECKING:
+    from jobmill.core.values import Settlement
+
+# BullMQ keeps each run of a recurring job as a job; no other store has such records. Where the job has no retention of
+# its own they stay for a day: one run a second would fill the memory.
+KEEP_RUN = Keep(age_ms=DAY_MS)
+
+
+def settle_requests(
+    settlements: Sequence[Settlement], now_ms: int, feed_on: bool
+) -> tuple[list[Any], list[dict[str, Any]], list[bool]]:
+    """Settlements that are written in a few steps for all, the others, and to which of both each settlement belongs."""
+    # Several settlements of one job are applied in order, and events go with their settlement: one by one.
+    one_by_one = feed_on or len({one.lease.id for one in settlements}) < len(settlements)
+    plain: list[Any] = []
+    others: list[dict[str, Any]] = []
+    is_plain: list[bool] = []
+    for settlement in settlements:
+        request = None if one_by_one else _plain(settlement)
+        is_plain.append(request is not None)
+        if request is not None:
+            plain.append(request)
+        else:
+            others.append(_request(settlement, now_ms, feed_on))
+    return plain, others, is_plain
+
+
+def in_order(plain: list[bytes], others: list[bytes], is_plain: list[bool]) -> list[bytes]:
+    """The answers in the order of the settlements."""
+    of_plain, of_others = iter(plain), iter(others)
+    return [next(of_plain if is_one else of_others) for is_one in is_plain]
+
+
+def undo_request(claimed: Claimed | Broken) -> dict[str, Any]:
+    """The reverse of a claim that the caller will not hear of: the job waits as it did before."""
+    job = claimed.job if isinstance(claimed, Claimed) else None
+    return {
+        "id": id_of(claimed.lease),
+        "token": claimed.lease.token,
+        "state": "waiting",
+        "outcome": "released",
+        "errors": job.errors if job else 0,
+        "crashes": job.crashes if job else 0,
+    }
+
+
+def id_of(lease: Lease) -> LocalId:
+    """BullMQ's id of a leased job in its queue."""
+    return local_id(lease.queue, lease.id) if lease.locator is None else lease.locator[0]
+
+
+def keep_request(keep: Keep, default: Keep) -> dict[str, Any]:
+    """A retention. The default leaves no note with the job: a purge finds such jobs by their age."""
+    if keep == default:
+        return {"default": True}
+    return {name: value for name, value in (("last", keep.last), ("age", keep.age_ms)) if value is not None}
+
+
+def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | None:
+    """A settlement that no field of the job has an influence on. An age of 0 stands for the default retention."""
+    lease, keep = settlement.lease, settlement.keep
+    if lease.locator is None or not lease.locator[1] or settlement.state != "succeeded":
+        return None
+    if settlement.errors or settlement.crashes or settlement.runs or keep is None or keep.at_once or keep.last:
+        return None
+    age_ms = 0 if keep == KEEP_SUCCEEDED else keep.age_ms
+    return (lease.locator[0], lease.token, settlement.result_json.decode(), age_ms)
+
+
+def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, Any]:
+    """A settlement as settle.lua takes it; what is None is left out."""
+    request: dict[str, Any] = {
+        "id": id_of(settlement.lease),
+        "token": settlement.lease.token,
+        "state": settlement.state,
+        "outcome": settlement.outcome,
+        "errors": settlement.errors,
+        "crashes": settlement.crashes,
+    }
+    if settlement.outcome == "succeeded":
+        request["result"] = settlement.result_json.decode()
+    if settlement.error is not None:
+        request["error"] = settlement.error
+    if settlement.tracebacks is not None:
+        request["tracebacks"] = as_json(settlement.tracebacks)
+    if settlement.due is not None:
+        request["due"] = settlement.due.resolve(now_ms)
+    if settlement.keep is not None:
+        default = KEEP_SUCCEEDED if settlement.state == "succeeded" else KEEP_FAILED
+        request["keep"] = keep_request(settlement.keep, default)
+    if settlement.runs is not None:
+        request["runs"] = settlement.runs
+        request["keep_run"] = keep_request(KEEP_RUN, KEEP_FAILED)
+        request["slot"] = None if settlement.rearm is None else settlement.rearm.occurrence_ms
+    if feed_on:
+        request["events"] = [(e.type, e.attempt, as_json(e.data)) for e in settlement_events(settlement, now_ms)]
+    return request
