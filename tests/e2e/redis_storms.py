@@ -39,7 +39,7 @@ async def workplace(path: Path, url: str, workers: int = 2) -> AsyncIterator[tup
             place.worker("--concurrency", "20")
         async with jobmill.connect(url) as jobs:
             made = Storm(jobs, place)
-            await made.was_said("20 slots")
+            await made.was_said("concurrency 20")
             yield made, place
     finally:
         place.end()

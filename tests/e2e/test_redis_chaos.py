@@ -113,7 +113,7 @@ async def test_every_job_ends_once_whatever_happens(tmp_path: Path, own_redis: R
                 made = Storm(jobs, place)
                 for _ in range(2):
                     place.worker("--concurrency", "20")
-                await made.was_said("20 slots")
+                await made.was_said("concurrency 20")
                 async with made.raging():
                     await chaos.reign(FOR_S)
                     await chaos.kill()
