@@ -109,7 +109,7 @@ class Shell:
         self.do(work)
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[str]:
-        """A command as a process of its own."""
+        """Start a command as a separate process."""
         process = subprocess.Popen(
             launched(None, signal.SIGKILL, [sys.executable, "-m", "jobmill", *args]),
             cwd=self.folder,
@@ -132,7 +132,7 @@ class Shell:
 
 @pytest.fixture(autouse=True, scope="session")
 def _ctrl_c() -> Iterator[None]:
-    """Processes hear SIGINT also when these tests, started with `&` by a shell, were told to ignore it."""
+    """Processes get SIGINT, even if a shell started these tests with `&`, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -25,7 +25,7 @@ def run(url: str, *args: str, code: int = 0) -> Result:
 
 
 async def beside(url: str, *args: str, code: int = 0) -> Result:
-    """The command has a loop of its own."""
+    """Run the command in a thread, because it starts its own event loop."""
     return await asyncio.to_thread(run, url, *args, code=code)
 
 

@@ -25,7 +25,7 @@ async def harness(store_name: str, tmp_path: Path, request: pytest.FixtureReques
 
 @pytest.fixture
 async def mongo(mongo_url: str) -> AsyncIterator[MongoHarness]:
-    """A collection of its own, empty."""
+    """A new, empty collection."""
     from tests.crontab.harness_mongo import MongoHarness
 
     made = MongoHarness(mongo_url)

@@ -1,4 +1,4 @@
-"""What the contract of a crontab's stores needs of each: the store, its time, and a look at what it holds."""
+"""The harness of a crontab store: the store, its time, and a way to read its documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OurStore(BatchCrontabStore, Protocol):
-    """What each of ours can besides; a user's own need not."""
+    """Methods that our stores also have; the store of a user need not have them."""
 
     async def migrate(self) -> None:
         """Make the index that the lock needs, where it is missing."""
@@ -44,10 +44,10 @@ class CrontabHarness(Protocol):
         """
 
     async def kept(self, id: str) -> Kept | None:
-        """What is there now, `data` aside; None when there is no such document."""
+        """The document as it is now, without `data`; None if it does not exist."""
 
     async def another(self) -> OurStore:
-        """A second store on the same documents, by the same clock, with a connection of its own."""
+        """A second store on the same documents, with the same clock and its own connection."""
 
     async def close(self) -> None:
         """End it, and all others."""

@@ -24,7 +24,7 @@ FIELDS = {
 
 
 class MongoHarness:
-    """A collection of its own; each store has a client of its own."""
+    """A new collection; each store has its own client."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -71,7 +71,7 @@ def stages(plan: Any) -> Sequence[str]:
 
 
 def at(mongo: MongoHarness, seconds: float = 0) -> datetime:
-    """So many seconds from the store's now."""
+    """This number of seconds after the time of the store."""
     return to_datetime(mongo.clock() + round(seconds * 1_000))
 
 

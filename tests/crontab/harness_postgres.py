@@ -17,7 +17,7 @@ TABLE = """
 
 
 class PostgresHarness:
-    """A database of its own; each store has a pool of its own."""
+    """A new database; each store has its own pool."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -16,7 +16,7 @@ from tests.crontab.harness import Kept, OurStore
 
 
 class RedisHarness:
-    """Keys under a name of its own, and a client to look at them."""
+    """Keys under a new name, and a client that reads them."""
 
     def __init__(self, url: str, client: Redis | RedisCluster) -> None:
         self.url = url
@@ -28,7 +28,7 @@ class RedisHarness:
         self.store: OurStore = self.made()
 
     def made(self) -> RedisCrontab:
-        """A store with connections of its own."""
+        """A store with its own connections."""
         self._stores.append(store := RedisCrontab(self.url, self.name, clock=self.clock))
         return store
 

@@ -17,7 +17,7 @@ TABLE = "CREATE TABLE jobs (id TEXT PRIMARY KEY, sleep_until, interval TEXT, rep
 
 
 class SqliteHarness:
-    """A file of its own, and a connection to look at it."""
+    """A new file, and a connection that reads it."""
 
     def __init__(self, path: Path, dates: Dates = "iso") -> None:
         self.path = path

@@ -55,7 +55,7 @@ class Imitation:
             try:
                 await self._on_document(job)
             except Exception as error:
-                # Go: told, and then rescheduled like any other.
+                # Go: reported, and then rescheduled like any other.
                 await self._on_error(error, job)
             await self._reschedule(job)
             await asyncio.sleep(0)
@@ -63,7 +63,7 @@ class Imitation:
     async def _reschedule(self, job: CrontabJob) -> None:
         next = self._next(job)
         if next is None and job.auto_remove:
-            # By the id alone: whoever has the document by now.
+            # Only by the id, even if another worker has locked the document.
             await self.store.remove(job.id)
         else:
             await self.store.update(job.id, Changes(sleep_until=next))
@@ -82,7 +82,7 @@ class Imitation:
         return max(next, now)
 
     def _slot_after(self, interval: str, after: datetime) -> datetime:
-        """Node: in the zone of the machine; no zone of its own, and not all names."""
+        """Node: in the timezone of the machine; no timezone option, and not all names."""
         if interval.startswith(("TZ=", "CRON_TZ=", "@every", "@midnight")):
             raise InvalidValue("interval", "what cron-parser reads", interval)
         slot = Cron.parse(interval, os.environ.get("TZ", "UTC")).next(round(after.timestamp() * 1000))

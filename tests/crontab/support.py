@@ -37,7 +37,7 @@ class ManualTime:
         return to_datetime(self.clock())
 
     async def sleep(self, seconds: float) -> None:
-        """In the place of asyncio.sleep."""
+        """Replaces asyncio.sleep."""
         self.slept.append(seconds)
         end = self.clock() + round(seconds * 1000)
         if end <= self.clock():
@@ -65,7 +65,7 @@ class ManualTime:
 
 
 async def settled() -> None:
-    """Let whatever can go on without time passing go on: in memory that is a few turns of the loop."""
+    """Let all tasks continue that need no time: in memory that takes a few turns of the loop."""
     for _ in range(15):
         await asyncio.sleep(0)
 
@@ -116,7 +116,7 @@ class Faulty(MemoryCrontab):
         return await self.lock_documents(lock_until, most)
 
     async def lock_documents(self, lock_until: datetime, most: int) -> list[CrontabJob]:
-        """What both come to: a place for tests to change."""
+        """Both lock methods call this, so that tests can replace it."""
         await asyncio.sleep(0)
         return await super().lock_many(lock_until, most)
 
@@ -181,7 +181,7 @@ class Told:
 
 
 class Scene:
-    """A crontab that looks every 100 ms, on documents in memory, in a time that the test moves."""
+    """A crontab on documents in memory that polls every 100 ms, with a time that the test moves."""
 
     def __init__(self, kind: str = "whole", **options: Any) -> None:
         self.time = ManualTime()

@@ -1,4 +1,4 @@
-"""Several documents at a time: never more than that, in batches where the store can, and one that looks while idle."""
+"""Concurrency: the limit holds, batch stores get batches, and one loop polls while all are idle."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.crontab.harness import CrontabHarness, Kept
 
 
 def at(harness: CrontabHarness, seconds: float = 0.0) -> datetime:
-    """So many seconds from the store's now."""
+    """This number of seconds after the time of the store."""
     return to_datetime(harness.clock() + round(seconds * 1000))
 
 
@@ -239,7 +239,7 @@ async def test_several_workers_never_lock_the_same_document(harness: CrontabHarn
 
     async def drain(number: int) -> list[object]:
         store, mine = stores[number], list[object]()
-        # A store may leave documents alone whose owner it cannot tell, until their lock ends.
+        # A store may skip documents whose owner is unknown, until their lock ends.
         lock_until = at(harness, 60 + number)
         while True:
             jobs = (

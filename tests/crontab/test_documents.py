@@ -98,7 +98,7 @@ async def test_a_reprocess_delay_skips_occurrences() -> None:
     scene = Scene(reprocess_delay="10s")
     await scene.memory.add("a", interval="*/10 * * * * *")
     async with scene.run(45):
-        # Strictly after the old slot and the delay.
+        # Strictly after the old occurrence and the delay.
         assert [job.sleep_until for job in scene.told.jobs] == [NOON + timedelta(seconds=s) for s in (0, 20, 40)]
 
 

@@ -1,4 +1,4 @@
-"""Hooks: when they are called, sync or async; and whatever they raise, the crontab goes on."""
+"""Hooks: when they are called, sync or async. The crontab survives their errors."""
 
 from __future__ import annotations
 

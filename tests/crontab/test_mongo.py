@@ -1,4 +1,4 @@
-"""MongoDB as a crontab's store, where it differs from others: paths, conditions, types, the index, bad days."""
+"""The MongoDB store of the crontab, where it differs from others: paths, conditions, types, the index, errors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_dates_of_any_year_and_other_values_are_read(mongo: MongoHarness) 
     assert one.repeat_until is not None
     assert one.repeat_until.year == 9999
     assert (two.sleep_until, two.interval, two.repeat_until) == (EPOCH, None, datetime(2030, 1, 1, tzinfo=UTC))
-    assert [three.interval, three.repeat_until] == [7, 5]  # the crontab tells on_error
+    assert [three.interval, three.repeat_until] == [7, 5]  # the crontab reports it to on_error
 
 
 @pytest.mark.parametrize("options", [CodecOptions(tz_aware=False), CodecOptions(document_class=RawBSONDocument)])
@@ -111,7 +111,7 @@ async def test_the_codec_of_the_collection_is_used(mongo: MongoHarness, options:
 
 
 async def test_locked_documents_are_read_from_the_primary(mongo: MongoHarness) -> None:
-    """Here there is no other member to read from, and nobody waits for one."""
+    """This server has no other member to read from."""
     elsewhere = mongo.collection.with_options(read_preference=ReadPreference.SECONDARY)
     store = MongoCrontab(elsewhere, clock=mongo.clock)
     await put(mongo, {"_id": 1, "sleepUntil": at(mongo)})
@@ -201,7 +201,7 @@ async def test_a_partial_index_is_not_enough(mongo: MongoHarness) -> None:
     assert (await mongo.collection.index_information())["sleepUntil_crontab"]["sparse"] is True
 
 
-# ------------------------------------------------------------------------------------------------ bad days
+# ------------------------------------------------------------------------------------------------ errors
 
 
 async def test_an_unavailable_server_and_a_refusal_are_different_errors(own_mongo: MongoReplicaSet) -> None:

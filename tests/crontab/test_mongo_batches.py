@@ -1,4 +1,4 @@
-"""MongoDB as a crontab's store: many documents in one update, told from those of others by their date alone."""
+"""The MongoDB store of the crontab: batches, which only their lock distinguishes from batches of other workers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_documents_locked_twice_in_one_millisecond_do_not_run(
 
 
 async def between(mongo: MongoHarness, monkeypatch: pytest.MonkeyPatch, ids: list[int], lock: datetime) -> None:
-    """Others take these once, after our look and before our lock."""
+    """Other workers lock these documents once, after our query and before our lock."""
     collection = mongo.store._collection  # type: ignore[attr-defined]
     ours = collection.update_many
 
@@ -135,7 +135,7 @@ async def test_an_unanswered_ending_is_not_lost(own_mongo: MongoReplicaSet) -> N
     with pytest.raises(StoreUnavailable):
         await mongo.store.finish_many(written[2:])
     own_mongo.primary().fail_no_more()
-    # As the crontab tries again: one by itself, then the others.
+    # As the crontab retries: one alone, then the others.
     assert await mongo.store.update(0, Changes(sleep_until=at(mongo, 9), locked_until=written[0].locked_until)) is True
     assert await mongo.store.remove(2, locked_until=written[2].locked_until) is True
     assert await mongo.store.finish_many([written[1], written[3]]) == [True] * 2
@@ -143,7 +143,7 @@ async def test_an_unanswered_ending_is_not_lost(own_mongo: MongoReplicaSet) -> N
     await mongo.close()
 
 
-# ------------------------------------------------------------------------------------------------ mended
+# ------------------------------------------------------------------------------------------------ regressions
 
 
 async def test_crontabs_that_share_a_store_do_not_mix_up_their_batches(mongo: MongoHarness) -> None:
@@ -195,7 +195,7 @@ async def test_a_locked_batch_that_could_not_be_read_is_read_in_the_next_turn(ow
 
 
 async def fail_second_find(mongo: MongoHarness) -> None:
-    """The look is answered, reading what is locked is not."""
+    """The first query is answered, reading the locked documents is not."""
     await mongo.collection.database.client.admin.command(
         "configureFailPoint", "failCommand", mode={"skip": 1}, data={"failCommands": ["find"], "errorCode": 10107}
     )

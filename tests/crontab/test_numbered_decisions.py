@@ -97,7 +97,7 @@ async def test_2_an_invalid_interval_is_reported_and_the_document_is_completed(k
 @pytest.mark.parametrize("catch_up", ["once", "twice"])
 async def test_3_no_document_runs_after_repeat_until(kind: Any, catch_up: str) -> None:
     made = Made(kind, catch_up=catch_up)
-    # The slot of 11:01 is before the end of 11:30, and now is after it.
+    # The occurrence at 11:01 is before the end at 11:30, and now is after it.
     await made.store.add(
         "a", interval="* * * * *", sleep_until=NOON - timedelta(hours=1), repeat_until=NOON - timedelta(minutes=30)
     )

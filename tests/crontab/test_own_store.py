@@ -1,4 +1,4 @@
-"""Stores of the user's own: no more than was promised is asked of them, and what they break is told."""
+"""Stores that a user wrote: the crontab needs only the port, and reports their errors."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_invalid_arguments_are_refused() -> None:
         PostgresCrontab("postgresql://host/db", "a.b.c")
 
 
-# ------------------------------------------------------------------------------------------------ mended
+# ------------------------------------------------------------------------------------------------ regressions
 
 
 @pytest.mark.parametrize("digits", [0, 1, 2, 3])
@@ -266,6 +266,6 @@ async def test_an_unanswered_ending_is_not_lost(postgres: PostgresHarness) -> No
                 await call()
             assert proxy.dropped_answers == n
             assert await call() in (True, [True, True])
-            # It is known now; whoever comes again has lost it.
+            # The result is known now; another retry has lost the lock.
             assert await call() in (False, [False, False])
         await store.close()

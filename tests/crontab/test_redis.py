@@ -69,7 +69,7 @@ async def test_a_document_can_be_written_by_hand(redis: RedisHarness) -> None:
     first, bare = await redis.store.lock_many(at(redis, 60), 9)
     assert (bare.id, bare.sleep_until, bare.data) == ("bare", datetime.fromtimestamp(0.005, UTC), None)
     assert (first.sleep_until, first.data, first.interval, first.auto_remove) == (EPOCH, "no JSON", None, False)
-    assert first.repeat_until == "soon"  # the crontab tells on_error
+    assert first.repeat_until == "soon"  # the crontab reports it to on_error
     assert await redis.store.update("bare", Changes(sleep_until=None, locked_until=at(redis, 60))) is True
     assert await redis.kept("bare") is None
 
@@ -157,7 +157,7 @@ def test_invalid_arguments_are_refused() -> None:
         RedisCrontab(5, "jobs")  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------ mended
+# ------------------------------------------------------------------------------------------------ regressions
 
 
 @pytest.mark.parametrize("place", ["url", "decodes", "bytes"])
@@ -210,6 +210,6 @@ async def test_an_unanswered_ending_is_not_lost(redis: RedisHarness) -> None:
                 await call()
             assert proxy.dropped_answers == n
             assert await call() in (True, [True, True])
-            # It is known now; whoever comes again has lost it.
+            # The result is known now; another retry has lost the lock.
             assert await call() in (False, [False, False])
         await store.close()

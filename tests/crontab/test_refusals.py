@@ -1,4 +1,4 @@
-"""Writes that fail, one or all: the others go on, room comes back, and only a refusal is given up early."""
+"""Failed writes: the others continue, documents are locked again, and only a refusal is given up early."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_documents_are_locked_again_after_one_write_of_a_failed_batch() ->
     scene = Scene(concurrency=2)
     for id in range(5):
         await scene.memory.add(id, sleep_until=NOON - timedelta(seconds=9 - id))
-    # Every batch fails, and the store is not known to be there; what is tried by itself works, once.
+    # Every batch fails, so that the store seems unavailable; a single write works, once.
     singles: list[Any] = []
 
     def fail(ids: list[Any]) -> BaseException | None:
@@ -138,7 +138,7 @@ async def test_an_ending_is_retried_while_its_document_is_busy(kind: str, concur
 
 
 class OneHeld(Faulty):
-    """A database in which somebody holds one document: whoever writes it waits, until the call's time is over."""
+    """A database in which one document is locked: a write to it waits until the timeout of the call."""
 
     time: Any
 

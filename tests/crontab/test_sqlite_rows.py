@@ -97,7 +97,7 @@ async def test_dates_are_read_without_the_converters_of_a_connection(sqlite: Sql
 
 
 async def test_a_commit_waits_for_readers(sqlite: SqliteHarness) -> None:
-    """Without WAL, whoever reads keeps a commit from ending."""
+    """Without WAL, a reader blocks a commit."""
     sqlite.connection.execute("PRAGMA journal_mode = DELETE")
     for id in "ab":
         put(sqlite, id)

@@ -36,7 +36,7 @@ async def test_calls_to_an_unavailable_store_are_retried_and_reported_once(
         scene.memory.faults.clear()
         await scene.time.advance(5)
         assert scene.told.ids == ["a"]
-        # Another outage is told of again.
+        # Another outage is reported again.
         scene.memory.faults["lock"] = error
         await scene.time.advance(10)
         scene.expected = [(error, None), (error, None)]
@@ -96,11 +96,11 @@ async def test_a_document_that_the_store_refuses_does_not_block_others(kind: str
         assert scene.told.ids == ["a", "bad", "b", "c", "d", "e"]
         assert [id for id in scene.memory.documents if scene.sleep_until(id) is not None] == ["bad"]
         assert not scene.crontab.is_processing
-        # Told as an outage first, for what else could be known; then as that document's.
+        # First reported as an outage, because nothing else is known; then as an error of the document.
         assert {told[0] for told in scene.told.errors} == {error}
         assert [job.id for _, job in scene.told.errors if job is not None] == ["bad"]
         assert scene.told.errors[-1][1] is not None
-        # That was all: the store is not thought to be away any more, and a real outage is told of.
+        # The outage is over, so that a real outage is reported.
         outage = ConnectionError("gone")
         scene.memory.faults["lock"] = outage
         await scene.time.advance(10)
@@ -178,7 +178,7 @@ async def test_an_invalid_document_runs_once_and_is_completed(
         assert isinstance(error, InvalidValue)
         assert error.field == field
         assert job == scene.told.jobs[0]
-        # Kept, so that somebody can mend it.
+        # Kept, so that the user can correct it.
         assert scene.sleep_until() is None
 
 

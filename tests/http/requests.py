@@ -50,7 +50,7 @@ def scope(path: str = TICK, **said: Any) -> Scope:
 
 
 def receiving(*messages: Message) -> Receive:
-    """What a server tells, in order; whoever asks for more than there is has not read what it was told."""
+    """The messages of a server, in order. Receiving more messages than these is an error."""
     waiting = iter(messages)
 
     async def receive() -> Message:

@@ -57,7 +57,7 @@ async def test_requests_with_the_token_are_accepted_from_every_address(guarded: 
         ["Bearer s3crét-~+/=!"],
         [b"Bearer \xff\xfe\x00"],
         [b"\xc3\xa9 " + TOKEN.encode()],
-        # Two are one too many: who reads which of them is anybody's guess.
+        # Two headers are ambiguous.
         [f"Bearer {TOKEN}", f"Bearer {TOKEN}"],
         ["Bearer wrong", f"Bearer {TOKEN}"],
     ],

@@ -1,4 +1,4 @@
-"""`jobmill http` as a process of its own, asked over a real socket."""
+"""`jobmill http` as a process, with requests over a real socket."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def app(shell: Shell) -> Shell:
 
 
 class Listening:
-    """A process that has said where it listens."""
+    """A process that has logged its address."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -58,7 +58,7 @@ class Listening:
         self.host, self.port = url[1], int(url[2])
 
     def read_until(self, pattern: str) -> re.Match[str]:
-        """What it says, up to a line like this."""
+        """The output up to a matching line."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said += line
@@ -77,7 +77,7 @@ class Listening:
             connection.close()
 
     def end(self, number: int = signal.SIGTERM) -> str:
-        """End it gracefully; all that it said."""
+        """Stop it gracefully. Returns all output."""
         self.process.send_signal(number)
         _, rest = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, self.said + rest
@@ -170,7 +170,7 @@ def test_the_endpoint_served_by_uvicorn(app: Shell) -> None:
     app.processes.append(process)
     server = Listening(process)
     assert server.ask()[1]["succeeded"] == 1
-    # By default uvicorn believes this header of whoever is on this machine: it makes a local peer of anybody.
+    # By default uvicorn trusts this header from local peers, which would make every client local.
     assert server.ask(headers={"X-Forwarded-For": "127.0.0.1"})[0] == 403
     process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=20)

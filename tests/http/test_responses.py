@@ -124,7 +124,7 @@ async def test_other_paths_are_not_found(nobody: Client, path: str) -> None:
         ("/", "/", TICK),
         ("/", "", TICK),
         ("/", "/", ""),
-        # Mounted at the beginning of its path, which is not to be said twice.
+        # Mounted at a prefix of its path, which must not be repeated.
         (TICK, TICK, "/api"),
         ("/tick", "/tick", ""),
         ("/tick/", "/tick", ""),

@@ -1,4 +1,4 @@
-"""Ticks at awkward moments: several who ask, who goes away, who ends the server."""
+"""Ticks with several requests, disconnects and shutdowns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asking(endpoint: TickEndpoint) -> asyncio.Task[Heard]:
 
 
 async def turns(many: int = 20) -> None:
-    """Whoever can go on, goes on."""
+    """Let all tasks continue."""
     for _ in range(many):
         await asyncio.sleep(0)
 
@@ -113,7 +113,7 @@ async def test_a_failed_tick_does_not_block_the_next(jobs: Client, gate: Gate, m
     assert (await second).body["succeeded"] == 1
 
 
-# ---------------------------------------------------------------------------------------------------- going away
+# ---------------------------------------------------------------------------------------------------- disconnects
 
 
 async def test_a_tick_continues_when_its_request_is_cancelled(jobs: Client, gate: Gate) -> None:
@@ -162,7 +162,7 @@ async def test_a_response_to_a_disconnected_client(jobs: Client, gate: Gate, cap
 
 
 class Server:
-    """The part of a server that tells an app of its start and end."""
+    """The part of a server that sends lifespan events."""
 
     def __init__(self, endpoint: TickEndpoint) -> None:
         self._told: asyncio.Queue[Any] = asyncio.Queue()

@@ -33,7 +33,7 @@ async def jobs(store: Store) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def used(jobs: Client) -> list[Usage]:
-    """The usage of all runs, as a usage recorder is told it."""
+    """The usage of all runs, as a usage recorder gets it."""
     told: list[Usage] = []
 
     @jobs.record_usage

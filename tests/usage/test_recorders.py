@@ -1,4 +1,4 @@
-"""Meters never touch a job: slow ones, failing ones, full lines, and the end of a worker."""
+"""Usage recorders never affect a job: slow and failing recorders, full queues, and stopping workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class Batches:
-    """Keeps batches, after it has raised what it was told to."""
+    """Keeps batches, after it has raised the given errors."""
 
     def __init__(self, *faults: BaseException) -> None:
         self.faults = list(faults)

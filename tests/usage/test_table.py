@@ -128,7 +128,7 @@ async def test_usage_can_be_recorded_in_another_store(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def no_table(jobs: Client, store_name: str, store_url: str) -> AsyncIterator[None]:
-    """Somebody took the table away after the store was opened."""
+    """The table was dropped after the store was opened."""
     if store_name == "sqlite":
         with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file, file:
             file.execute("DROP TABLE jobmill_usage")

@@ -37,7 +37,7 @@ def main(kind: str, *args: str) -> int:
         while True:
             signal.pause()
     if kind == "misread":
-        # The first of several finds its command line wrong; the others would serve.
+        # The first process refuses its command line; the others would run.
         try:
             os.close(os.open(args[0], os.O_CREAT | os.O_EXCL))
         except FileExistsError:

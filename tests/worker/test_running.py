@@ -147,7 +147,7 @@ async def test_a_thread_past_its_timeout_is_settled_at_once_and_keeps_its_slot(j
         with pytest.raises(jobmill.JobFailed, match="timed out"):
             await (await stuck.enqueue()).result(timeout=5)
         waiting = await other.enqueue()
-        # The only slot is still the thread's: nothing else starts on it.
+        # The thread still occupies the only slot, so no other job starts.
         with pytest.raises(jobmill.ResultTimeout):
             await waiting.result(timeout=0.1)
         let_go.set()
@@ -345,7 +345,7 @@ async def test_two_exchangers_share_the_slots_and_the_limits_of_handlers() -> No
     async with Worker(jobs, concurrency=5) as worker:
         assert len(worker._exchangers) == 2
         drafts = [handler.draft() for _ in range(50) for handler in (alone, together)]
-        # Room that one exchanger frees is of use to the other at once, not at its next look in 5 s.
+        # Room that one exchanger frees wakes the other at once, not at its next turn in 5 s.
         async with asyncio.timeout(5):
             for one in await jobs.enqueue_many(drafts):
                 await one.result()
@@ -377,7 +377,7 @@ async def test_a_handler_slot_that_one_exchanger_frees_wakes_the_other() -> None
     await alone.enqueue(wait=True)
     async with Worker(jobs, concurrency=2, shutdown_timeout=0) as worker:
         await until(lambda: worker.running == 1)
-        # Whoever frees the room takes this one, which goes first; the room is then of use to the other alone.
+        # The exchanger that frees the room claims this job first; only the other one can use the room then.
         await endless.enqueue()
         second = await alone.options(priority=5).enqueue(wait=False)
         go.set()
@@ -395,7 +395,7 @@ async def test_several_queues_take_turns(jobs: Client) -> None:
         await jobs.enqueue_many(note.options(queue=queue).draft() for _ in range(10))
     async with Worker(jobs, concurrency=1, queues=["a", "b"]):
         await until(lambda: len(served) == 20)
-    # With one slot and two full queues, neither waits for the other to be empty.
+    # With one slot and two full queues, no queue waits until the other is empty.
     assert set(served[:4]) == {"a", "b"}
 
 

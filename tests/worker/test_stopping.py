@@ -197,7 +197,7 @@ async def test_a_hook_may_stop_its_worker(jobs: Client, what: str) -> None:
     if what == "stop":
         await until(lambda: worker.watchdog._last.get("exchanger 1"))
         await asyncio.wait_for(worker.stop(), 3)
-    # Not only when nobody waits for the hook any more.
+    # Not only after the wait for the hook has ended.
     await asyncio.wait_for(running, 3)
     assert finished == [what]
 
@@ -229,7 +229,7 @@ async def test_hooks_get_events_in_order(jobs: Client) -> None:
     async with Worker(jobs):
         with pytest.raises(jobmill.JobFailed):
             await (await bad.enqueue()).result(timeout=5)
-    # The client tells of enqueueing, beside the worker: before or after the claim.
+    # The client reports the enqueued event, independent of the worker: before or after the claim.
     told.remove(("enqueued", 1))
     assert told == [
         ("claimed", 1),

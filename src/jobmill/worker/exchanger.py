@@ -34,7 +34,7 @@ from jobmill.worker.usage import UsageLog
 
 log = logging.getLogger("jobmill")
 
-IDLE_S = 5.0
+IDLE_MS = 5_000
 #: Pauses after wake-ups that found no job, so that commits of other workers do not keep an idle worker busy.
 EMPTY_WAKE_PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.008)
 
@@ -323,7 +323,7 @@ class Exchanger:
         """Exchange again now: something has changed."""
         self._woken.set()
 
-    async def _sleep_until_woken(self, seconds: float = IDLE_S) -> None:
+    async def _sleep_until_woken(self, seconds: float = IDLE_MS / 1000) -> None:
         """Sleep until a job finishes or may be due, at most for this time (the watchdog expects a turn)."""
         timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
         try:
@@ -343,11 +343,11 @@ class Exchanger:
         if not self._was_idle and not self._occupied:
             self._was_idle = True
             self._on_idle()
-        wait_s = IDLE_S if answer.next_due_ms is None else min(IDLE_S, (answer.next_due_ms - answer.now_ms) / 1000)
+        wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
         pause = EMPTY_WAKE_PAUSES_S[min(self._empty_wakes, len(EMPTY_WAKE_PAUSES_S) - 1)]
         self._empty_wakes += 1
         if not self._watching.done():
-            await self._sleep_until_woken(max(wait_s, pause))
+            await self._sleep_until_woken(max(wait_ms / 1000, pause))
         if self._watching.done():
             watched, self._watching = self._watching, None
             watched.result()
@@ -355,7 +355,7 @@ class Exchanger:
             await self._watch(self._store.now())
 
     async def _watch(self, now_ms: int) -> None:
-        self._watching = asyncio.ensure_future(self._store.wait_for_work(self._queues, now_ms + round(IDLE_S * 1000)))
+        self._watching = asyncio.ensure_future(self._store.wait_for_work(self._queues, now_ms + IDLE_MS))
         self._watching.add_done_callback(lambda _: self._woken.set())
         await asyncio.sleep(0)  # the task begins to watch now
 
