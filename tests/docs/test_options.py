@@ -61,7 +61,7 @@ def test_the_options_of_handlers_are_those_of_the_code() -> None:
 def handler_with(**given: Any) -> Any:
     """Everything that the options of a handler decide."""
     handler: Any = jobmill.connect("memory://").handler(**given)(some_handler)
-    rules = structs.replace(handler.policy, said=NO_OPTIONS)
+    rules = structs.replace(handler.policy, given=NO_OPTIONS)
     return (*effective(handler.options_given), rules, handler.isolate, handler.concurrency)
 
 
@@ -80,7 +80,7 @@ def test_the_options_of_one_job_are_those_of_the_code() -> None:
 
 def effective(options: Any) -> Any:
     """The rules that the job runs under, and the other options; whether they were given or are defaults is left out."""
-    rules = structs.replace(policy(options.stored), said=NO_OPTIONS)
+    rules = structs.replace(policy(options.stored), given=NO_OPTIONS)
     return rules, structs.replace(options, stored=NO_OPTIONS)
 
 

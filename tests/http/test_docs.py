@@ -38,12 +38,12 @@ def test_the_docs_list_the_arguments_of_the_endpoint() -> None:
 
 
 def test_the_docs_list_the_status_codes() -> None:
-    told = {int(one) for row in table(PAGE, "Answers", "status") for one in re.findall(r"\d+", row["status"])}
+    told = {int(one) for row in table(PAGE, "Responses", "status") for one in re.findall(r"\d+", row["status"])}
     known = {one.status for one in vars(responses).values() if isinstance(one, responses.TickResponse)}
     assert told == known | {responses.ticked(Tick()).status}
 
 
 def test_the_docs_list_the_counts() -> None:
-    told = [code_of(row["count"]) for row in table(PAGE, "Answers", "count")]
+    told = [code_of(row["count"]) for row in table(PAGE, "Responses", "count")]
     assert told == list(Tick.__struct_fields__)
     assert list(responses.ticked(Tick()).body) == ["ok", *told]
