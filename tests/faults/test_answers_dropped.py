@@ -5,6 +5,7 @@ A verb may send several statements. Each test loses the answer to the first, the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -12,13 +13,13 @@ import pytest
 
 import jobmill
 from jobmill.core.changes import Cancel, Change, Requeue
-from jobmill.core.job import JobOptions, Keep, Progress, State
+from jobmill.core.job import Keep, Progress, State
+from jobmill.core.lifecycle import Policy, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, NewJob, QueueChange, Report
 from jobmill.errors import StoreUnavailable
 from jobmill.store import Store
 from jobmill.testing.contract.support import claim, end, look, new, put_one, readable, settle, started, succeed, wish
-from jobmill.core.lifecycle import Succeeded
 from tests.faults.operations import FaultyServer
 from tests.faults.parameters import on_each_server
 from tests.helpers import until
@@ -71,10 +72,10 @@ async def store(server: FaultyServer) -> AsyncIterator[Store]:
 
 
 NEW: dict[str, Callable[[str], NewJob]] = {
-    "plain": lambda id: new(id),
-    "options": lambda id: new(id, priority=5, tenant="t"),
-    "unique key": lambda id: new(id, key=id),
-    "feed": lambda id: new(id, queue="told"),
+    "plain": lambda name: new(name),
+    "options": lambda name: new(name, priority=5, tenant="t"),
+    "unique key": lambda name: new(name, key=name),
+    "feed": lambda name: new(name, queue="told"),
 }
 
 
@@ -85,7 +86,7 @@ async def test_a_repeated_enqueue_makes_one_job(server: FaultyServer, store: Sto
     statuses = set()
     async for loss in losses(server):
         job = NEW[kind](f"job-{loss.number}")
-        await loss.during(lambda job=job: store.enqueue([job]))  # type: ignore[misc]
+        await loss.during(functools.partial(store.enqueue, [job]))
         (receipt,) = await store.enqueue([job])
         assert receipt.id == job.id
         statuses.add(receipt.status)
@@ -104,7 +105,7 @@ async def test_a_repeated_recurring_job_is_one(server: FaultyServer, store: Stor
     async for loss in losses(server):
         key = f"key-{loss.number}"
         job = new(f"job-{loss.number}", key=key, recurrence=Recurrence(key=key, every_ms=60_000))
-        await loss.during(lambda job=job: store.enqueue([job]))  # type: ignore[misc]
+        await loss.during(functools.partial(store.enqueue, [job]))
         (receipt,) = await store.enqueue([job])
         statuses.add(receipt.status)
         assert [one.id for one in (await store.find(EVERYTHING)).jobs if one.unique_key == key] == [receipt.id]
@@ -120,9 +121,7 @@ async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
     async for loss in losses(server):
         first = await started(store)
         second = await put_one(store)
-        answer = await loss.during(
-            lambda first=first: store.exchange([succeed(first, "once")], wish(lease_ms=500))  # type: ignore[misc]
-        )
+        answer = await loss.during(functools.partial(store.exchange, [succeed(first, "once")], wish(lease_ms=500)))
         # A worker repeats its settlement, under the same lease.
         repeated = await settle(store, succeed(first, "twice"))
         job = await look(store, first.job.id)
@@ -138,7 +137,7 @@ async def test_what_was_settled_stays_settled_and_what_was_claimed_comes_again(
         assert (again.job.claims, again.job.crashes) in ((1, 0), (2, 1))
         await store.extend([again.lease], 15_000)
         await store.exchange([succeed(again)], None)
-        await until(lambda: _has_ended(store, second), 30)
+        await until(functools.partial(_has_ended, store, second), 30)
     assert "lost" in seen
 
 
@@ -155,7 +154,7 @@ async def _has_ended(store: Store, id: str) -> bool:
 async def test_a_repeated_extension_holds(server: FaultyServer, store: Store) -> None:
     async for loss in losses(server):
         claimed = await started(store)
-        await loss.during(lambda claimed=claimed: store.extend([claimed.lease], 60_000))  # type: ignore[misc]
+        await loss.during(functools.partial(store.extend, [claimed.lease], 60_000))
         assert await store.extend([claimed.lease], 60_000) == []
         await end(store, claimed, Succeeded(b"null"))
 
@@ -165,7 +164,7 @@ async def test_a_repeated_report_is_kept(server: FaultyServer, store: Store) -> 
     async for loss in losses(server):
         claimed = await started(store)
         report = Report(lease=claimed.lease, progress=Progress(50, "half"))
-        await loss.during(lambda report=report: store.report([report]))  # type: ignore[misc]
+        await loss.during(functools.partial(store.report, [report]))
         assert await store.report([report]) == []
         assert (await look(store, claimed.job.id)).progress == Progress(50, "half")
         await end(store, claimed, Succeeded(b"null"))
@@ -176,15 +175,13 @@ CHANGES: list[tuple[Change, State]] = [(Cancel(), "cancelled"), (Requeue(), "wai
 
 @on_each_server
 @pytest.mark.parametrize(("change", "state"), CHANGES, ids=["cancel", "requeue"])
-async def test_a_repeated_change_happens_once(
-    server: FaultyServer, store: Store, change: Change, state: State
-) -> None:
+async def test_a_repeated_change_happens_once(server: FaultyServer, store: Store, change: Change, state: State) -> None:
     refusals = 0
     async for loss in losses(server):
         id = await put_one(store)
         if state == "waiting":
             await store.change([id], Cancel())
-        await loss.during(lambda id=id: store.change([id], change))  # type: ignore[misc]
+        await loss.during(functools.partial(store.change, [id], change))
         again = await store.change([id], change)
         assert [*again.ids, *again.refused] == [id]
         refusals += len(again.refused)
@@ -196,19 +193,22 @@ async def test_a_repeated_change_happens_once(
 async def test_a_repeated_purge_removes_no_other_job(server: FaultyServer, store: Store) -> None:
     kept = await started(store)
     await end(store, kept, Succeeded(b"null"))
-    async for loss in losses(server):
-        claimed = await started(store, new(options=JobOptions(keep_succeeded=Keep(age_ms=1))))
-        await end(store, claimed, Succeeded(b"null"))
-        await until(lambda claimed=claimed: store.now() > claimed.lease.until_ms - 14_000)  # type: ignore[misc]
-        await loss.during(lambda: store.purge())
+
+    async def is_purged() -> bool:
         await store.purge()
-        assert [job.id for job in (await store.find(EVERYTHING)).jobs] == [kept.job.id]
+        return [job.id for job in (await store.find(EVERYTHING)).jobs] == [kept.job.id]
+
+    async for loss in losses(server):
+        claimed = await started(store)
+        await end(store, claimed, Succeeded(b"null"), Policy(keep_succeeded=Keep(age_ms=1)))
+        await loss.during(store.purge)
+        await until(is_purged)
 
 
 @on_each_server
 async def test_a_repeated_setting_is_set(server: FaultyServer, store: Store) -> None:
     async for loss in losses(server):
         change = QueueChange(running_limit=loss.number + 1)
-        await loss.during(lambda change=change: store.configure("mail", change))  # type: ignore[misc]
+        await loss.during(functools.partial(store.configure, "mail", change))
         assert (await store.configure("mail", change)).running_limit == loss.number + 1
         assert (await store.settings(["mail"]))["mail"].running_limit == loss.number + 1
