@@ -21,7 +21,6 @@ import pytest
 import jobmill
 from tests.faults.operations import FaultyServer
 from tests.kit.proxy import Proxy
-from tests.kit.workers import WorkerProcesses
 
 #: A call to MongoDB has 10 s by default, and tries again by itself until then.
 CALL_MS = "5000"
@@ -75,8 +74,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def sqlite_file(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[FaultyServer]:
     from tests.faults.sqlite import SqliteFile
 
-    path = folder / "jobs.db"
-    yield SqliteFile(WorkerProcesses(folder, f"sqlite:///{path}"), path)
+    yield SqliteFile(folder)
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +83,7 @@ async def postgres_server(request: pytest.FixtureRequest, folder: Path) -> Async
 
     shared: PostgresServer = request.getfixturevalue("faulty_postgres")
     async with shared.database() as url, Proxy(shared.port) as proxy:
-        yield FaultyPostgres(shared, proxy, WorkerProcesses(folder, proxy.url(url)), url)
+        yield FaultyPostgres(shared, proxy, folder, url)
 
 
 @contextlib.asynccontextmanager
@@ -95,7 +93,7 @@ async def redis_server(request: pytest.FixtureRequest, folder: Path) -> AsyncIte
     shared: RedisServer = request.getfixturevalue("faulty_redis")
     with shared.prefix() as url:
         async with Proxy(shared.port) as proxy:
-            yield FaultyRedis(shared, proxy, WorkerProcesses(folder, proxy.url(url)))
+            yield FaultyRedis(shared, proxy, folder, url)
 
 
 @contextlib.asynccontextmanager
@@ -106,4 +104,4 @@ async def mongo_server(request: pytest.FixtureRequest, folder: Path) -> AsyncIte
     shared: MongoReplicaSet = request.getfixturevalue("faulty_mongo")
     with shared.nodes[0].database(timeoutMS=CALL_MS) as url:
         async with Proxy(shared.nodes[0].port) as proxy:
-            yield FaultyMongo(shared, proxy, WorkerProcesses(folder, proxy.url(url)))
+            yield FaultyMongo(shared, proxy, folder, url)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from tests.faults.operations import ServerBehindProxy, again_and_again
 from tests.kit.mongo import MongoReplicaSet, MongoServer
 from tests.kit.proxy import Proxy
-from tests.kit.workers import WorkerProcesses
 
 
 class FaultyMongo(ServerBehindProxy):
     """MongoDB, a replica set of one member, at a database of its own."""
 
-    def __init__(self, group: MongoReplicaSet, proxy: Proxy, workers: WorkerProcesses) -> None:
+    def __init__(self, group: MongoReplicaSet, proxy: Proxy, folder: Path, direct_url: str) -> None:
         self.group = group
         self.node: MongoServer = group.nodes[0]
-        super().__init__(self.node, proxy, workers)
+        super().__init__(self.node, proxy, folder, direct_url)
         self.faults = {
             **self.faults,
             "terminate": self._terminated,

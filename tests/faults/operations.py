@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from tests.kit.processes import Server
@@ -69,6 +70,8 @@ class FaultyServer(Protocol):
     """A database without jobs that a test may torment, and the worker processes that use it."""
 
     url: str
+    #: The same database, past the proxy.
+    direct_url: str
     workers: WorkerProcesses
 
     @property
@@ -93,11 +96,12 @@ class FaultyServer(Protocol):
 class ServerBehindProxy:
     """The faults that are the same for each server: those of its process, and those of the network."""
 
-    def __init__(self, server: Server, proxy: Proxy, workers: WorkerProcesses) -> None:
+    def __init__(self, server: Server, proxy: Proxy, folder: Path, direct_url: str) -> None:
         self.server = server
         self.proxy = proxy
-        self.workers = workers
-        self.url = workers.url
+        self.direct_url = direct_url
+        self.url = proxy.url(direct_url)
+        self.workers = WorkerProcesses(folder, self.url)
         self.faults: Mapping[Operation, Fault] = {
             "kill": self._killed,
             "pause": self._paused,

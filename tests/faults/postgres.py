@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import asyncpg
 
 from tests.faults.operations import ServerBehindProxy, again_and_again
 from tests.kit.postgres import PostgresServer, connected
 from tests.kit.proxy import Proxy
-from tests.kit.workers import WorkerProcesses
 
 #: Few enough for a test to take them all, and enough for two workers and a client.
 SETTINGS = {"max_connections": "40", "superuser_reserved_connections": "0"}
@@ -21,9 +21,8 @@ SETTINGS = {"max_connections": "40", "superuser_reserved_connections": "0"}
 class FaultyPostgres(ServerBehindProxy):
     """PostgreSQL, at a database of its own."""
 
-    def __init__(self, server: PostgresServer, proxy: Proxy, workers: WorkerProcesses, direct_url: str) -> None:
-        super().__init__(server, proxy, workers)
-        self.direct_url = direct_url
+    def __init__(self, server: PostgresServer, proxy: Proxy, folder: Path, direct_url: str) -> None:
+        super().__init__(server, proxy, folder, direct_url)
         self.faults = {
             **self.faults,
             "terminate": self._terminated,

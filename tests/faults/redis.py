@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.faults.operations import ServerBehindProxy, again_and_again
 from tests.kit.proxy import Proxy
 from tests.kit.redis import RedisServer
-from tests.kit.workers import WorkerProcesses
 
 
 class FaultyRedis(ServerBehindProxy):
@@ -21,10 +21,10 @@ class FaultyRedis(ServerBehindProxy):
     LISTS = ("active", "wait", "paused")
     SORTED_SETS = ("prioritized", "delayed", "waiting-children", "completed", "failed")
 
-    def __init__(self, server: RedisServer, proxy: Proxy, workers: WorkerProcesses) -> None:
-        super().__init__(server, proxy, workers)
+    def __init__(self, server: RedisServer, proxy: Proxy, folder: Path, direct_url: str) -> None:
+        super().__init__(server, proxy, folder, direct_url)
         self.redis = server
-        self.prefix = parse_qs(urlsplit(workers.url).query)["prefix"][0]
+        self.prefix = parse_qs(urlsplit(direct_url).query)["prefix"][0]
         self.faults = {
             **self.faults,
             "terminate": self._terminated,

@@ -19,10 +19,10 @@ FILE_BYTES = 1 << 20
 class SqliteFile:
     """A SQLite file. Another connection can lock it, and the file system can refuse to let its files grow."""
 
-    def __init__(self, workers: WorkerProcesses, path: Path) -> None:
-        self.workers = workers
-        self.url = workers.url
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "jobs.db"
+        self.url = self.direct_url = f"sqlite:///{self._path}"
+        self.workers = WorkerProcesses(folder, self.url)
         self.faults: Mapping[Operation, Fault] = {"pause": self._locked, "full_disk": self._full}
         self.dropped_answers = 0
         self.connections = 0
