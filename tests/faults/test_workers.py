@@ -46,10 +46,12 @@ async def jobs(server: FaultyServer) -> AsyncIterator[Client]:
 
 
 async def all_have_succeeded(jobs: Client, count: int) -> None:
+    """A worker that dies holds its jobs up for its lease of 1 s, and up to 5 s more on Redis."""
+
     async def they_have() -> bool:
         return {one.state: one.count for one in await jobs.count()} == {"succeeded": count}
 
-    await until(they_have, 60)
+    await until(they_have, 30)
 
 
 # ---------------------------------------------------------------------------------------------------- killed
@@ -201,6 +203,16 @@ async def test_a_worker_that_starts_while_the_server_is_away(server: FaultyServe
 
 @on_each_fault("cut", "kill")
 async def test_an_idle_worker_is_woken_again_after_a_fault(server: FaultyServer, operation: Operation) -> None:
+    await is_woken_after(server, operation)
+
+
+@pytest.mark.extended
+@on_each_fault("vanish")
+async def test_an_idle_worker_is_woken_again_when_its_host_vanished(server: FaultyServer, operation: Operation) -> None:
+    await is_woken_after(server, operation)
+
+
+async def is_woken_after(server: FaultyServer, operation: Operation) -> None:
     jobs = jobmill.connect(server.url)
 
     @jobs.handler()
