@@ -11,7 +11,7 @@ import jobmill
 from jobmill import Context
 
 jobs = jobmill.connect()
-here = Path(os.environ.get("E2E_DIR", "."))
+here = Path(os.environ.get("NOTES_DIR", "."))
 
 
 def note(context: Context, word: str = "run") -> None:

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import jobmill
 from jobmill import Client
-from tests.e2e.conftest import Place
 from tests.helpers import until
 from tests.kit.node import NodeProcess, Packages
+from tests.kit.workers import WorkerProcesses
 
 QUEUE = "mail"
 
@@ -36,12 +36,12 @@ class Scene:
         self.packages = packages
         self.node = node
         self.jobs = jobs
-        self.place = Place(path, url)
+        self.processes = WorkerProcesses(path, url)
 
     def worker(self, *args: str) -> subprocess.Popen[bytes]:
         """A Python worker of the queue."""
         queues = [] if "--queue" in args else ["--queue", QUEUE]
-        return self.place.start("worker", "tests.interop.app:jobs", *queues, *args)
+        return self.processes.start("worker", "tests.interop.app:jobs", *queues, *args)
 
     async def ready_worker(self, *args: str) -> subprocess.Popen[bytes]:
         """A Python worker that Node already sees."""
@@ -49,7 +49,7 @@ class Scene:
         worker = self.worker(*args)
 
         async def is_seen() -> bool:
-            assert worker.poll() is None, self.place.said(worker)
+            assert worker.poll() is None, self.processes.output(worker)
             return len(await self.node.ask("workers", queue=QUEUE)) > before
 
         await until(is_seen, 30)
@@ -57,7 +57,7 @@ class Scene:
 
     def notes(self) -> list[Note]:
         """What Python handlers noted so far."""
-        notes = self.place.path / "notes"
+        notes = self.processes.folder / "notes"
         whole, _, _ = (notes.read_text() if notes.exists() else "").rpartition("\n")
         found = []
         for word, id, fence, at_ms in map(str.split, whole.splitlines()):
@@ -111,7 +111,7 @@ async def scene_at(url: str, packages: Packages, path: Path) -> AsyncIterator[Sc
         try:
             yield made
         finally:
-            made.place.end()
+            made.processes.end()
 
 
 async def is_quick(measure: Callable[[], Awaitable[list[float]]], most_ms: float = 20) -> None:

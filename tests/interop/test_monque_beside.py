@@ -181,4 +181,4 @@ async def test_a_job_that_monque_deletes_while_we_run_it(scene: Scene) -> None:
         await scene.come_to(completed=1)
         assert await scene.documents.find_one({"_id": bson.ObjectId(id)}) is None
         assert scene.runs()[after] == 1
-        assert "Traceback" not in scene.place.said(worker)
+        assert "Traceback" not in scene.processes.output(worker)

@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL or Redis server, in the test's own loop, that spoils connections on demand.
+"""A proxy before a PostgreSQL, Redis or MongoDB server, in the test's own loop, that spoils connections on demand.
 
     async with Proxy(server.port) as proxy:
         store = PostgresStore(proxy.url(server.url()))
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from tests.kit import pgwire, respwire
+from tests.kit import mongowire, pgwire, respwire
 from tests.kit.places import at_port, free_port
 
 CHUNK = 1 << 16
@@ -30,6 +30,8 @@ RESET = struct.pack("ii", 1, 0)
 
 #: A chunk and when it is due at the other side; an empty one is the end.
 Passage = asyncio.Queue[tuple[float, bytes]]
+
+Conversation = pgwire.Conversation | respwire.Conversation | mongowire.Conversation
 
 
 class Proxy:
@@ -100,7 +102,7 @@ class Proxy:
 
         The server has done all that it was asked to: the connection is cut when its answer is there, to its end. The
         predicate is given the text of each statement when it is executed, and its parameters as they are sent; or all
-        words of a command for Redis.
+        words of a command for Redis; or the name of a command for MongoDB, with its message.
         """
         self._wanted = predicate
 
@@ -168,7 +170,7 @@ class Link:
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy = proxy
         self._socket = client
-        self._conversation: pgwire.Conversation | respwire.Conversation = pgwire.Conversation()
+        self._conversation: Conversation = pgwire.Conversation()
         self._has_begun = False
         self._writers: list[asyncio.StreamWriter] = []  # to the client, to the server
         self._over = asyncio.Event()
@@ -249,6 +251,8 @@ class Link:
             self._has_begun = True
             if data.startswith(b"*"):  # a command of Redis; PostgreSQL's clients begin with a length
                 self._conversation = respwire.Conversation()
+            elif mongowire.begins(data):
+                self._conversation = mongowire.Conversation()
         for statement in self._conversation.client_says(data):
             if self._proxy.is_wanted(statement.text):
                 self._conversation.swallow(statement)

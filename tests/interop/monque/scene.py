@@ -15,10 +15,10 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 import jobmill
 from jobmill import Client
-from tests.e2e.conftest import Place
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import COLLECTION, MonqueProcess
+from tests.kit.workers import WorkerProcesses
 from tests.stores_under_test import migrated_mongo
 
 Document = dict[str, Any]
@@ -40,7 +40,7 @@ class Scene:
         self._url = url
         self.jobs = jobs
         self.documents = documents
-        self.place = Place(path, our_url(url))
+        self.processes = WorkerProcesses(path, our_url(url))
 
     @contextlib.asynccontextmanager
     async def peer(self, generation: Generation = 2, **options: Any) -> AsyncIterator[MonqueProcess]:
@@ -51,18 +51,18 @@ class Scene:
 
     async def worker(self, *args: str) -> subprocess.Popen[bytes]:
         """A Python worker that works."""
-        worker = self.place.start("worker", "tests.interop.monque.app:jobs", *args)
+        worker = self.processes.start("worker", "tests.interop.monque.app:jobs", *args)
 
         def is_there() -> bool:
-            assert worker.poll() is None, self.place.said(worker)
-            return "concurrency" in self.place.said(worker)
+            assert worker.poll() is None, self.processes.output(worker)
+            return "concurrency" in self.processes.output(worker)
 
         await until(is_there, 30)
         return worker
 
     def notes(self, word: str = "run") -> list[Note]:
         """What Python handlers noted so far."""
-        notes = self.place.path / "notes"
+        notes = self.processes.folder / "notes"
         whole, _, _ = (notes.read_text() if notes.exists() else "").rpartition("\n")
         parts = map(str.split, whole.splitlines())
         found = [Note(word, id, int(fence), float(at_ms)) for word, id, fence, at_ms in parts]
@@ -118,4 +118,4 @@ async def scene_at(url: str, path: Path) -> AsyncIterator[Scene]:
         try:
             yield made
         finally:
-            made.place.end()
+            made.processes.end()

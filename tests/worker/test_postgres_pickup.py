@@ -1,4 +1,4 @@
-"""How soon an idle worker in another process begins with a job: told by the server, not by looking again and again."""
+"""How soon an idle worker in another process begins a job: the server notifies it, and it does not poll."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 import jobmill
 from jobmill.stores.postgres import PostgresStore
-from tests.e2e.conftest import Place
 from tests.helpers import until
 from tests.kit.postgres import connected
+from tests.kit.workers import WorkerProcesses
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.stores("postgres")]
 
@@ -42,9 +42,9 @@ async def test_an_idle_worker_begins_at_once(tmp_path: Path, postgres_url: str) 
     store = PostgresStore(postgres_url)
     await store.migrate()
     await store.close()
-    place = Place(tmp_path, postgres_url)
+    workers = WorkerProcesses(tmp_path, postgres_url)
     try:
-        place.worker("--lease", "30s")
+        workers.worker("--lease", "30s")
         await until(lambda: sleepers(postgres_url), 20)
         async with jobmill.connect(postgres_url) as jobs:
             await _is_quick(jobs)
@@ -67,7 +67,7 @@ async def test_an_idle_worker_begins_at_once(tmp_path: Path, postgres_url: str) 
             await jobs.enqueue("stamped", {})
             await _is_quick(jobs)
     finally:
-        place.end()
+        workers.end()
 
 
 async def _is_quick(jobs: jobmill.Client) -> None:

@@ -1,4 +1,4 @@
-"""The application that the end-to-end tests run in processes of its own."""
+"""The application that worker processes of tests run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import jobmill
 from jobmill import Context
 
 jobs = jobmill.connect()
-here = Path(os.environ.get("E2E_DIR", "."))
+here = Path(os.environ.get("NOTES_DIR", "."))
 
 
 def note(context: Context, word: str = "run") -> None:
-    """One line in a file that all processes append to: what ran, under which claim, where."""
+    """Append a line to the file that all processes share: the word, the job, its fence and this process."""
     line = f"{word} {context.job.id} {context.fence} {os.getpid()}\n"
     with (here / "notes").open("ab", buffering=0) as notes:
         notes.write(line.encode())
@@ -32,7 +32,7 @@ async def short(context: Context, n: int) -> int:
 
 @jobs.handler(max_crashes=1_000)
 async def fenced(context: Context, ms: int = 2) -> int:
-    """A little work, which returns the claim that it was done under, and may be lost as often as you like."""
+    """A little work, which returns its fence; its worker may crash as often as it likes."""
     note(context)
     await asyncio.sleep(ms / 1000)
     note(context, "end")
@@ -41,20 +41,20 @@ async def fenced(context: Context, ms: int = 2) -> int:
 
 @jobs.handler()
 async def stamped() -> float:
-    """When it began."""
+    """Return the time at which it began."""
     return time.time()
 
 
 @jobs.handler(max_attempts=1)
 async def deadly(context: Context) -> None:
-    """Kills its worker."""
+    """Kill its own worker."""
     note(context)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @jobs.handler()
 def until_file(context: Context, path: str) -> int:
-    """Ends when a file is there, and says which process ran it."""
+    """End when a file is there, and return the id of the process."""
     note(context)
     deadline = time.monotonic() + 60
     while not Path(path).exists() and time.monotonic() < deadline:
@@ -65,14 +65,14 @@ def until_file(context: Context, path: str) -> int:
 
 @jobs.handler()
 async def endless(context: Context) -> None:
-    """Ends only when it is stopped."""
+    """End only when it is stopped."""
     note(context)
     await asyncio.Event().wait()
 
 
 @jobs.handler(isolate=True, max_attempts=1)
 def dies_alone(context: Context, how: str) -> None:
-    """Takes its own process down, and nothing else."""
+    """End its own process, and no other."""
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), signal.SIGSEGV)

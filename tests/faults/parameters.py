@@ -1,0 +1,37 @@
+"""Which stores and which operations a test runs with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.operations import LACKING, STORES, Operation
+
+
+def on_stores(*names: str) -> pytest.MarkDecorator:
+    """Run a test once for each of these stores, with the fixture `server`."""
+    rows = [pytest.param(name, marks=pytest.mark.stores(name), id=name) for name in names]
+    return pytest.mark.parametrize("server", rows, indirect=True)
+
+
+#: All stores that other processes can use.
+on_each_store = on_stores(*STORES)
+#: The stores that clients reach over a network.
+on_each_server = on_stores("postgres", "redis", "mongo")
+
+
+#: What a store does not do as it should, yet. Each of these fails, and must be removed here when it does not.
+KNOWN = {
+    ("mongo", "full_disk"): "MongoDB's OutOfDiskSpace (14031) is raised as StoreError, not as StoreUnavailable",
+}
+
+
+def on_each_fault(*operations: Operation) -> pytest.MarkDecorator:
+    """Run a test once for each store and operation that the store does not lack."""
+    rows = []
+    for operation in operations:
+        for name in STORES:
+            if operation not in LACKING[name]:
+                why = KNOWN.get((name, operation))
+                known = [pytest.mark.xfail(reason=why, strict=True)] if why else []
+                rows.append(pytest.param(name, operation, marks=[pytest.mark.stores(name), *known]))
+    return pytest.mark.parametrize(("server", "operation"), rows, indirect=["server"])
