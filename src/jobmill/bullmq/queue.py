@@ -1,4 +1,4 @@
-"""Node's `Queue` in Python."""
+"""The class `Queue` of BullMQ for Node, in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
 
-# As Node: at most this many in one call.
+# The maximum number of jobs that one call removes, the same as in Node.
 _CLEANED = 10_000
 _PLACES = ("completed", "failed", "wait", "active", "delayed", "prioritized")
 
@@ -34,12 +34,12 @@ class Queue:
         self.name = name
 
     async def add(self, name: str, data: Any = None, **options: Any) -> str:
-        """Add one job; BullMQ's id of it, or of the job that it duplicates."""
+        """Add one job. Return the BullMQ id of the job, or of the existing job that it duplicates."""
         (id,) = await self.add_bulk([Add(name=name, data={} if data is None else data, **options)])
         return id
 
     async def add_bulk(self, jobs: Sequence[Add]) -> list[str]:
-        """Add many jobs; up to 200 of them are one step."""
+        """Add many jobs. Up to 200 of them are added in one step (one call of a script)."""
         return await self._door.add([job.checked() for job in jobs])
 
     async def upsert_scheduler(
@@ -58,7 +58,7 @@ class Queue:
         data: Any = None,
         opts: Mapping[str, Any] | None = None,
     ) -> str | None:
-        """Make or change a job scheduler; the id of its next job, None where it has none any more."""
+        """Create or change a job scheduler. Return the id of its next job, or None if it has no further job."""
         now_ms = self._store.now()
         if (every is None) == (pattern is None):
             raise InvalidValue("pattern", "either pattern or every", pattern if every is None else every)
@@ -89,11 +89,11 @@ class Queue:
         )
 
     async def remove_scheduler(self, id: str) -> bool:
-        """End a scheduler and remove its next job; whether there was one."""
+        """End a scheduler and remove its next job. Return whether the scheduler existed."""
         return await self._door.unschedule(id)
 
     async def clean(self, grace_ms: int, limit: int = 0, place: Place = "completed") -> list[str]:
-        """Remove jobs of one state that are older than `grace_ms`; their ids."""
+        """Remove the jobs of one state that are older than `grace_ms`. Return their ids."""
         if place not in _PLACES:
             raise InvalidValue("place", "one of " + ", ".join(_PLACES), place)
         before_ms = self._store.now() - check_int(grace_ms, "grace_ms", 0)
@@ -106,21 +106,24 @@ class Queue:
                 return removed
 
     async def drain(self, delayed: bool = False) -> int:
-        """Remove all jobs that wait, on request also those that are delayed; their number."""
+        """Remove all waiting jobs, and with `delayed=True` also all delayed jobs. Return the number of removed jobs."""
         sets = ("wait", "paused", "prioritized", *(("delayed",) if delayed else ()))
         return sum([len(await self._door.clean(one, 0, 0, silent=True)) for one in sets])
 
     async def rate_limit(self, ms: int) -> None:
-        """Claim nothing for a time; like Node's, it holds where the queue or a worker has a rate limit."""
+        """Let no worker claim a job of this queue for `ms` milliseconds.
+
+        As in Node, this has an effect only if the queue or a worker has a rate limit.
+        """
         await self._door.close_for(check_int(ms, "ms", 1))
 
     async def promote_all(self) -> int:
-        """Make all delayed jobs due now; their number."""
+        """Make all delayed jobs due now. Return how many there were."""
         delayed = Filter(queue=self.name, states=("waiting",), due_after_ms=self._store.now() + 1)
         return await self._change_all(delayed, Reschedule(after(0)))
 
     async def retry_all(self, state: Literal["failed", "completed"] = "failed") -> int:
-        """Run all failed jobs, or all completed ones, again; their number."""
+        """Run all failed jobs again, or all completed jobs. Return how many there were."""
         ended: State = "failed" if state == "failed" else "succeeded"
         return await self._change_all(Filter(queue=self.name, states=(ended,)), Requeue())
 

@@ -91,7 +91,8 @@ def _check_extra() -> None:
 
 
 def _token(file: Path | None) -> str | None:
-    """The token of the file, else of the environment. The command line would show it to other users."""
+    """The token from the file, or from the environment. There is no option for it, because other users of the machine
+    can see command lines."""
     where = "JOBMILL_HTTP_TOKEN" if file is None else f"--token-file {file}"
     try:
         token = os.environ.get(where) if file is None else file.read_bytes().decode("utf-8", "replace").strip()
@@ -151,7 +152,7 @@ def _url_of(listening: socket.socket) -> str:
 async def _serve(endpoint: TickEndpoint, sockets: list[socket.socket], *, guarded: bool) -> None:
     import logging
 
-    # From uvicorn only warnings and a line per request; this function logs start and end.
+    # uvicorn logs only warnings and one line per request, because this function logs the start and the end.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     async with endpoint:
         logging.getLogger("jobmill").info(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobmill.core.values import LogLine, Page
 
 PAGE = 1_000
-#: Below this, ids leave no room for errors beside them.
+#: In a terminal with fewer columns, the ids leave no room for the column with errors.
 WIDE = 120
 
 

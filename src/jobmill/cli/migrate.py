@@ -69,7 +69,7 @@ async def _script(client: Client, prints_sql: bool, jobs_table: str | None) -> s
 
 
 async def _migrate(client: Client, jobs_table: str | None) -> tuple[list[str], JobsTable | None]:
-    from jobmill import harmonyk  # also because a migration renews the jobs table that the schema has
+    from jobmill import harmonyk  # needed in both cases: its import also makes a migration renew an existing jobs table
 
     store = None if jobs_table is None else _postgres(client, "--jobs-table")
     ran = await with_spinner(client.store.migrate(), "migrating")

@@ -73,7 +73,7 @@ class MainGroup(click.Group):
         return answer
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which a new user needs them."""
+        """The commands, in the order in which a new user needs them."""
         return list(self.commands)
 
 

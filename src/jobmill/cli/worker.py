@@ -98,7 +98,7 @@ def _work(target: str, verbose: bool, options: dict[str, Any]) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The one of uvloop, if the extra of that name is installed."""
+    """The event loop factory of uvloop, if the extra `uvloop` is installed; otherwise None."""
     try:
         import uvloop
     except ImportError:

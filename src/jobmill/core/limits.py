@@ -1,4 +1,4 @@
-"""Limits that every store can hold: names, queues, ids, keys and numbers are checked against them before a write."""
+"""Limits for names, queues, ids, keys and numbers. Every store can store values within these limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_tenant(tenant: object, field: str = "tenant") -> str:
 
 
 def check_priority(priority: object) -> int:
-    """0 runs first, larger waits longer."""
+    """A priority: 0 runs first, larger numbers wait longer."""
     return check_int(priority, "priority", 0, MAX_PRIORITY)
 
 
@@ -98,7 +98,10 @@ def check_progress(value: object) -> float:
 
 
 def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
-    """True keeps for ever, False or 0 nothing, n the last n jobs, a duration ("7d", a timedelta) up to that age."""
+    """How long final jobs are kept.
+
+    True: for ever. False or 0: not at all. A number n: the last n jobs. A duration ("7d", a timedelta): up to that age.
+    """
     if isinstance(value, Keep):
         for part in (value.last, value.age_ms):
             if part is not None:
@@ -121,7 +124,7 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
 
 
 def storable(text: str) -> str:
-    """A text that was not validated (an error, a log line) as every store can hold it: UTF-8 without NUL."""
+    """Replace what a store cannot hold in a text that was not validated (an error, a log line): UTF-8, without NUL."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
@@ -130,7 +133,7 @@ def _text(value: object, field: str, most: int, never: re.Pattern[str], never_te
     if not isinstance(value, str) or not value.strip():
         raise InvalidValue(field, expected, value)
     try:
-        # UTF-16 units are what the stores shared with JavaScript count, and lone surrogates fit into no store.
+        # JavaScript, which shares some stores, counts UTF-16 units. No store can hold a lone surrogate.
         units = len(value.encode("utf-16-le")) // 2
     except UnicodeEncodeError:
         raise InvalidValue(field, "a text without lone surrogates", value) from None

@@ -114,12 +114,12 @@ class CrontabRun(abc.ABC):
         return not self.is_stopping
 
     def lock_until(self) -> datetime:
-        """The lock for a document that is locked now, in whole milliseconds, which every database can store."""
+        """When a lock that is taken now ends. It is in whole milliseconds, which every database can store."""
         return to_datetime(self.context.clock() + self.settings.lock_ms)
 
     @staticmethod
     def fence_of(job: CrontabJob, lock_until: datetime) -> datetime:
-        """The lock that was written. The jobs of a user's store may not have the field."""
+        """The end of the lock, as the store wrote it. Jobs from a store that a user wrote may not have this field."""
         return getattr(job, "locked_until", None) or lock_until
 
     def has_ended(self, lock: datetime) -> bool:
@@ -127,7 +127,7 @@ class CrontabRun(abc.ABC):
         return lock <= to_datetime(self.context.clock())
 
     async def nothing_due(self) -> None:
-        """A lock found no due document."""
+        """Note that a search for a document to lock found no due document."""
         if not self.is_idle and not self.is_processing:
             self.is_idle = True
             await self.hooks.moment("on_idle")
@@ -181,7 +181,7 @@ class CrontabRun(abc.ABC):
                 catch_up=settings.catch_up,
             )
         except InvalidValue as error:
-            # Completed, so that it does not run for ever, but not removed, so that the user can correct it.
+            # Complete it, so that it does not run for ever. Do not remove it, so that the user can correct it.
             await self._report(error, job)
             return Ending(id=job.id, locked_until=fence)
         return Ending(id=job.id, locked_until=fence, sleep_until=next, remove=next is None and bool(job.auto_remove))
@@ -213,7 +213,7 @@ class CrontabRun(abc.ABC):
             self.run_in_background(self._keep_writing(job, ending))
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task that the end of the run waits for."""
+        """Start a task. The run does not end before this task has ended."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
@@ -238,7 +238,7 @@ class CrontabRun(abc.ABC):
             await self.call_failed(id(ending), error)
 
     async def try_to_write(self, job: CrontabJob, ending: Ending) -> BaseException | None:
-        """The error of the store; None if it has answered."""
+        """Write an ending once. Return the error of the store; None if the store has answered."""
         try:
             is_done = await self._send(ending)
         except (Exception, asyncio.CancelledError) as error:
@@ -256,7 +256,7 @@ class CrontabRun(abc.ABC):
             return await store.update(ending.id, changes) is not False
         if self.context.remove_is_fenced:
             return await store.remove(ending.id, locked_until=ending.locked_until) is not False  # type: ignore[call-arg]
-        # Without a fence only the time can be checked: after the lock has ended, another worker may have the document.
+        # This store cannot check the lock, so we check the time. After the lock, another worker may have the document.
         if self.has_ended(ending.locked_until):
             return False
         return await store.remove(ending.id) is not False
@@ -303,7 +303,7 @@ class CrontabRun(abc.ABC):
         return self.answers != answers
 
     def call_given_up(self, call: object) -> None:
-        """A failed call is not retried in this form."""
+        """Forget a failed call that will not be retried in the same form."""
         self._failing.discard(call)
 
     # ------------------------------------------------------------------------------------------------ sleeping

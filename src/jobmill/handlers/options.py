@@ -19,7 +19,7 @@ from jobmill.errors import InvalidValue
 DEFAULT_QUEUE = "default"
 
 Duration: TypeAlias = float | str | timedelta
-#: A backoff function of the user: takes attempt and error, returns a duration.
+#: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration.
 BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration]
 
 
@@ -80,7 +80,7 @@ NO_OPTIONS_GIVEN = Options()
 
 
 def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> Options:
-    """The options of one job: those given for it, over those of its handler."""
+    """The options of one job. Options that are given for the job replace the options of its handler (`base`)."""
     if not given:
         return base
     _check_names(given, EnqueueOptions)
@@ -114,7 +114,7 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
 
 
 def handler_options(given: dict[str, Any]) -> Options:
-    """The options that a handler gives to its jobs: all but name, isolate, concurrency and a backoff function."""
+    """The options that the jobs of a handler get: all except name, isolate, concurrency and a backoff function."""
     _check_names(given, HandlerOptions)
     options: dict[str, Any] = {"stored": _stored(given, NO_OPTIONS)}
     if "queue" in given:
@@ -132,7 +132,7 @@ def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
     if given.get("backoff") is not None and not callable(given["backoff"]):
         options["backoff"] = backoff(given["backoff"])
     if "timeout" in given:
-        # None means no timeout, also if the handler has one.
+        # None means that the job has no timeout, even if its handler has one.
         options["timeout_ms"] = 0 if given["timeout"] is None else to_ms(given["timeout"], "timeout", least=1)
     for field in ("keep_succeeded", "keep_failed"):
         if given.get(field) is not None:

@@ -35,19 +35,19 @@ class Arguments:
         named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
         self._names = tuple(parameter.name for parameter in named)
         self._all_names = frozenset(self._names)
-        # A foreign payload that is not an object is passed as this parameter.
+        # If another program wrote a payload that is not an object, this parameter gets the whole payload.
         self._takes_payload = "payload" in self._names
         self._decoder = _decoder_of(fn, named, hints, strict=not extra)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Bind the arguments to the signature, validate them against its annotations, and encode them as JSON."""
         if not args and kwargs.keys() == self._all_names:
-            # The same as binding. Measured: it saves 1.6 of the 10 us of client time for a job of a bulk enqueue.
+            # The same result as _bind. Measured in a bulk enqueue: saves 1.6 us of the 10 us that a job takes here.
             return self._encode({name: kwargs[name] for name in self._names})
         return self._encode(self._bind(args, kwargs))
 
     def encode_payload(self, payload: object) -> bytes:
-        """The same for arguments in one value: None, an object of arguments, or a value for `payload`."""
+        """Encode arguments that are given as one value: None, a dict of arguments, or a value for `payload`."""
         if payload is None or isinstance(payload, dict):
             return self.encode((), payload or {})
         return self._encode(payload)
@@ -92,7 +92,7 @@ class Arguments:
         return converted
 
     def _as_object(self, payload: Raw) -> Raw | None:
-        """A foreign payload as an object of arguments; None if it is an object already."""
+        """A payload of another program as an object of arguments; None if it is an object, or cannot become one."""
         value = bytes(payload).strip()
         if value.startswith(b"{"):
             return None
@@ -142,11 +142,11 @@ def _converted(value: object, field: str, refused: InvalidValue) -> Any:
 
 
 def _converted_parts(value: Any, seen: dict[int, Any]) -> Any:
-    """The value with all types that are not builtin converted by msgspec, which alone would also convert sets."""
+    """Convert all values whose types are not builtin, with msgspec. (Alone, msgspec would also convert sets.)"""
     kind = type(value)
     if kind not in (dict, list, tuple):
         return value if kind.__module__ == "builtins" else _to_builtins(value)
-    # Convert a value that occurs several times only once: nested lists of one list could otherwise fill the memory.
+    # Convert a value only once if it occurs several times. Otherwise lists that share one list could fill the memory.
     if id(value) not in seen:
         seen[id(value)] = (
             {_converted_parts(key, seen): _converted_parts(item, seen) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""Harmonyk's JobsRepository over a client's store."""
+"""The JobsRepository of Harmonyk's design notes, on the store of a client."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from jobmill.worker.outcomes import ERROR_KEPT, own_delay
 if TYPE_CHECKING:
     from jobmill.client.client import Client
 
-#: Long enough for two calls to a slow store. If this process dies between them, workers have the job back after it.
+#: The lease of a seized job: long enough for two calls to a slow store. If this process dies between the two calls,
+#: workers can claim the job again after this time.
 SEIZED_MS = 15_000
-#: How many times others may take a job away while it is being marked before we give up.
+#: Marking a job is given up after this number of attempts, if another process takes over the job each time.
 TURNS = 10
 
 
@@ -52,13 +53,13 @@ class JobsRepository(Protocol):
         payload: dict[str, Any] | None = None,
         run_at: datetime | None = None,
     ) -> str:
-        """Store a job that runs at `run_at`, or now; its id."""
+        """Store a job that runs at `run_at`, or now. Return its id."""
 
     async def mark_success(self, id: str) -> Marked | None:
-        """The job has succeeded."""
+        """End the job as succeeded."""
 
     async def mark_failure(self, id: str, error: str) -> Marked | None:
-        """A run of the job has failed: it is queued again as the retry rule says, or failed for good."""
+        """A run of the job has failed. The job is queued again by the retry rule, or fails if no run is left."""
 
 
 class Repository:
@@ -82,10 +83,10 @@ class Repository:
         dedupe: bool = False,
         within: Any = None,
     ) -> str:
-        """Enqueue a job for the handler named `type`; its id.
+        """Enqueue a job for the handler named `type`. Return the id of the job.
 
-        With `dedupe` that is the id of the live job of the same type, `org_id` and payload, where there is one.
-        `within` is the caller's own connection, with its transaction.
+        With `dedupe`, if there is a live job with the same type, `org_id` and payload, no new job is stored and the id
+        of that job is returned. `within` is a connection of the caller: the job becomes part of its transaction.
         """
         options: EnqueueOptions = {"dedupe": dedupe}
         if org_id is not None:
@@ -129,7 +130,7 @@ class Repository:
         raise StoreUnavailable(f"job {id!r} was taken away {TURNS} times while it was being marked; try again later")
 
     async def _seize(self, id: str) -> Claimed | None:
-        """The job under a lease of ours; None where it is not live."""
+        """Take the job under a new lease. None if the job is not live."""
         store = self._jobs.store
         change = Seize(token=secrets.token_hex(16), worker=self._worker, lease_ms=SEIZED_MS)
         until_ms = store.now() + SEIZED_MS
@@ -139,7 +140,7 @@ class Repository:
         return None if job is None else Claimed(job, Lease(id, change.token, job.queue, job.name, until_ms))
 
     def _decided(self, seized: Claimed, error: str | None) -> Settlement:
-        """What becomes of the job: decided by the same rules as after a run in a worker."""
+        """The settlement of the job, decided by the same rules as after a run in a worker."""
         job = seized.job
         handler = self._jobs.handlers.get(job.name)
         rules = policy(job.options, DEFAULT_POLICY if handler is None else handler.policy)
@@ -150,7 +151,7 @@ class Repository:
         return settle(seized, outcome, rules, self._jobs.store.now(), random.random())
 
     async def _settle(self, decided: Settlement) -> bool:
-        """Whether it was done; if not, somebody took the job away in the meantime."""
+        """Write the settlement. Return False if another process took over the job in the meantime."""
         answer = await self._jobs.store.exchange([decided], None)
         (settled,) = answer.settled
         if isinstance(settled, Refused):

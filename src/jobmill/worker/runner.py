@@ -18,7 +18,7 @@ from jobmill.worker.hooks import HookQueue
 from jobmill.worker.running import Run
 from jobmill.worker.usage import UsageLog
 
-#: Called when a run is over, with its outcome, or with None when another worker may run the job by now.
+#: Called when a run is over. The outcome is None if the lease was lost: another worker may run the job by now.
 OnOver = Callable[[Run, Outcome | None], None]
 #: Called when the slot of a run is free.
 OnFree = Callable[[Run], None]
@@ -46,7 +46,7 @@ class Runner:
         """Start a task for the run; never raises."""
         if run.rules.timeout_ms is not None:
             self._deadlines.add(run, run.rules.timeout_ms)
-        # The job id as a name helps in debuggers, and is cheaper than a name that asyncio makes up.
+        # The job id as the name of the task helps in debuggers, and is cheaper than a name that asyncio generates.
         run.task = self._loop.create_task(self._run(run, on_over, on_free), name=run.claimed.job.id)
 
     async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
@@ -63,7 +63,7 @@ class Runner:
         if run.why == "lost":
             outcome = None
         elif run.why == "timeout":
-            # The handler may have caught the cancellation and returned, but its time was over.
+            # The handler may have caught the cancellation and returned a value, but that was after the timeout.
             outcome = outcomes.timed_out(run.rules.timeout_ms or 0)
         if isinstance(outcome, Errored):
             outcome = self._report_error(run, outcome, error)
@@ -115,15 +115,17 @@ class Runner:
 
     def _interrupted(self, run: Run, error: BaseException) -> Outcome:
         if run.why == "shutdown" or (run.why is None and self._cut_off()):
-            # An exception that a handler raises because the worker stops is no error of its job.
+            # If a handler raises because the worker stops, this does not count as an error of the job.
             return Released()
         if isinstance(error, asyncio.CancelledError):
             return Errored(error="the handler cancelled itself")
         return outcomes.raised(error, run.handler, run.claimed.job.attempt)
 
     def _report_error(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
-        """Pass every error to the hooks and to the user's own backoff, even one without an exception in this process
-        (a timeout, a process that died)."""
+        """Pass every error to the hooks and to the backoff function of the user.
+
+        A timeout or a process that died has no exception in this process: then a RuntimeError stands for it.
+        """
         if error is None:
             error = RuntimeError(outcome.error)
             if run.handler.own_backoff is not None and outcome.delay_ms is None:

@@ -51,7 +51,7 @@ def supervise(
 
 
 class _Child:
-    """One of the worker processes: the process that runs now, or the time of its next start."""
+    """One of the worker processes. It has the process that runs now, or the time of its next start."""
 
     def __init__(self, label: str, backoff: LoopBackoff) -> None:
         self.label = label
@@ -91,7 +91,7 @@ class _Supervisor:
         return any(child.process is not None or child.due is not None for child in self._children)
 
     def _pause(self) -> float | None:
-        """How long to wait for the next start or kill. Signals, also of an ended process, end the wait earlier."""
+        """Seconds until the next start or kill. A signal ends the wait earlier: a stop, or the end of a process."""
         moments = [child.due for child in self._children if child.due is not None]
         if self._kill_at is not None:
             moments.append(self._kill_at)
@@ -108,7 +108,7 @@ class _Supervisor:
         child.due = None
         child.started = time.monotonic()
         try:
-            # In a new session, so that only the supervisor gets a Ctrl-C of the terminal, and passes it on once.
+            # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
             child.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -149,7 +149,7 @@ class _Supervisor:
             self._start_later(child, f"crashed: {how}")
 
     def _on_end_while_stopping(self, child: _Child, how: str, code: int) -> None:
-        # A process that had not installed its signal handlers yet ends by the signal, which is fine.
+        # If a process has not installed its signal handlers yet, the signal ends it. That is not a crash.
         if code in (-signal.SIGTERM, -signal.SIGINT):
             log.info("%s: %s", child.label, how)
         else:
@@ -161,7 +161,7 @@ class _Supervisor:
             self._end_all(signal.Signals(signum))
 
     def _end_all(self, signum: signal.Signals) -> None:
-        """Pass a signal on to all processes. The first one also starts the time after which they are killed."""
+        """Pass a signal on to all processes. The first signal also sets the time at which they are killed."""
         if self._kill_at is None:
             log.info("%s: stopping all processes within %.0f s", signum.name, self._patience)
             self._kill_at = time.monotonic() + self._patience
@@ -182,7 +182,7 @@ class _Supervisor:
     def _kill_all(self) -> None:
         for child in self._children:
             if child.process is not None:
-                # The whole group, with the processes that handlers started. It has not been reaped, so the id is valid.
+                # Kill the group, with processes that handlers started. The child is not reaped, so its id is valid.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.process.pid, signal.SIGKILL)
 
@@ -225,6 +225,6 @@ def _caught(signum: int, frame: object) -> None:
 
 
 def _woken(wakes: int, timeout: float | None) -> bytes:
-    """Wait for signals; empty after the timeout."""
+    """Wait for signals. Return their numbers; empty if the timeout has passed."""
     ready, _, _ = select.select([wakes], [], [], timeout)
     return os.read(wakes, 4096) if ready else b""

@@ -1,4 +1,4 @@
-"""What a store holds for each event loop: connections belong to the loop that made them, a store to none."""
+"""Resources of a store, one for each event loop: a connection belongs to the loop that made it, a store to no loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from concurrent.futures import Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-# How long the loop of another thread gets to close its resources: it may be blocked, because it waits for this call.
+# How long the event loop of another thread may take to close its resources. It may be blocked: its thread may wait for
+# this call.
 ELSEWHERE_SECONDS = 3.0
 
 
@@ -30,12 +31,12 @@ H = TypeVar("H", bound=Held)
 
 
 class _Kept(Generic[H]):
-    """Closed when its loop ends, by whichever comes first."""
+    """A resource of one loop. `close` closes it, or the end of its loop does if that comes first."""
 
     def __init__(self, held: H) -> None:
         self.held = held
         self._end = self._wait_for_the_end()
-        # asyncio.run closes generators that have begun, and so what an application has not closed itself.
+        # asyncio.run closes async generators that have begun, and so also resources that the application left open.
         with contextlib.suppress(StopIteration):
             self._end.asend(None).send(None)
 
@@ -50,7 +51,7 @@ class _Kept(Generic[H]):
 
 
 class PerLoop(Generic[H]):
-    """One for each loop that asks, made when it first does."""
+    """One resource for each event loop. It is made when the loop first calls `here`."""
 
     def __init__(self, make: Callable[[], H]) -> None:
         self._make = make
@@ -60,7 +61,7 @@ class PerLoop(Generic[H]):
         _all.add(self)
 
     def here(self) -> H:
-        """That of the running loop."""
+        """The resource of the running loop."""
         loop = asyncio.get_running_loop()
         if self._pid != os.getpid():
             self._leave_to_parent()
@@ -74,7 +75,7 @@ class PerLoop(Generic[H]):
         return kept.held
 
     async def close(self) -> None:
-        """Close all, each in its own loop."""
+        """Close all resources, each in its own loop."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         with self._lock:
@@ -82,20 +83,20 @@ class PerLoop(Generic[H]):
         await asyncio.gather(*(_close(loop, kept) for loop, kept in by_loop.items()))
 
     def close_at_exit(self) -> None:
-        """The process ends: loops of other threads (`jobs.sync`) close what they hold."""
+        """Close the resources of loops in other threads (`jobs.sync`), because the process ends."""
         if self._pid == os.getpid():
             by_loop, self._by_loop = self._by_loop, {}
             closing = [_run_in(loop, kept.close()) for loop, kept in by_loop.items()]
             wait([one for one in closing if one is not None], ELSEWHERE_SECONDS)
 
     def _leave_to_parent(self) -> None:
-        """This process was forked: sockets and selectors are shared with the parent, and must not be touched."""
-        # Not even by the collector, which would deregister the sockets from the parent's selector.
+        """Drop the resources of the parent: this process was forked and shares its sockets and selectors."""
+        # The garbage collector must not free them: that would remove the sockets from the selector of the parent.
         import ctypes
 
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._by_loop))
         self._by_loop = {}
-        # A thread of the parent, which does not exist here, may have held the lock.
+        # At the fork, a thread of the parent may have held the lock. That thread does not exist in this process.
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -112,7 +113,7 @@ async def _close(loop: asyncio.AbstractEventLoop, kept: _Kept[Any]) -> None:
 
 
 def _run_in(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, None]) -> Future[None] | None:
-    """Run something in the loop of another thread; None where that does not run."""
+    """Run a coroutine in the loop of another thread. None if that loop does not run."""
     if loop.is_running():
         with contextlib.suppress(RuntimeError):  # closed in this moment
             return asyncio.run_coroutine_threadsafe(call, loop)

@@ -1,7 +1,7 @@
-"""Claims: find jobs in claim order, lease all of them in one write where they still wait, and hand them out.
+"""Claims: find jobs in claim order, lease those that still wait in one write, and return them.
 
-One update of many jobs costs the server a thirtieth of one find-and-modify for each. A claim of a single job is a
-find-and-modify: one round trip instead of two.
+For the server, one update of many jobs costs a thirtieth of one find-and-modify per job. A claim of a single job uses
+find-and-modify, which needs one round trip instead of two.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jobmill.stores.mongo.leases import count_running, ended, find_lost, lease_u
 from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, QueueLock, locked, queue_states
 from jobmill.stores.mongo.settle import ClaimWrites
 
-#: How often a claim searches again when other processes took what it had found.
+#: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
-#: How often a claim is sent whose response was lost.
+#: The maximum number of times that a claim is sent, if its response is lost each time.
 MAX_SENDS = 3
 
-#: Nobody has claimed a job since it was found, nor failed it without counting a claim.
+#: A filter: no process has claimed the job since it was found, and no program has counted a failure of it.
 _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
 
 
@@ -43,28 +43,28 @@ class Found(Struct, frozen=True):
     lost: list[Document] = []
     #: When the next waiting job is due, where that is known.
     next_due_ms: int | None = None
-    #: Whether these are whole documents of jobs that were never claimed: nothing else in them changes while they wait.
+    #: Whether these are whole documents of jobs that were never claimed. They do not change while they wait.
     are_fresh: bool = False
 
     @property
     def all(self) -> list[Document]:
-        """Both kinds."""
+        """Jobs whose lease has ended, and waiting jobs."""
         return [*self.lost, *self.waiting]
 
 
 class QueueClaim(Struct):
-    """The claim of jobs of one queue: `run` finds, leases and hands out until the claim is full."""
+    """The claim of jobs of one queue. `run` finds and leases jobs until the claim is full or no job is due."""
 
     ctx: MongoContext
     queue: str
     claim: Claim
     #: How many more jobs of each name may be claimed.
     rooms: dict[str, int]
-    #: Jobs that the same call settles: they are not for this claim.
+    #: Jobs that the same call settles. This claim must not take them.
     settled: set[str]
     now_ms: int
     search: ClaimSearch
-    #: What `find_first` has found, and the leases of it that the bulk of settlements sends.
+    #: The jobs that `find_first` has found, and the updates that lease them within the bulk write of settlements.
     found: Found | None = None
     sent: ClaimWrites | None = None
     #: Whether the same call puts jobs back that are due at once.
@@ -76,7 +76,7 @@ class QueueClaim(Struct):
     _order: dict[str, int] = {}
 
     async def run(self, n: int, lock: QueueLock | None = None) -> int | None:
-        """Claim up to `n` jobs; when there may be more."""
+        """Claim up to `n` jobs. Return when the next claim may find a job."""
         names = [name for name, room in self.claim.names.items() if room > 0]
         for _ in range(MAX_SEARCHES):
             wanted = n - len(self.claimed)
@@ -92,18 +92,18 @@ class QueueClaim(Struct):
                 self.claimed.sort(key=lambda one: self._order[one.lease.id])
                 if found.next_due_ms is not None:
                     return found.next_due_ms
-                # Everything due was found, except for names without room and what this call has put back.
+                # All due jobs were found, except jobs of names without room and jobs that this call has put back.
                 is_all = len(leased) < wanted and all(self.rooms[name] > 0 for name in names)
                 return await self.search.next_due(names, later=is_all and not self.puts_back)
         return await self.search.next_due(names)
 
     def only_settled(self, done: set[str]) -> None:
-        """Only these jobs were settled since `find_first`; the others may be claimed, where there is room."""
+        """Note which settlements were written after `find_first`. The other jobs may be claimed if there is room."""
         self.search.is_cut |= done != self.settled
         self.settled = done
 
     async def run_within_limits(self, n: int, state: QueueDocument) -> int | None:
-        """`run` as far as pause and limits of the queue allow."""
+        """`run`, unless the queue is paused, and within the limits of the queue."""
         self.has_feed = state.settings.feed
         if state.settings.paused:
             return None
@@ -130,7 +130,7 @@ class QueueClaim(Struct):
     # ------------------------------------------------------------------------------------------------ find
 
     async def find_first(self, queues: Collection[str], *, settles: bool) -> dict[str, QueueDocument]:
-        """Find jobs before anything is settled; the states of these queues, from the same round trip."""
+        """Find jobs before the settlements are written. Return the states of these queues, from the same round trip."""
         self.search.states_of = queues
         found = await self.find(self.claim.n)
         states = await queue_states(self.ctx, queues) if self.search.states_of else self.search.states
@@ -144,9 +144,9 @@ class QueueClaim(Struct):
     async def find(self, wanted: int) -> Found:
         """Jobs that may be claimed, within the room of each name."""
         memory = self.ctx.claims
-        # Where other processes are faster, payloads are read after the claim; a find-and-modify reads its job itself.
+        # If other processes were faster last time, read payloads after the claim. A find-and-modify returns its job.
         self.search.whole = wanted > 1 and not memory.others_are_faster
-        # Jobs that are yet to be settled still run; jobs that this call has put back may be found.
+        # Before the settlements are written, their jobs still run. Afterwards it may find jobs that they put back.
         spare = (0 if self.search.states_of else len(self.settled)) + len(self.claimed)
         async with self.ctx.here.searching:  # claims that search at the same time would find the same jobs
             waiting = await self.search.waiting(self.rooms, wanted, spare)
@@ -163,7 +163,7 @@ class QueueClaim(Struct):
         taken: list[Document] = []
         left: Document | None = None
         rooms = dict(self.rooms)
-        # A job may have changed between the queries and counts as it was read last: leased twice it would run twice.
+        # A job may change between the two queries: use the document that was read last, and lease each job only once.
         last_read = {document["_id"]: document for document in (*waiting, *lost)}
         for document in sorted(last_read.values(), key=order_of):
             if self._is_excluded(document):
@@ -183,7 +183,11 @@ class QueueClaim(Struct):
         )
 
     def _is_excluded(self, document: Document) -> bool:
-        """Whether a job is not for this claim: settled or leased by this call, in another claim, or refused."""
+        """Whether this claim must not take a job.
+
+        This call settles the job or has leased it, another claim is about to lease it, or the server refuses to write
+        to it.
+        """
         memory, id, key = self.ctx.claims, id_of(document), document["_id"]
         is_ours = id in self.settled or any(one.lease.id == id for one in self.claimed)
         return is_ours or key in memory.in_flight or key in memory.refused
@@ -191,7 +195,7 @@ class QueueClaim(Struct):
     # ------------------------------------------------------------------------------------------------ lease
 
     def _writes(self, found: Found, lock: QueueLock | None = None) -> list[UpdateMany]:
-        """Updates that lease what was found, as far as it still waits."""
+        """Updates that lease the jobs that were found, if they can still be claimed."""
         more = {**(_STILL_FRESH if found.are_fresh else {}), **(lock.holds if lock else {})}
         return [
             UpdateMany(
@@ -204,7 +208,7 @@ class QueueClaim(Struct):
         ]
 
     async def _lease(self, found: Found, lock: QueueLock | None) -> list[Document]:
-        """Lease what was found, as far as it still waits; the leased jobs."""
+        """Lease the jobs that were found, if they can still be claimed. Return the leased jobs."""
         sent, self.sent = self.sent, None
         if sent is not None:
             leased = await self._read_leased(found, has_matched=sent.has_matched)
@@ -228,14 +232,14 @@ class QueueClaim(Struct):
             return [one] if one else []
         matched = await self._lease_many(found, lock)
         if matched is None:
-            # The server refuses to write to one of them, and has left out the jobs after it.
+            # The server refuses to write to one of these jobs, and has not updated the jobs after it.
             for document, is_lost in documents:
                 await self._lease_one(document, is_lost, lock)
         return await self._read_leased(found, has_matched=matched == len(documents))
 
     async def _lease_many(self, found: Found, lock: QueueLock | None) -> int | None:
-        """Lease all; how many still waited, or None where the server refuses to write to one of them."""
-        for send in range(MAX_SENDS):  # what a lost response has done already, the next one does not do again
+        """Lease all jobs. Return how many could still be claimed; None if the server refuses to write to one."""
+        for send in range(MAX_SENDS):  # a job that is already leased does not match a second time
             try:
                 result = await self.ctx.here.jobs.bulk_write(self._writes(found, lock), ordered=False)
                 return int(result.matched_count)
@@ -247,7 +251,7 @@ class QueueClaim(Struct):
         return None
 
     async def _lease_one(self, document: Document, is_lost: bool, lock: QueueLock | None) -> Document | None:
-        """Lease one job. Where the server refuses to write to it, this process leaves it alone from now on."""
+        """Lease one job. If the server refuses to write to it, this process does not try to claim it again."""
         query = {"_id": document["_id"], **self._still(is_lost), **(lock.holds if lock else {})}
         jobs = self.ctx.here.jobs
         for send in range(MAX_SENDS):
@@ -272,7 +276,7 @@ class QueueClaim(Struct):
         self.ctx.report_once(document, f"it cannot be claimed: {why[:200]}")
 
     async def _read_leased(self, found: Found, *, has_matched: bool = False) -> list[Document]:
-        """Those of these jobs that have our token. Fresh jobs that were all leased need not be read again."""
+        """The jobs that have the token of this claim. If all jobs were fresh and leased, they are not read again."""
         if not found.all:
             return []
         if has_matched and found.are_fresh:
@@ -283,7 +287,7 @@ class QueueClaim(Struct):
         return await self.ctx.here.jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
 
     def _still(self, is_lost: bool) -> Document:
-        """The filter by which a job was found: another process may have been faster."""
+        """A filter that matches while the job can still be claimed: another process may have claimed it since."""
         if not is_lost:
             return {"status": "pending", "nextRunAt": {"$lte": date(self.now_ms)}}
         return {"$or": [ended(self.now_ms), stale(self.now_ms, self.ctx.url.lock_timeout_ms)]}
@@ -328,7 +332,7 @@ def _ids(documents: Sequence[Document]) -> list[ObjectId]:
 
 
 def _with_claim(document: Document, written: Document) -> Document:
-    """A document as the first claim has left it."""
+    """The document of a job after its first claim."""
     ours: Document = {**ours_of(document), "claims": 1}
     for field, value in written.items():
         parent, _, name = field.rpartition(".")

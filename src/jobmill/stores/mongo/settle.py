@@ -1,8 +1,9 @@
-"""Settlements: guarded updates in one bulk; settlements that write the same to jobs of one claim are one update.
+"""Settlements: guarded updates, sent in one bulk write.
 
-The response to a bulk contains how many jobs matched, not which. Each call marks the jobs that it changes, and where
-the number is not the expected one it reads which jobs have its mark. So it also finds out what a bulk has done whose
-response was lost.
+Settlements that write the same values to jobs of one claim share one update. The response to a bulk write contains how
+many jobs matched, but not which ones. So each call marks the jobs that it changes. If the number of matched jobs is not
+the expected one, the call reads which jobs have its mark. If the response was lost, it finds out in the same way which
+jobs the bulk write has changed.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from jobmill.stores.mongo.leases import LocatedLease, guard, located, marked, re
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
 
-#: How often a bulk is sent whose response was lost.
+#: The maximum number of times that a bulk write is sent, if its response is lost each time.
 MAX_SENDS = 3
 
 Write: TypeAlias = UpdateOne | UpdateMany
 
 
 class ClaimWrites(Struct):
-    """The leases of a claim that go into the bulk of settlements; they may be sent twice."""
+    """The updates that lease the jobs of a claim. They are part of the bulk of settlements, and may be sent twice."""
 
     writes: Sequence[Write] = ()
-    #: How many jobs they match if nobody is faster.
+    #: The number of jobs that they match, unless another process claims one of these jobs first.
     expected: int = 0
-    #: Afterwards: whether they are known to have matched all of them.
+    #: After the bulk write: whether they are known to have matched all expected jobs.
     has_matched: bool = False
 
 
@@ -60,7 +61,7 @@ class _Given(Struct, frozen=True):
 
     @property
     def leaves(self) -> bool:
-        """Whether the job is not kept when it is final."""
+        """Whether the job is deleted as soon as it is final."""
         keep = self.settlement.keep
         return keep is not None and keep.at_once and self.held.locator.is_ours
 
@@ -68,7 +69,7 @@ class _Given(Struct, frozen=True):
 async def settle(
     ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
 ) -> list[Settled]:
-    """Write settlements, and with them the leases of a claim; a response for each settlement in order."""
+    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order."""
     if not settlements:
         return []
     settled: list[Settled] = ["lost"] * len(settlements)
@@ -81,7 +82,7 @@ async def settle(
             # The server would refuse the whole bulk.
             settled[index] = Refused(f"a result of at most {MAX_BYTES} bytes fits into a document")
         elif one is not None:
-            # A second settlement of the same job must not be taken for the first: it goes into a bulk of its own.
+            # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
             (repeated if settlement.lease.id in seen else first).append(_Given(index, settlement, one))
             seen.add(settlement.lease.id)
     for some, also in [(first, claims or ClaimWrites()), *(([one], ClaimWrites()) for one in repeated)]:
@@ -93,7 +94,7 @@ async def settle(
 
 
 def is_due(settlement: Settlement, now_ms: int) -> bool:
-    """Whether a settlement that lets its job wait leaves it due at once."""
+    """Whether a job that waits again after this settlement is due at once."""
     return settlement.due is None or settlement.due.resolve(now_ms) <= now_ms
 
 
@@ -123,7 +124,10 @@ def _response(one: _Given, indexes: list[int], done: set[ObjectId], errors: dict
 
 
 async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: int) -> dict[int, str] | None:
-    """Send a bulk, again if its response was lost; None where all jobs matched, else why its first writes failed."""
+    """Send a bulk write, and send it again if its response was lost.
+
+    Return None if all jobs matched. Otherwise return the errors of the first `first` writes, by index.
+    """
     for send in range(MAX_SENDS):
         try:
             result = await ctx.here.jobs.bulk_write(writes, ordered=False)
@@ -143,7 +147,7 @@ async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: in
 
 
 class _Group(Struct):
-    """Jobs of one claim to which the same is written."""
+    """Jobs of one claim to which the same values are written."""
 
     held: LocatedLease
     update: Document
@@ -176,7 +180,7 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list
 
 
 def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
-    """What is written where the recurrence is unchanged, and where it was updated since; each with its filter."""
+    """Two settlements, each with its filter: one if the recurrence is unchanged, one if it was updated since."""
     revision = settlement.runs.revision if settlement.runs else 0
     same = {"jobmill.revision": {"$in": [0, None]} if revision == 0 else revision}
     other = {"jobmill.revision": {"$nin": [0, None]} if revision == 0 else {"$ne": revision}}

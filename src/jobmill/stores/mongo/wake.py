@@ -1,7 +1,7 @@
-"""Waking workers: a change stream reports jobs that are inserted or wait again, of any program.
+"""Waking workers: a change stream reports jobs that are inserted or wait again, whichever program wrote them.
 
-A job that is due later wakes nobody now: a timer wakes those who still sleep when it is due. While nobody sleeps the
-stream is closed. A server that is in no replica set has no change streams: there workers poll every fifth of a second.
+If a job is due later, a timer wakes the workers that still sleep at its due time. The stream is closed while no worker
+sleeps. A server without a replica set has no change streams: its workers poll every 0.2 seconds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ POLL_SECONDS = 0.2
 RETRY_SECONDS = 0.5
 #: How long the server waits for the next change before it sends an empty response.
 AWAIT_MS = 500
-#: The stream is closed when nobody has slept for this time, because the server reads its whole log for it (measured:
-#: 35 of the 200 us that a job of a busy worker costs it).
+#: The stream is closed when no worker has slept for this time, because the server reads its whole log for a stream.
+#: Measured with a busy worker: a job costs the server 200 us, and the stream is 35 us of it.
 UNUSED_SECONDS = 1.0
-#: The stream cannot continue where it was: the server has forgotten that position, or cannot read it.
+#: Error codes: the stream cannot resume, because the server no longer has its position or cannot read it.
 _CANNOT_RESUME = {136, 260, 280, 286}
 
 
@@ -54,7 +54,7 @@ async def wait_for_work(ctx: MongoContext, queues: Sequence[str], until_ms: int)
 
 
 def notify(ctx: MongoContext, queue: str | None, due_ms: int | None) -> None:
-    """Wake workers of this process: a job waits in a queue (None: in any), now or from `due_ms` on."""
+    """Wake workers of this process, because a job of this queue is due, or at `due_ms`. None: a job of any queue."""
     now_ms = ctx.now()
     if due_ms is not None and due_ms > now_ms and ctx.bell.sleepers:
         ctx.streams.here().ring_later(queue, (due_ms - now_ms) / 1000)
@@ -75,7 +75,7 @@ def note_standalone(ctx: MongoContext) -> None:
 
 
 class ChangeStream:
-    """The change stream of one event loop, open while somebody sleeps and a little longer."""
+    """The change stream of one event loop. It is open while a worker sleeps, and for a short time afterwards."""
 
     def __init__(self, ctx: MongoContext) -> None:
         self._ctx = ctx
@@ -93,7 +93,7 @@ class ChangeStream:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="watch for jobs")
 
     def ring_later(self, queue: str | None, seconds: float) -> None:
-        """Ring after this time, unless the queue is rung sooner anyway."""
+        """Ring the bell of a queue after this time, unless a timer will ring it sooner."""
         loop, timer = asyncio.get_running_loop(), self._timers.get(queue)
         if timer is not None and timer.when() <= loop.time() + seconds and timer.when() > loop.time():
             return
@@ -102,7 +102,10 @@ class ChangeStream:
         self._timers[queue] = loop.call_later(seconds, self._ctx.bell.ring, None if queue is None else [queue])
 
     async def close(self) -> None:
-        """End the stream. It ends by itself where pymongo loses the cancellation, as Python 3.11's wait_for does."""
+        """End the stream.
+
+        pymongo may lose the cancellation, as wait_for of Python 3.11 does. Then the loop ends because it is closed.
+        """
         self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -135,13 +138,13 @@ class ChangeStream:
     async def _listen(self) -> None:
         try:
             async with await self._connect() as stream:
-                self._ctx.bell.ring()  # nobody has reported what came before the stream was open
+                self._ctx.bell.ring()  # the stream does not report jobs from before it was open
                 while stream.alive and not self._is_unused:
                     change = await stream.try_next()
                     self._resume = stream.resume_token
                     if change is not None:
                         self._handle(change)
-            # Nobody sleeps, or the database was dropped: the next stream begins at its own time.
+            # No worker sleeps, or the database was dropped. The next stream starts at the time when it is opened.
             self._resume = None
         except OperationFailure as error:
             self._handle_failure(error)
@@ -181,7 +184,7 @@ class ChangeStream:
 
 
 def unknown_status(document: Document) -> str:
-    """Why a job with a status that neither side knows will never run."""
+    """Why a job never runs: neither Jobmill nor Monque knows its status."""
     return f"its status is none of {', '.join(STATE)} but {document.get('status')!r}"
 
 

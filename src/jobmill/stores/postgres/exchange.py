@@ -1,4 +1,4 @@
-"""The verb exchange: settle and claim in one statement."""
+"""The operation `exchange`: one statement settles finished jobs and claims due jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def exchange(context: PostgresContext, settlements: Sequence[Settlement], 
     settled: list[Settled] = ["done"] * len(settlements)
     if len(done) < len(settlements):
         settled, has_settled_more = await _settle_rest(context, settlements, by_id, later, done)
-        # A job that was settled after the claim may be due before those that the claim has seen.
+        # A job that was settled after the claim may be due before all jobs that the claim has seen.
         next_due_ms = now_ms if has_settled_more else next_due_ms
     if excluded and (freed := settle.freed_queues(by_id[id] for id in done)):
         loop.notifications.notify(freed)
@@ -49,7 +49,10 @@ async def exchange(context: PostgresContext, settlements: Sequence[Settlement], 
 async def _call(
     context: PostgresContext, by_id: dict[str, Settlement], claim: Claim | None, wish: tuple[object, ...]
 ) -> list[asyncpg.Record]:
-    """The claimed rows, and last the head: see exchange.sql. In a transaction where a feed is on."""
+    """Call the function exchange. Return the claimed rows and then the head row, which exchange.sql describes.
+
+    If the feed of a queue is on, the call and the new events share a transaction.
+    """
     queues, feeds_on = {one.lease.queue for one in by_id.values()}, context.loops.here().feeds_on
     parameters = (context.clock.given_ms(), False, *settle.parameters(by_id.values(), queues), *wish)
     queues.update(claim.queues if claim is not None else ())
@@ -83,12 +86,12 @@ async def _call_with_events(
 async def _claimed(
     context: PostgresContext, claim: Claim, start: Start, rows: list[asyncpg.Record], *, skipped: bool
 ) -> tuple[list[Claimed | Broken], int | None]:
-    """The claimed jobs, and when to claim again; after a second claim where the cursor may have hidden a job."""
+    """Return the claimed jobs, and when to claim again. Claim a second time if the cursor may have hidden a job."""
     *rows, head = rows
     cursor, next_due_ms, now_ms = context.loops.here().cursor, head[5], head[6]
     jobs, full = claims.claimed_jobs(rows, claim, now_ms), len(rows) >= claim.n
     cursor.learn(start, claims.positions(rows), full=full, rewinds=head[7], pages=head[8], skipped=skipped)
-    # Skipped jobs are not for this call, and no position hides them: they are due later, or their settlement rewound.
+    # No position hides the skipped jobs: they are due later, or their settlement has rewound the cursor.
     again_ms = None if skipped else cursor.look_again_ms(start)
     if again_ms == 0:
         rest = await exchange(context, [], claims.rest(claim, rows))
@@ -105,10 +108,10 @@ async def _settle_rest(
     later: list[Settlement],
     done: set[str],
 ) -> tuple[list[Settled], bool]:
-    """The answers where some were not done at once; and whether a further call has settled any.
+    """Handle the settlements that the first call did not write. Return all answers, and whether this settled a job.
 
-    A settlement whose recurrence has changed since it was decided is settled as overtaken. Further settlements of a
-    job that this call has settled come after it.
+    If the recurrence of a job has changed since its settlement was decided, the settlement is written as overtaken. If
+    the caller gave several settlements for one job, the second and later ones are written after the first.
     """
     overtaken = [one.overtaken() for id, one in by_id.items() if id not in done and settle.has_revision(one)]
     answers = (await exchange(context, overtaken, None)).settled if overtaken else []

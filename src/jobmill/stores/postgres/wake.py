@@ -1,8 +1,9 @@
-"""Waking sleeping workers: they LISTEN, and a process that makes work sends NOTIFY; where LISTEN fails they poll.
+"""Waking sleeping workers with LISTEN and NOTIFY. If LISTEN does not work, workers poll.
 
-A worker that is about to sleep is noted in the table `sleepers`, and then looks for work once more. A process that
-makes work reads that table after its commit. So one of the two always sees the other. What is missed nevertheless (a
-connection broke) is found when the worker looks by itself, every five seconds.
+A worker that is about to sleep adds a row to the table `sleepers`, and then queries for jobs once more. A process that
+adds a job reads this table after its commit, and sends NOTIFY if a worker sleeps. So either the process sees the row of
+the worker, or the worker sees the job. A notification can still be lost, if a connection breaks. For this case each
+worker queries for jobs every five seconds.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from jobmill.stores.postgres.statements import Statements
 
 log = logging.getLogger("jobmill.postgres")
 
-# How long the table names a sleeper, and when the sleeper renews that.
+# How long the row of a sleeper in the table is valid, and after what time the sleeper renews it.
 NOTED_MS = 15_000
 RENEW_SECONDS = 7.0
-# How long the table keeps a sleeper that has not renewed.
+# How long the table keeps a row that is no longer valid.
 FORGET_MS = 60_000
-# Queues that get work within this time of the last notification are notified together.
+# The pause between two notifications. One notification covers all queues that get jobs during the pause.
 BETWEEN_SECONDS = 0.005
 # How long closing a store may take for notifications that are not sent yet.
 LAST_NOTIFY_SECONDS = 1.0
-# How long the answer to a notification of our own may take; behind a pooler it never comes.
+# A probe is a notification that this process sends to its own listener. It must arrive within this time. Behind a
+# pooler it never arrives.
 PROBE_SECONDS = 2.0
 PROBE_AGAIN_SECONDS = 20.0
 POLL_SECONDS = 0.5
-# Pauses before a lost listener is connected again, the last one repeatedly.
+# Pauses before a lost listener connects again. The last pause is used for all further attempts.
 RECONNECT_SECONDS = (0.2, 1.0, 5.0, 15.0, 60.0)
 
 
@@ -52,7 +54,7 @@ class WorkNotifications:
         self._statements = statements
         self._name = secrets.token_hex(8)
         self.bell = Bell()
-        # By set of queues: how often the bell had rung when the last exchange began; and until when they are noted.
+        # By set of queues: the number of rings when the last exchange began; and until when the row is valid.
         self._seen: dict[frozenset[str], int] = {}
         self._noted_until: dict[frozenset[str], float] = {}
         self._listening = asyncio.Event()
@@ -69,18 +71,21 @@ class WorkNotifications:
 
     @property
     def is_noted(self) -> bool:
-        """Whether the table names a sleeper of this loop."""
+        """Whether the table has a row for a sleeper of this loop."""
         return bool(self._noted_until)
 
     # ------------------------------------------------------------------------------------------------ sleep
 
     def exchange_begins(self, queues: Sequence[str]) -> None:
-        """Remember that an exchange about these queues will see what the bell rang for until now."""
+        """Remember the number of rings: an exchange that begins now sees all jobs that these rings announced."""
         key = frozenset(queues)
         self._seen[key] = self.bell.count(key)
 
     async def wait(self, queues: Sequence[str], seconds: float) -> None:
-        """Wait until there may be work. Returns early when the sleeper was only now noted: look once more."""
+        """Wait until there may be a job.
+
+        Return at once if the row in the table is new: the caller must query once more before it sleeps.
+        """
         key = frozenset(queues)
         if self._listener is None or self._listener.done():
             self._start_listening()
@@ -91,12 +96,12 @@ class WorkNotifications:
         self._seen[key] = self.bell.count(key)
 
     async def _note(self, key: frozenset[str]) -> float:
-        """Have the table name this sleeper; how long it may sleep."""
+        """Make sure that the table has a valid row for this sleeper. Return how long it may sleep."""
         now, until = time.monotonic(), self._noted_until.get(key, 0.0)
         if now > until:
             await self._write_note(key)
             if now >= until + NOTED_MS / 1000 - RENEW_SECONDS:
-                return 0.0  # what was enqueued before this moment was not notified
+                return 0.0  # no notification was sent for jobs that were enqueued before the row existed
         return RENEW_SECONDS
 
     async def _write_note(self, key: frozenset[str]) -> None:
@@ -105,7 +110,7 @@ class WorkNotifications:
         parameters = (listener, sorted(key), NOTED_MS, FORGET_MS)
         text = self._statements("sleep")
         await self._pool.use(lambda connection: connection.execute(text, *parameters))
-        # Unless the listener was lost meanwhile: then notifications reach nobody.
+        # If the listener was lost in the meantime, notifications do not arrive.
         if self._listening.is_set():
             self._noted_until[key] = began + RENEW_SECONDS
 
@@ -117,7 +122,7 @@ class WorkNotifications:
         return bool(self._pending) or (self._notifier is not None and not self._notifier.done())
 
     def notify(self, queues: Iterable[str]) -> None:
-        """Say that there may be work: at once to sleepers of this loop, soon to those of other processes."""
+        """Report that there may be jobs: at once to sleepers of this loop, soon to sleepers of other processes."""
         queues = set(queues)
         self.bell.ring(queues)
         self._pending |= queues
@@ -135,7 +140,7 @@ class WorkNotifications:
         try:
             await self._pool.use(lambda connection: connection.execute(text, list(queues)))
         except StoreError as error:
-            # They look by themselves within five seconds.
+            # Sleeping workers query for jobs within five seconds anyway.
             log.debug("sleeping workers could not be notified of work: %s", error)
         except asyncio.CancelledError:
             self._pending |= queues
@@ -146,7 +151,7 @@ class WorkNotifications:
         try:
             async with asyncio.timeout(LAST_NOTIFY_SECONDS):
                 if self._notifier is not None:
-                    # Where the loop is about to end it was cancelled, maybe before it began.
+                    # If the loop is about to end, this task was cancelled, perhaps before it began.
                     await asyncio.wait([self._notifier])
                 if self._pending:
                     await self._send_pending()
@@ -160,7 +165,7 @@ class WorkNotifications:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Keep a listening connection. Whenever one is made or lost, ring: a notification may have been missed."""
+        """Keep a connection that listens. Ring whenever it is made or lost: a notification may have been missed."""
         failures = 0
         while True:
             try:
@@ -185,8 +190,8 @@ class WorkNotifications:
             )
 
     async def _listen_once(self) -> None:
-        """Listen until the connection is lost; NotHeard where notifications do not arrive at all."""
-        # In transaction mode a notification arrives now and then by chance, and the mode cannot be recognized.
+        """Listen until the connection is lost. Raise NotHeard if notifications never arrive."""
+        # Behind a pooler in transaction mode, some notifications arrive by chance. A probe cannot detect this mode.
         if self._connector.pooled:
             raise NotHeard
         ended = asyncio.Event()
@@ -211,14 +216,14 @@ class WorkNotifications:
             self._listening.set()
             self.bell.ring()
             while not await _happens(ended, PROBE_AGAIN_SECONDS):
-                # A connection that went silent (its host vanished) is noticed by another probe.
+                # A further probe detects a connection without a server, for example after its host has failed.
                 if not await self._probe(probed):
                     raise StoreUnavailable("it went silent")
         finally:
             await close(connection)
 
     async def _probe(self, probed: asyncio.Event) -> bool:
-        """Whether a notification that another connection sends is heard here."""
+        """Whether the listener receives a notification that another connection sends."""
         probed.clear()
         channel, name = self._statements.channel, f"?{self._name}"
         await self._pool.use(lambda connection: connection.execute("SELECT pg_notify($1, $2)", channel, name))
@@ -237,8 +242,8 @@ class WorkNotifications:
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event at most this long; whether it came."""
-    # wait_for of Python 3.11 forgets a cancellation that comes together with the event.
+    """Wait for an event, at most this long. Return whether it was set."""
+    # asyncio.wait_for of Python 3.11 loses a cancellation that arrives together with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

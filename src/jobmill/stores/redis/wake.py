@@ -1,7 +1,9 @@
 """Waking workers: BullMQ's marker wakes one of them, whichever program wrote it.
 
-Each queue has one connection that is blocked at its marker. Its name is that of a BullMQ worker, so that Node counts
-ours among its workers. Who takes a marker claims: a claim that leaves jobs behind writes it again for the next worker.
+A marker is an entry in a sorted set of the queue, which BullMQ writes when a job waits. For each queue, one connection
+blocks until the marker appears. The connection has the name of a BullMQ worker, so that Node counts our workers too.
+The worker that gets the marker claims jobs. If its claim leaves jobs behind, it writes the marker again for the next
+worker.
 """
 
 from __future__ import annotations
@@ -28,17 +30,18 @@ from jobmill.stores.redis.url import Address
 
 log = logging.getLogger("jobmill")
 
-# As BullMQ: a missing marker costs at most this.
+# The same as in BullMQ: if a marker is missing, jobs wait at most this long.
 POP_SECONDS = 5.0
-# Zero would mean no limit, and servers before 7.0.8 take less than 2 ms for zero.
+# Zero would mean "no timeout", and servers before 7.0.8 treat less than 2 ms as zero.
 MIN_POP_SECONDS = 0.002
-# The server's own timer ends the pop first, unless the connection is dead.
+# Added to the timeout of a pop. The server ends the pop before this time, unless the connection is dead.
 GRACE_SECONDS = 1.0
-# Pause after an error of the connection.
+# The pause after an error of the connection.
 RETRY_SECONDS = 1.0
-# For putting a marker back when the store is closed.
+# How long putting a marker back may take when the store is closed.
 CLOSE_SECONDS = 1.0
-# How long the marker of a queue is left to others where only jobs with unknown names wait.
+# If only jobs with unknown names wait in a queue, this process ignores the marker of the queue for this time, or for
+# this many times the duration of the scan, if that is longer.
 IGNORE_MS = 500
 IGNORE_TIMES = 10
 
@@ -52,7 +55,7 @@ def worker_name(prefix: str, queue: str, worker: str) -> str:
 
 
 async def wait_for_work(c: RedisContext, queues: Sequence[str], until_ms: int) -> None:
-    """Wait until a queue has a marker. Where this task is cancelled after it was woken, the marker goes back."""
+    """Wait until a queue has a marker. If this task is cancelled after a marker woke it, the marker is put back."""
     now_ms = c.clock.now()
     ignored = {queue: until for queue in queues if (until := c.marker_ignored_until_ms.get(queue, 0)) > now_ms}
     wait_s = (min([until_ms, *ignored.values()]) - now_ms) / 1000
@@ -83,7 +86,10 @@ def watch_of(c: RedisContext, queue: str) -> MarkerWatch:
 
 
 def show_worker(c: RedisContext, queue: str, worker: str) -> None:
-    """Connect under the name of a worker that claims from this queue: others see it, however busy it is."""
+    """Connect under the name of a worker that claims from this queue, so that other programs see the worker.
+
+    The connection exists even while the worker is too busy to wait for a marker.
+    """
     if worker and queue not in c.client.here().watches:
         c.url.check_queue(queue)
         c.worker = worker
@@ -91,7 +97,10 @@ def show_worker(c: RedisContext, queue: str, worker: str) -> None:
 
 
 def ignore_marker(c: RedisContext, queue: str, only_foreign: bool, began_ms: int) -> None:
-    """Where a queue has only jobs that this process must leave alone, its marker would wake it without end."""
+    """Ignore the marker of a queue for a time if the queue has only jobs for other processes.
+
+    Otherwise the marker would wake this process again and again.
+    """
     if only_foreign:
         # The longer the scan took, the longer the pause.
         now_ms = c.clock.now()
@@ -101,10 +110,11 @@ def ignore_marker(c: RedisContext, queue: str, only_foreign: bool, began_ms: int
 
 
 class MarkerWatch:
-    """Pops the marker of one queue while somebody waits for it, in one event loop.
+    """Pops the marker of one queue in one event loop, while a task waits for the marker.
 
-    It pops without a task: those are cancelled when an event loop ends, and a marker that arrives in that moment would
-    be lost. When nobody waits any more, the pop is ended at the server, and a marker that it still brings goes back.
+    The pop does not run in an asyncio task. Tasks are cancelled when an event loop ends, and a marker that arrives at
+    that moment would be lost. When no task waits any more, this ends the pop on the server. If the pop still returns a
+    marker, the marker is put back.
     """
 
     def __init__(self, c: RedisContext, connections: LoopConnections, queue: str) -> None:
@@ -129,13 +139,13 @@ class MarkerWatch:
         self.start()
 
     def discard(self, waiter: asyncio.Future[MarkerWatch]) -> None:
-        """Forget this waiter. Without any, the marker is left to other workers."""
+        """Forget this waiter. If no waiter is left, other workers get the marker."""
         self._waiters.discard(waiter)
         if not self._waiters and self._popping is not None:
             self._unblock()
 
     def start(self) -> None:
-        """Connect if necessary, and pop if somebody waits."""
+        """Connect if necessary, and pop the marker if a task waits for it."""
         if self._closed or self._popping is not None or self._connecting is not None:
             return
         if self._connection is None or self._connection.ended is not None:
@@ -164,7 +174,7 @@ class MarkerWatch:
         self.start()
 
     def put_back(self, score: Word = 0, member: Word = "0") -> None:
-        """Leave a marker to another worker. One that is there again is newer and stays."""
+        """Put a marker back for another worker. If there is a new marker already, that one stays unchanged."""
         # A command on a blocked connection would wait for the end of the pop.
         connection = self._connection if self._popping is None else self._connections.ready(self._address)
         if connection is not None and connection.ended is None:
@@ -178,7 +188,7 @@ class MarkerWatch:
         self._waiters.clear()
 
     def _unblock(self) -> None:
-        """End the pop at the server. Without a connection for that, it ends by its own timeout."""
+        """End the pop on the server. This needs another connection; without one, the pop ends at its timeout."""
         main = self._connections.ready(self._address)
         if main is not None:
             main.send(pack(("CLIENT", "UNBLOCK", self._client_id))).add_done_callback(ignore_outcome)
@@ -197,12 +207,12 @@ class MarkerWatch:
                 error = not_a_cluster
         log.debug("waiting at %s: %s", self._key, error)
         if pause_s:
-            # The worker's next exchange says what is wrong.
+            # The next exchange of the worker reports the error.
             self._wake()
         self._connecting = asyncio.get_running_loop().create_task(self._connect(pause_s), name=f"watch {self._key}")
 
     async def _connect(self, pause_s: float = 0.0) -> None:
-        """Connect under the worker's name. After an error, try again as long as somebody waits."""
+        """Connect under the name of the worker. After an error, try again as long as a task waits."""
         try:
             self._end(STORE_CLOSED)
             while self._connection is None:
@@ -235,7 +245,7 @@ class MarkerWatch:
             connection.end(why)
 
     async def close(self) -> None:
-        """Disconnect. A marker that arrives in this moment is not lost."""
+        """Disconnect. A marker that arrives at this moment is put back, so it is not lost."""
         self._closed = True
         self._wake()
         if self._connecting is not None:
@@ -255,6 +265,6 @@ class MarkerWatch:
         await connection.lost()
 
     def abandon(self) -> None:
-        """Forget the connection, where the event loop does not run and nothing can be awaited on it."""
+        """Forget the connection. For an event loop that does not run any more, so that nothing can be awaited."""
         if self._connection is not None:
             self._connection.abandon()

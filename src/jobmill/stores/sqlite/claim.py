@@ -21,14 +21,14 @@ from jobmill.stores.sqlite.read import read_job, read_jobs
 Range = tuple[int, int, str]
 _decode_ranges = msgspec.json.Decoder(list[Range]).decode
 
-# Priority, due_ms, seq, name, and 1 where the job's lease has ended; sorted, they are in claim order.
+# Priority, due_ms, seq, name, and 1 if the lease of the job has ended. Sorted candidates are in claim order.
 Candidate = tuple[int, int, int, str, int]
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_ints = msgspec.json.Decoder(list[int]).decode
 
 
 def claim(context: SqliteContext, wish: Claim, excluded: set[int]) -> tuple[list[Claimed | Broken], int | None]:
-    """Lease up to `wish.n` due jobs, none of `excluded`; and when the next claim may find something."""
+    """Lease up to `wish.n` due jobs that are not in `excluded`. Also return when the next claim may find a job."""
     claimed: list[Claimed | Broken] = []
     rooms = dict(wish.names)
     more_due_ms: int | None = None
@@ -46,7 +46,10 @@ def claim(context: SqliteContext, wish: Claim, excluded: set[int]) -> tuple[list
 
 
 def _room(context: SqliteContext, queue: str, most: int) -> int:
-    """How many jobs a queue allows to be claimed, at most `most`. Claiming an ended lease adds no running job."""
+    """How many jobs the limits of a queue allow to be claimed, at most `most`.
+
+    A job whose lease has ended does not count as running here, so claiming it again does not exceed the limit.
+    """
     row = known_queues(context).get(queue)
     if row is None:
         return most
@@ -63,10 +66,11 @@ def _running(context: SqliteContext, queue: str, after_ms: int) -> int:
 def _find(
     context: SqliteContext, queue: str, rooms: dict[str, int], excluded: set[int], most: int
 ) -> tuple[list[Candidate], int | None]:
-    """Up to `most` jobs in claim order, within the room of each name, and when the next one is due. Reduces `rooms`.
+    """Find up to `most` jobs in claim order, and reduce `rooms`: the number of jobs of each name that may be claimed.
 
-    Names without room are left out: their ended leases would fill the limit and hide other jobs. From each range comes
-    one job more than there is room for, which shows whether the range is empty afterwards.
+    The second result is the due time of the first job that was found beyond `most`. The queries leave out names without
+    room, because ended leases of these names would fill the limit and hide other jobs. The query for a range asks for
+    one job more than there is room for. This job shows whether the range is empty after the claim.
     """
     names = as_json([name for name, room in rooms.items() if room > 0])
     ranges, ended = context.row("ranges", (queue, names, context.now_ms, most + len(excluded)))
@@ -111,7 +115,7 @@ def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidat
 
 
 def _lease_one(context: SqliteContext, token: str, until_ms: int, seq: int) -> Claimed | Broken:
-    """One job of a claim in which a job cannot be read."""
+    """Read one leased job separately, because at least one job of this claim cannot be read."""
     id, queue, name, job = read_job(context, seq)
     lease = Lease(id, token, queue, name, until_ms, seq)
     return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease)
@@ -130,7 +134,7 @@ def _events(claimed: Claimed | Broken, worker: str, ended: set[int], now_ms: int
 
 
 def _next_due(context: SqliteContext, wish: Claim) -> int | None:
-    """The earliest instant at which this wish may find a job that waits now."""
+    """The earliest time at which the same claim may find one of the jobs that wait now."""
     names = as_json(list(wish.names))
     dues = [due for queue in wish.queues if (due := _queue_due(context, queue, names)) is not None]
     return min(dues, default=None)

@@ -16,12 +16,12 @@ from jobmill.stores.sqlite.queues import known_queues
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
-# Up to this number of successes that ended alike share a statement with the others.
+# A group of successes with equal values gets its own statement if it has more members than this.
 _FEW = 2
 
 
 def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
-    """Write the settlements whose leases still stand; an answer for each settlement."""
+    """Write the settlements whose leases have not ended. Return one answer per settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
     if context.careful:
         settlements, answers = _standing(context, settlements)
@@ -37,7 +37,10 @@ def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Se
 
 
 def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
-    """The settlements whose lease stands, of several for one lease only the first; and all answers."""
+    """The settlements whose leases have not ended, and the answers for all settlements.
+
+    If there are several settlements for one job, only the first one counts.
+    """
     first: dict[str, int] = {}
     for index in sorted(held(context, [done.lease for done in settlements])):
         first.setdefault(settlements[index].lease.id, index)
@@ -47,7 +50,7 @@ def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tupl
 
 
 def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
-    """Write settlements; the number of them whose lease stands."""
+    """Write settlements. Return how many of them were written, because their leases had not ended."""
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     removed: list[tuple[object, ...]] = []

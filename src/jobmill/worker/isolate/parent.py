@@ -1,8 +1,9 @@
 """`isolate=True`: runs one attempt of a job in a separate process, so that a crash is an error of this job only.
 
-The process is a plain `python -c` with two pipes. It does not use multiprocessing, which runs the main module for every
-handler, pickles, keeps a resource tracker running, and does not stop the processes that a child has started. The worker
-has one thread per process, which starts it, reads from it and reaps it with blocking calls. The event loop never waits.
+The process is a plain `python -c` with two pipes. We do not use multiprocessing: it runs the main module for every
+handler, pickles values, keeps a resource tracker running, and does not stop the processes that a child has started. The
+worker has one thread per process. This thread starts the process, reads from it and reaps it with blocking calls, so
+that the event loop does not wait for it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from jobmill.worker.outcomes import TRACEBACK_KEPT, raised
 #: How long a process may take to end after SIGTERM, or after its outcome.
 GRACE_S = 2.0
 
-# sys.path is sent first, with marshal, which is built in: without it the child might not find this package.
+# The parent sends sys.path first, because without it the child may not find this package. It uses marshal, which is
+# built into Python.
 _BOOT = (
     "import marshal, sys; requests = open(int(sys.argv[1]), 'rb'); fds = map(int, sys.argv[2:4]); "
     "sys.path[:], sys.argv[:] = marshal.load(requests); "
@@ -63,7 +65,10 @@ class Isolated:
         self._report = report
 
     async def run(self) -> Outcome:
-        """Run it to its outcome. Also when this is cancelled, the process and all its children have ended on return."""
+        """Run the attempt and return its outcome.
+
+        When this returns or raises, the process and all its children have ended, also after a cancellation.
+        """
         try:
             where = _where(self._handler)
         except InvalidValue as error:
@@ -107,7 +112,7 @@ async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> b
 
 
 class _Process:
-    """One process, from its start to its end. All but `signal` runs in a thread of this object."""
+    """One process, from its start to its end. A thread of this object does all the work except `signal`."""
 
     def __init__(self, request: Request, report: ReportFunction) -> None:
         self._loop = asyncio.get_running_loop()
@@ -206,7 +211,7 @@ class _Process:
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         _wait_for_end(process)
         with self._lock:
-            # Kill the children that it left running. It has not been reaped, so the id is still valid.
+            # Kill the children that the process left running. It has not been reaped, so its id is still valid.
             _signal_group(process.pid, signal.SIGKILL)
             self._running = None
             return process.wait()

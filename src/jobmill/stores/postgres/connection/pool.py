@@ -1,6 +1,7 @@
 """The connection pool of one event loop.
 
-Every use has a deadline. A connection whose use was interrupted is closed: an answer may still be on its way.
+Every use of a connection has a deadline. If a use is interrupted, its connection is closed, because the response of the
+server may still arrive.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from jobmill.stores.postgres.connection.errors import ends_connection, translate
 
 T = TypeVar("T")
 
-# Shorter than the default lease, longer than any verb takes on a healthy server.
+# Shorter than the default lease, and longer than any operation takes on a healthy server.
 CALL_SECONDS = 10.0
 # A router between us and the server may have dropped an idle connection silently.
 MAX_IDLE_SECONDS = 60.0
-# Of two transactions that wait for each other, one is aborted and tried again.
+# If two transactions wait for each other, the server aborts one of them, and we try again: this many tries in all.
 TRIES = 5
 _TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -33,9 +34,9 @@ _CLOSED = "the store was closed"
 
 
 class ConnectionPool:
-    """At most `size` connections, made when they are needed; the one used last is used next.
+    """At most `size` connections, which are made when they are needed. The connection that was used last is used next.
 
-    A connection that was idle for `max_idle_seconds` is closed instead of used.
+    If a connection was idle for `max_idle_seconds`, it is closed and not used again.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class ConnectionPool:
         self._size = size
         self._max_idle_seconds = MAX_IDLE_SECONDS if max_idle_seconds is None else max_idle_seconds
         self._room = asyncio.Semaphore(size)
-        #: Idle connections and since when, the oldest first.
+        #: Idle connections and the time since which each is idle, the longest idle first.
         self._idle: list[tuple[float, Connection]] = []
         self._used: set[Connection] = set()
         self._connecting: set[asyncio.Task[Connection]] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        #: Calls that wait for a connection to be returned, because the server refuses another.
+        #: Calls that wait until a connection is returned, because the server refuses a new connection.
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
@@ -64,7 +65,7 @@ class ConnectionPool:
         return [*(connection for _, connection in self._idle), *self._used]
 
     async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
-        """Do something with a connection; all of it, connecting included, within these seconds (CALL_SECONDS)."""
+        """Call `work` with a connection. Connecting and `work` together may take `seconds` (default CALL_SECONDS)."""
         seconds = CALL_SECONDS if seconds is None else seconds
         deadline = asyncio.timeout(seconds)
         has_room = False
@@ -85,7 +86,7 @@ class ConnectionPool:
             return StoreUnavailable(
                 f"all {self._size} connections were in use for {seconds:g} s; see pool=… in the URL"
             )
-        # The other connections may be silent too: finding that out one by one would take a deadline for each.
+        # The other connections may be dead too. To find out for each of them would take one deadline per connection.
         self.drop_idle()
         return StoreUnavailable(f"PostgreSQL did not answer within {seconds:g} s")
 
@@ -117,8 +118,8 @@ class ConnectionPool:
         raise StoreUnavailable(_CLOSED)
 
     async def _new(self) -> Connection | None:
-        """A new connection; None where the server refuses another, and one was returned meanwhile."""
-        # In a task of its own, which is cancelled when the caller stops waiting or the store is closed.
+        """A new connection. None if the server refuses a new one, and another call has returned one meanwhile."""
+        # A separate task connects. It is cancelled when the caller stops waiting or the store is closed.
         connecting = asyncio.get_running_loop().create_task(self._connect())
         self._connecting.add(connecting)
         connecting.add_done_callback(self._connecting.discard)
@@ -152,7 +153,7 @@ class ConnectionPool:
         else:
             self._idle.append((time.monotonic(), connection))
         if error is not None and ends_connection(error):
-            # The reason (the server accepts no writes any more) may apply to all.
+            # The reason (for example: the server accepts no more writes) may apply to all connections.
             self.drop_idle()
         if self._waiting:
             self._let_one_retry()
@@ -176,14 +177,14 @@ class ConnectionPool:
                 return
 
     def drop_idle(self, since: float = math.inf) -> None:
-        """Close the connections that are idle since before this moment."""
+        """Close the connections that became idle before this time."""
         while self._idle and self._idle[0][0] < since:
             self._drop(self._idle.pop(0)[1])
 
     # ------------------------------------------------------------------------------------------------ close
 
     async def close(self) -> None:
-        """Close all, within CLOSE_SECONDS; calls in flight are cancelled, here and at the server."""
+        """Close all connections within CLOSE_SECONDS. Calls in flight are cancelled, also on the server."""
         self._closed = True
         for connecting in list(self._connecting):
             connecting.cancel()
@@ -197,13 +198,13 @@ class ConnectionPool:
         """Drop all connections of a loop that does not run any more, without awaiting anything."""
         self._closed = True
         for connection in self.connections():
-            # The sockets of a closed loop are closed when they are collected.
+            # The sockets of a closed loop are closed when they are garbage-collected.
             with contextlib.suppress(RuntimeError):
                 connection.terminate()
         self._idle.clear()
 
 
 def _terminate_result(connecting: asyncio.Task[Connection]) -> None:
-    """Terminate a connection that nobody waits for any more."""
+    """Terminate a new connection whose caller has stopped waiting."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().terminate()

@@ -1,8 +1,9 @@
--- Taking jobs under a lease. c: n, token, lease_ms, worker, names {name: room}
+-- Claims jobs. `c` is the claim: n, token, lease_ms, worker, and names {name: room}. The room of a name is the number of
+-- jobs of this name that the claim may still take.
 local MAX_SCANNED = 1000
 local EVENTS = Q .. ':events'
 
--- How many claims the rate limit leaves in this window, and when the window ends; nil without a limit.
+-- How many more jobs the rate limit allows in this window, and when the window ends; nil if there is no rate limit.
 local function room_in_window()
   local max = tonumber(meta[3])
   if not max then
@@ -12,7 +13,7 @@ local function room_in_window()
   if used == 0 then
     return max
   end
-  -- The key of Node's window lives as long as the window; the end of ours is in a key of its own.
+  -- A window of Node lasts as long as its key exists. The end of a window of ours is stored in a separate key.
   local ended = tonumber(call('GET', Q .. ':jobmill:window'))
   local left = call('PTTL', Q .. ':limiter')
   if ended and linger == 0 and left > ended - now + 1000 then
@@ -33,8 +34,8 @@ local function count_in_window(k)
   end
 end
 
--- What a claim must know of a job's flat hash: name, number of claims, whether it must fail, and its scheduler where Node
--- made the job.
+-- What a claim must know from the flat hash of a job: its name, the number of its claims, whether the job must fail, and
+-- the scheduler of the job if Node made the job.
 local function peek(h)
   local name, ats, doomed, sid, ours = nil, 0, false, nil, false
   for i = 1, #h, 2 do
@@ -54,13 +55,13 @@ local function peek(h)
   return name, ats, doomed, not ours and sid or nil
 end
 
--- 1 where a run is not the present one of its scheduler: where Node has claimed it, the next run exists already.
+-- 1 if a run is older than the current run of its scheduler. When Node claims a run, it creates the next run at once.
 local function is_older_run(id)
   local sid, slot = string.match(id, '^repeat:(.*):([^:]*)$')
   return sid and call('ZSCORE', Q .. ':repeat', sid) ~= slot and 1 or 0
 end
 
--- A run that Node made from a scheduler of ours becomes ours.
+-- If Node made a run from a scheduler of Jobmill, the run becomes a job of Jobmill: it gets our fields.
 local function adopt(id, h, sid)
   local record = redis.pcall('HMGET', Q .. ':repeat:' .. sid, 'jmr', 'jmo')
   if record[1] then
@@ -88,7 +89,7 @@ local function feed_claim(c, id, h, name, crashed)
   feed_event('claimed', id, name, errors + 1, cjson.encode({worker = c.worker}))
 end
 
--- Puts the job under the lease.
+-- Gives the job its lease: writes its lock and the fields of a running job.
 local function take(c, id, h, name, ats, crashed, sid)
   local key = job_key(id)
   if sid then
@@ -114,8 +115,8 @@ local function make_lock(c)
   c.lock_ms = string.format('%.0f', c.lease_ms + linger)
 end
 
--- Whether this claim may have the job; it takes one from the room of its name. Without a name the hash is missing or
--- broken: any claim may have it. The second result: whether the name is unknown.
+-- Whether this claim may take the job. If so, it reduces the room of the job's name by one. If there is no name, the hash
+-- is missing or broken, and any claim may take the job. The second result: whether this worker does not know the name.
 local function has_room(rooms, name)
   if not name then
     return true
@@ -128,8 +129,9 @@ local function has_room(rooms, name)
   return false, room == nil
 end
 
--- Earlier calls have read the first `skip` waiting jobs: this one reads 1,000 of those behind them, without moving them.
--- Returns whether some had no room, and how many the next call is to skip, if there are more.
+-- Earlier calls have read the first `skip` waiting jobs. This call reads the next 1,000 jobs without moving them.
+-- Two results: whether it left a job of a known name, for example because the name has no room; and, if there are more
+-- jobs, how many jobs the next call must skip.
 local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
   local waiting = call('LLEN', Q .. ':wait')
   local found = call('LRANGE', Q .. ':wait', -skip - MAX_SCANNED, -skip - 1)
@@ -162,10 +164,11 @@ local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
   return left, #ids == MAX_SCANNED and skip + #ids - #taken or nil
 end
 
--- Takes up to `most` waiting jobs, in order, and puts the others back where they were. Redis cannot select by name: jobs with
--- names that this worker does not know are passed over, up to 1,000 in one call. Returns whether there are more jobs for
--- this claim or the next of its kind, whether some were passed over, how many the next call is to skip where these were not
--- all, and how many were read after the last one that was taken.
+-- Takes up to `most` waiting jobs, in order, and puts the jobs that it does not take back into their old positions.
+-- Redis cannot select jobs by name. So one call reads up to 1,000 jobs and passes over those whose names this worker does
+-- not know. Four results: whether more jobs wait for this claim or for a later claim with the same names; whether jobs were
+-- passed over; if not all jobs were read, the number of jobs that the next call must skip; and the number of jobs that
+-- were read after the last job that was taken.
 local function claim_waiting(c, most, rooms, not_these, taken)
   local scanned, passed, fruitless = 0, {}, 0
   local limited = 0  -- how many of them count for the rate limit
@@ -214,7 +217,7 @@ local function claim_waiting(c, most, rooms, not_these, taken)
     end
     call('LPUSH', Q .. ':active', unpack(ids))  -- at once, as in exchange.lua
     for i = 1, #ids do
-      -- Versions before 5 put markers there, "0:0": without a hash.
+      -- BullMQ before version 5 puts markers such as "0:0" into this list. A marker has no hash.
       if string.sub(ids[i], 1, 2) ~= '0:' or call('EXISTS', job_key(ids[i])) == 1 then
         take_or_pass(ids[i], nil)
       else
