@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.operations import LACKING, STORES, Operation
+from tests.faults.operations import KNOWN, LACKING, STORES, Operation
 
 
 def on_stores(*names: str) -> pytest.MarkDecorator:
@@ -17,12 +17,6 @@ def on_stores(*names: str) -> pytest.MarkDecorator:
 on_each_store = on_stores(*STORES)
 #: The stores that clients reach over a network.
 on_each_server = on_stores("postgres", "redis", "mongo")
-
-
-#: What a store does not do as it should, yet. Each of these fails, and must be removed here when it does not.
-KNOWN = {
-    ("mongo", "full_disk"): "MongoDB's OutOfDiskSpace (14031) is raised as StoreError, not as StoreUnavailable",
-}
 
 
 def on_each_fault(*operations: Operation) -> pytest.MarkDecorator:
