@@ -15,6 +15,8 @@ from tests.kit.proxy import Proxy
 class FaultyMongo(ServerBehindProxy):
     """MongoDB, a replica set of one member, at a database of its own."""
 
+    store_name = "mongo"
+
     def __init__(self, group: MongoReplicaSet, proxy: Proxy, folder: Path, direct_url: str) -> None:
         self.group = group
         self.node: MongoServer = group.nodes[0]

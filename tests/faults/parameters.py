@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.faults.operations import LACKING, STORES, Operation
+from tests.faults.operations import KNOWN, LACKING, STORES, Operation
 
 
-def on_stores(*names: str) -> pytest.MarkDecorator:
-    """Run a test once for each of these stores, with the fixture `server`."""
+def on_stores(*names: str, extended: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """Run a test once for each of these stores, with the fixture `server`; only `--all` runs it for the others."""
     rows = [pytest.param(name, marks=pytest.mark.stores(name), id=name) for name in names]
+    rows += [pytest.param(name, marks=[pytest.mark.stores(name), pytest.mark.extended], id=name) for name in extended]
     return pytest.mark.parametrize("server", rows, indirect=True)
 
+
+SERVERS = ("postgres", "redis", "mongo")
 
 #: All stores that other processes can use.
 on_each_store = on_stores(*STORES)
 #: The stores that clients reach over a network.
-on_each_server = on_stores("postgres", "redis", "mongo")
-
-
-#: What a store does not do as it should, yet. Each of these fails, and must be removed here when it does not.
-KNOWN = {
-    ("mongo", "full_disk"): "MongoDB's OutOfDiskSpace (14031) is raised as StoreError, not as StoreUnavailable",
-}
+on_each_server = on_stores(*SERVERS)
+#: For what hardly depends on the store.
+on_a_file_at_least = on_stores("sqlite", extended=SERVERS)
 
 
 def on_each_fault(*operations: Operation) -> pytest.MarkDecorator:

@@ -21,6 +21,8 @@ SETTINGS = {"max_connections": "40", "superuser_reserved_connections": "0"}
 class FaultyPostgres(ServerBehindProxy):
     """PostgreSQL, at a database of its own."""
 
+    store_name = "postgres"
+
     def __init__(self, server: PostgresServer, proxy: Proxy, folder: Path, direct_url: str) -> None:
         super().__init__(server, proxy, folder, direct_url)
         self.faults = {

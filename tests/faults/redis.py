@@ -17,6 +17,7 @@ from tests.kit.redis import RedisServer
 class FaultyRedis(ServerBehindProxy):
     """Redis, under a prefix of its own; it writes each command to disk before it answers."""
 
+    store_name = "redis"
     #: The keys of a queue in which BullMQ keeps ids, by their type.
     LISTS = ("active", "wait", "paused")
     SORTED_SETS = ("prioritized", "delayed", "waiting-children", "completed", "failed")

@@ -19,6 +19,8 @@ FILE_BYTES = 1 << 20
 class SqliteFile:
     """A SQLite file. Another connection can lock it, and the file system can refuse to let its files grow."""
 
+    store_name = "sqlite"
+
     def __init__(self, folder: Path) -> None:
         self._path = folder / "jobs.db"
         self.url = self.direct_url = f"sqlite:///{self._path}"

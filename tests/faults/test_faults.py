@@ -19,8 +19,8 @@ CONNECTIONS = 30
 
 
 @on_each_store
-async def test_a_store_has_each_fault_or_says_why_not(server: FaultyServer, request: pytest.FixtureRequest) -> None:
-    lacking = LACKING[request.node.callspec.params["server"]]
+async def test_a_store_has_each_fault_or_says_why_not(server: FaultyServer) -> None:
+    lacking = LACKING[server.store_name]
     assert set(server.faults).isdisjoint(lacking)
     assert set(server.faults) | set(lacking) == set(OPERATIONS)
 

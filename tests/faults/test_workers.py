@@ -17,7 +17,7 @@ import jobmill
 from jobmill import Client, StoreUnavailable
 from jobmill.worker.worker import Worker
 from tests.faults.operations import FaultyServer, Operation
-from tests.faults.parameters import on_each_fault, on_each_server, on_each_store
+from tests.faults.parameters import on_a_file_at_least, on_each_fault, on_each_server, on_each_store
 from tests.helpers import until
 from tests.kit.workers import ROOT, Note
 
@@ -46,7 +46,7 @@ async def jobs(server: FaultyServer) -> AsyncIterator[Client]:
 
 
 async def all_have_succeeded(jobs: Client, count: int) -> None:
-    """A worker that dies holds its jobs up for its lease of 1 s, and up to 5 s more on Redis."""
+    """A worker that dies holds its jobs up for its lease, and for up to 5 s more on Redis."""
 
     async def they_have() -> bool:
         return {one.state: one.count for one in await jobs.count()} == {"succeeded": count}
@@ -61,11 +61,12 @@ async def all_have_succeeded(jobs: Client, count: int) -> None:
 async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
     await jobs.enqueue_many([jobs.draft("fenced", {"ms": 20}) for _ in range(JOBS)])
-    victim = workers.worker("--concurrency", "50")
+    # Long enough for a busy machine: no lease ends but those of the victim.
+    victim = workers.worker("--concurrency", "50", "--lease", "3s")
     await until(lambda: len(workers.notes()) >= JOBS // 4, 30)
     victim.kill()
     victim.wait(10)
-    workers.worker("--concurrency", "50")
+    workers.worker("--concurrency", "50", "--lease", "15s")
     await all_have_succeeded(jobs, JOBS)
     found = {job.id: job async for job in jobs.find_all()}
     runs = Counter((note.id, note.fence) for note in workers.notes() if note.word == "run")
@@ -73,12 +74,12 @@ async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServ
     assert all(1 <= fence <= found[id].claims for id, fence in runs)
     # What the victim held counts as one crash of each job, and nothing else does.
     assert 1 <= sum(job.crashes for job in found.values()) <= 50
-    assert all(job.claims == 1 + job.crashes and job.errors == 0 for job in found.values())
-    assert all(job.result == job.claims for job in found.values())
+    assert [job for job in found.values() if (job.claims, job.errors) != (1 + job.crashes, 0)] == []
+    assert [job for job in found.values() if job.result != job.claims] == []
     assert await server.duplicates() == []
 
 
-@on_each_store
+@on_a_file_at_least
 async def test_a_job_that_kills_its_worker_three_times_fails(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
     enqueued = await jobs.enqueue("deadly", {})
@@ -117,7 +118,7 @@ async def test_what_was_acknowledged_survives_a_killed_producer(server: FaultySe
     assert len(found) <= len(acknowledged) + 1
 
 
-@on_each_store
+@on_a_file_at_least
 async def test_several_workers_run_every_job_once(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
     for _ in range(3):
@@ -237,5 +238,6 @@ async def is_woken_after(server: FaultyServer, operation: Operation) -> None:
         await until(is_woken_at_once, 60)
         for _ in range(2):
             async with server.faults[operation]():
-                pass
+                if operation == "vanish":  # a new connection is made when the old one is not answered
+                    await until(is_woken_at_once, 60)
             await until(is_woken_at_once, 60)
