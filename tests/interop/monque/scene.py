@@ -55,7 +55,7 @@ class Scene:
 
         def is_there() -> bool:
             assert worker.poll() is None, self.processes.output(worker)
-            return "slots" in self.processes.output(worker)
+            return "concurrency" in self.processes.output(worker)
 
         await until(is_there, 30)
         return worker
