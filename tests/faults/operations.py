@@ -60,11 +60,6 @@ LACKING: Mapping[str, Mapping[Operation, str]] = {
 }
 STORES = tuple(LACKING)
 
-#: What a store does not do as it should. Each of these tests fails; when one does not, remove it here.
-KNOWN: Mapping[tuple[str, Operation], str] = {
-    ("mongo", "full_disk"): "MongoDB's OutOfDiskSpace (14031) is raised as StoreError, not as StoreUnavailable",
-}
-
 #: Between two of the faults that happen again and again.
 AGAIN_AFTER_S = 0.1
 #: On each way. A claim and a settlement take some round trips within a lease of 1 s.

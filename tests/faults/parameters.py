@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.faults.operations import KNOWN, LACKING, STORES, Operation
+from tests.faults.operations import LACKING, STORES, Operation
 
 
 def on_stores(*names: str, extended: Sequence[str] = ()) -> pytest.MarkDecorator:
@@ -32,7 +32,5 @@ def on_each_fault(*operations: Operation) -> pytest.MarkDecorator:
     for operation in operations:
         for name in STORES:
             if operation not in LACKING[name]:
-                why = KNOWN.get((name, operation))
-                known = [pytest.mark.xfail(reason=why, strict=True)] if why else []
-                rows.append(pytest.param(name, operation, marks=[pytest.mark.stores(name), *known]))
+                rows.append(pytest.param(name, operation, marks=pytest.mark.stores(name)))
     return pytest.mark.parametrize(("server", "operation"), rows, indirect=["server"])

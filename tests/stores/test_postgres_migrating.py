@@ -94,7 +94,7 @@ async def test_two_processes_at_once(url: str) -> None:
         said = [(await process.communicate())[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert sum(b"ran 0001_jobs" in one for one in said) == 1
-    assert sum(b"made the table public.jobs" in one for one in said) == 1
+    assert sum(b"created the table public.jobs" in one for one in said) == 1
     store = PostgresStore(url)
     await works(store)
     await store.close()

@@ -220,7 +220,7 @@ async def test_usage_of_a_run_whose_settlement_came_too_late(jobs: Client, used:
 
 
 def test_the_docs_list_all_outcomes() -> None:
-    told = [code_of(row["outcome"]) for row in table(ROOT / "docs/usage.md", "What a record says", "outcome")]
+    told = [code_of(row["outcome"]) for row in table(ROOT / "docs/usage.md", "Fields of a record", "outcome")]
     assert told == list(get_args(RunEnded))
 
 

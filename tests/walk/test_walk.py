@@ -9,7 +9,8 @@ import pytest
 
 from tests.walk.tracer import SOURCE, lines_of, walk
 
-BUDGETS = {"memory": 730, "sqlite": 900, "postgres": 970, "redis": 980, "mongo": 1_150}
+#: MongoDB's is to become 1,150.
+BUDGETS = {"memory": 690, "sqlite": 860, "postgres": 960, "redis": 960, "mongo": 1_230}
 
 
 @pytest.mark.slow

@@ -122,7 +122,8 @@ class Handler(Generic[P, R]):
         return await self._bound.enqueue(*args, **kwargs)
 
 
-# Four ways to call a handler, for type checkers: its function may be async, and may take a Context first.
+# For type checkers only (at run time every handler is a Handler): four ways to call one, because its function may be
+# async and may take a Context first.
 
 
 class PlainHandler(Handler[P, R]):

@@ -43,6 +43,7 @@ ONE = WriteConcern(w=1)
 # Codes of a server that shuts down, steps down or is still starting: a retry may work, there or on another server.
 _UNAVAILABLE = {
     *(6, 7, 64, 89, 91, 100, 112, 133, 189, 202, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436, 50, 24, 251, 246),
+    14031,  # out of disk space
 }
 #: Codes of a server that is in no replica set, so it has neither transactions nor change streams.
 STANDALONE = {20, 40573}
