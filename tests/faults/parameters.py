@@ -28,9 +28,10 @@ on_a_file_at_least = on_stores("sqlite", extended=SERVERS)
 
 def on_each_fault(*operations: Operation) -> pytest.MarkDecorator:
     """Run a test once for each store and operation that the store does not lack."""
-    rows = []
-    for operation in operations:
-        for name in STORES:
-            if operation not in LACKING[name]:
-                rows.append(pytest.param(name, operation, marks=pytest.mark.stores(name)))
+    rows = [
+        pytest.param(name, operation, marks=pytest.mark.stores(name))
+        for operation in operations
+        for name in STORES
+        if operation not in LACKING[name]
+    ]
     return pytest.mark.parametrize(("server", "operation"), rows, indirect=["server"])
