@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import inspect
 import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 import jobmill
 
@@ -32,6 +29,11 @@ BESIDE = (
     "jobmill usage",
 )
 TRACED_JOBS = 5
+#: Before these, connections, caches and scripts are made.
+WARM_UP_JOBS = 3
+#: How long after its handler ran a job is settled, and how long after that the worker sleeps again.
+SETTLED_AFTER_S = 0.3
+ASLEEP_AFTER_S = 0.4
 
 
 class Tracer:
@@ -52,13 +54,6 @@ class Tracer:
 
     def start(self) -> None:
         self._called = {}
-        self._is_on = True
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do something that is no part of the walk."""
-        self._is_on = False
-        yield
         self._is_on = True
 
     def stop(self) -> list[CodeType]:
@@ -93,37 +88,36 @@ async def _walk(url: str, migrate: bool, tracer: Tracer) -> list[CodeType]:
     if migrate:
         await jobs.store.migrate()
 
+    ran = asyncio.Event()
+
     @jobs.handler
     async def greet(name: str) -> str:
+        ran.set()
         return name
 
+    async def traced_job() -> list[CodeType]:
+        """What one job ran through; nothing where it was not settled while it was traced."""
+        ran.clear()
+        tracer.start()
+        enqueued = await greet.enqueue(name="x")
+        async with asyncio.timeout(10):
+            await ran.wait()
+        await asyncio.sleep(SETTLED_AFTER_S)
+        called = tracer.stop()
+        is_settled = (await enqueued.job()).is_final
+        # The worker falls asleep again, so that every traced job finds it in the same state.
+        await asyncio.sleep(ASLEEP_AFTER_S)
+        return called if is_settled else []
+
     async with jobs, jobmill.Worker(jobs, concurrency=4):
-        for _ in range(3):  # connections, caches, scripts
-            await (await greet.enqueue(name="warm")).result(timeout=10)
-            await _settled_down()
-        traces = [await _traced(greet.enqueue, jobs, tracer) for _ in range(TRACED_JOBS)]
+        for _ in range(WARM_UP_JOBS):
+            await traced_job()
+        traces: list[list[CodeType]] = []
+        async with asyncio.timeout(60):
+            while len(traces) < TRACED_JOBS:
+                traces += [called for called in [await traced_job()] if called]
     counts = Counter(code for trace in traces for code in trace)
     return [code for code, count in counts.items() if count > TRACED_JOBS // 2]
-
-
-async def _traced(enqueue: Callable[..., Any], jobs: jobmill.Client, tracer: Tracer) -> list[CodeType]:
-    tracer.start()
-    enqueued = await enqueue(name="x")
-    is_final = False
-    while not is_final:
-        await asyncio.sleep(0.01)
-        with tracer.paused():
-            (job,) = await jobs.store.get([enqueued.id])
-            is_final = job is not None and job.is_final
-    await asyncio.sleep(0.05)
-    called = tracer.stop()
-    await _settled_down()
-    return called
-
-
-async def _settled_down() -> None:
-    """Let the worker fall asleep again, so that every traced job finds it in the same state."""
-    await asyncio.sleep(0.4)
 
 
 def lines_of(code: CodeType) -> int:

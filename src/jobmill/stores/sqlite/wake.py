@@ -116,15 +116,18 @@ class PollingWatch:
         self._woken = threading.Event()
 
     def wait_for_wake_up(self) -> None:
+        """Wait until `wake_up` is called."""
         self._woken.wait()
         self._woken.clear()
 
     def wait_for_write(self, seconds: float | None) -> bool:
+        """Wait for a moment; another process may have written meanwhile."""
         if self._woken.wait(POLL_SECONDS):
             self._woken.clear()
         return False
 
     def wake_up(self) -> None:
+        """End a wait."""
         self._woken.set()
 
     def close(self) -> None:
