@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -169,3 +172,50 @@ async def test_sync_handlers_and_contexts_in_a_tick(jobs: Client) -> None:
     enqueued = await plain.enqueue(5, b=6)
     await jobs.tick()
     assert await enqueued.result(timeout=0) == [1, 1, 5, 6]
+
+
+@dataclasses.dataclass
+class Invoice:
+    """What a handler of these tests returns."""
+
+    order: int
+    due: datetime
+
+
+async def test_a_result_comes_back_as_the_type_that_the_handler_returns(jobs: Client) -> None:
+    @jobs.handler
+    async def bill(order: int) -> Invoice:
+        return Invoice(order, datetime(2030, 1, 1, tzinfo=UTC))
+
+    enqueued = await bill.enqueue(order=7)
+    await jobs.tick()
+    assert await enqueued.result(timeout=5) == Invoice(7, datetime(2030, 1, 1, tzinfo=UTC))
+    assert await jobs.result(enqueued.id, timeout=5) == Invoice(7, datetime(2030, 1, 1, tzinfo=UTC))
+    assert (await enqueued.job()).result == {"order": 7, "due": "2030-01-01T00:00:00Z"}, "the job has the JSON value"
+
+
+async def test_a_result_that_does_not_fit_the_annotation_is_refused(jobs: Client) -> None:
+    @jobs.handler
+    async def lies() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    enqueued = await lies.enqueue()
+    await jobs.tick()
+    with pytest.raises(jobmill.InvalidValue, match="result: expected a value that fits the annotation"):
+        await enqueued.result(timeout=5)
+
+
+async def test_a_failed_job_comes_with_its_error_and_a_repr_without_its_payload(jobs: Client) -> None:
+    @jobs.handler(max_attempts=1)
+    async def fails(secret: str) -> None:
+        raise ValueError("no")
+
+    enqueued = await fails.enqueue(secret="hunter2")
+    await jobs.tick()
+    with pytest.raises(jobmill.JobFailed) as caught:
+        await enqueued.result(timeout=5)
+    assert (caught.value.job.id, caught.value.job.errors) == (enqueued.id, 1)
+    shown = repr(caught.value.job)
+    assert shown.startswith(f"Job(id={enqueued.id!r}, name='fails', queue='default', state='failed', attempt=1")
+    assert "hunter2" not in shown
+    assert type(pickle.loads(pickle.dumps(caught.value))) is jobmill.JobFailed
