@@ -42,7 +42,8 @@ async def test_a_delayed_job_is_not_run_early(scene: Scene) -> None:
     await enqueued.result(timeout=20)
     job = await enqueued.job()
     run = await scene.node.event("run")
-    assert 0 <= run["at"] - (job.created_ms + 700) < 100
+    late = run["at"] - (job.created_ms + 700)
+    assert 0 <= late < 2000, "without the marker of the delayed job, Node would look after five seconds only"
 
 
 async def test_in_order_of_priority(scene: Scene) -> None:
