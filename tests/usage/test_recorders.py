@@ -113,7 +113,7 @@ def test_an_invalid_recorder_is_refused(jobs: Client) -> None:
 async def test_without_a_recorder_nothing_is_recorded(jobs: Client, noop: Handler[[], Any]) -> None:
     async with Worker(jobs) as worker:
         await (await noop.enqueue()).result(timeout=5)
-        assert worker._usage is None
+        assert worker._context.usage is None
 
 
 # ---------------------------------------------------------------------------------------------------- failing

@@ -40,19 +40,21 @@ class Watchdog:
         return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
 
 
-async def run_forever(
+async def run_loop(
     name: str,
-    turn: Callable[[], Awaitable[float]],
+    turn: Callable[[], Awaitable[float | None]],
     watchdog: Watchdog,
     on_error: Callable[[BaseException], None],
     random: Random,
 ) -> None:
-    """Call `turn`, then sleep for the seconds that it returned; after an exception, log it and wait longer each time.
+    """Call `turn`, then sleep for the seconds that it returned, until it returns None; survive its exceptions.
 
-    `on_error` must not block: a slow hook would delay the heartbeat until all leases have ended.
+    After an exception, log it and wait longer each time, unless `on_error` raises. `on_error` must not block: a slow
+    hook would delay the heartbeat until all leases have ended.
     """
     backoff = LoopBackoff(random)
-    while True:
+    wait: float | None = 0.0
+    while wait is not None:
         watchdog.beat(name)
         try:
             wait = await turn()
@@ -60,10 +62,12 @@ async def run_forever(
         except (Exception, asyncio.CancelledError) as error:
             if being_cancelled(error):
                 raise
+            on_error(error)
             wait = backoff.next()
             if isinstance(error, StoreUnavailable):
                 log.warning("the %s loop cannot reach the store (%s); trying again in %.1f s", name, error, wait)
             else:
                 log.exception("the %s loop raised an error; it continues in %.1f s", name, wait)
-            on_error(error)
-        await asyncio.sleep(wait)
+        if wait:
+            await asyncio.sleep(wait)
+    watchdog.ended(name)

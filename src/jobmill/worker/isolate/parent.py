@@ -56,50 +56,32 @@ def check_isolatable(handler: Handler[..., Any]) -> None:
     _where(handler)
 
 
-class Isolated:
-    """One attempt of one job in a separate process."""
+async def run_isolated(handler: Handler[..., Any], job: Job, report: ReportFunction) -> Outcome:
+    """Run one attempt of a job in a separate process and return its outcome.
 
-    def __init__(self, handler: Handler[..., Any], job: Job, report: ReportFunction) -> None:
-        self._handler = handler
-        self._job = job
-        self._report = report
-
-    async def run(self) -> Outcome:
-        """Run the attempt and return its outcome.
-
-        When this returns or raises, the process and all its children have ended, also after a cancellation.
-        """
-        try:
-            where = _where(self._handler)
-        except InvalidValue as error:
-            return raised(error, self._handler, self._job.attempt)
-        process = _Process(Request(where=where, job=self._job), self._report)
-        process.start()
-        try:
-            outcome = await process.outcome
-        except asyncio.CancelledError:
-            process.signal(signal.SIGTERM)
-            raise
-        finally:
-            cancelled = await _wait_until_ended(process)
-            # An outcome that has arrived counts, even if the wait for the end of the process was cancelled.
-            if cancelled and not _has_outcome(process):
-                raise asyncio.CancelledError
-        return outcome
-
-
-def _has_outcome(process: _Process) -> bool:
-    future = process.outcome
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
-async def _wait_until_ended(process: _Process) -> bool:
-    """Wait until the process has ended. Kill it after a timeout or a cancellation; True if there was a cancellation."""
-    cancelled = await _wait(process.ended, GRACE_S)
-    while not process.ended.done():
-        process.signal(signal.SIGKILL)
-        cancelled = await _wait(process.ended) or cancelled
-    return cancelled
+    When this returns or raises, the process and all its children have ended, also after a cancellation.
+    """
+    try:
+        where = _where(handler)
+    except InvalidValue as error:
+        return raised(error, handler, job.attempt)
+    process = _Process(Request(where=where, job=job), report)
+    process.start()
+    outcome: Outcome | None = None
+    try:
+        outcome = await process.outcome
+    except asyncio.CancelledError:
+        process.signal(signal.SIGTERM)
+        raise
+    finally:
+        cancelled = await _wait(process.ended, GRACE_S)
+        while not process.ended.done():
+            process.signal(signal.SIGKILL)
+            cancelled = await _wait(process.ended) or cancelled
+        # An outcome that has arrived counts, even if the wait for the end of the process was cancelled.
+        if cancelled and outcome is None:
+            raise asyncio.CancelledError
+    return outcome
 
 
 async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> bool:
@@ -292,17 +274,18 @@ def _where(handler: Handler[..., Any]) -> Where:
             handler,
             f"define it at the top level of a module, not inside a function, and under one name in {name or 'it'}",
         )
-    if name != "__main__":
-        return Where(module=name, qualname=qualname, name=handler.name)
-    # `python -m app` has a spec, `python app.py` has a file. The spec of a directory or an archive is named __main__.
-    spec_name = getattr(module.__spec__, "name", "__main__")
-    file = getattr(module, "__file__", None)
-    if spec_name == "__main__" and file is None:
-        raise InvalidValue("isolate", "a handler in a file, which another process can import", handler)
+    main_module = main_file = None
+    if name == "__main__":
+        # `python -m app` has a spec, `python app.py` a file. The spec of a directory or an archive is named __main__.
+        spec_name = getattr(module.__spec__, "name", "__main__")
+        main_module = None if spec_name == "__main__" else spec_name
+        main_file = getattr(module, "__file__", None)
+        if main_module is None and main_file is None:
+            raise InvalidValue("isolate", "a handler in a file, which another process can import", handler)
     return Where(
         module=name,
         qualname=qualname,
         name=handler.name,
-        main_module=None if spec_name == "__main__" else spec_name,
-        main_file=None if file is None else os.path.abspath(file),
+        main_module=main_module,
+        main_file=None if main_file is None else os.path.abspath(main_file),
     )
