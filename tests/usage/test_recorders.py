@@ -17,8 +17,9 @@ import jobmill
 from jobmill import Client, StoreUnavailable, Usage
 from jobmill.errors import InvalidValue
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.usage import RecordsUsage, UsageRecorder
+from jobmill.handlers.usage import UsageRecorder
 from jobmill.runtime import handoff
+from jobmill.store import RecordsUsage
 from jobmill.stores.memory import MemoryStore
 from jobmill.worker import usage
 from jobmill.worker.worker import Worker

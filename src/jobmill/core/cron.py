@@ -13,6 +13,7 @@ When the clock changes in the time zone:
 
 from __future__ import annotations
 
+import contextlib
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -179,24 +180,14 @@ def _day_field(part: str, whole: str) -> str:
 
 def _checked(parts: list[str], text: str) -> CronSim:
     try:
-        return _simulated(parts)
+        return CronSim(" ".join(parts), _EPOCH)
     except CronSimError as error:
         bad = str(error).removeprefix("Bad ")
-    if bad == "day-of-month" and _is_valid([*parts[:4], "*", parts[5]]):
-        raise InvalidValue("cron", "a day that its months have", text, "it would never run")
+    if bad == "day-of-month":
+        with contextlib.suppress(CronSimError):
+            CronSim(" ".join([*parts[:4], "*", parts[5]]), _EPOCH)
+            raise InvalidValue("cron", "a day that its months have", text, "it would never run")
     raise InvalidValue("cron", f"a valid {bad} field", text)
-
-
-def _is_valid(parts: list[str]) -> bool:
-    try:
-        _simulated(parts)
-    except CronSimError:
-        return False
-    return True
-
-
-def _simulated(parts: list[str]) -> CronSim:
-    return CronSim(" ".join(parts), _EPOCH)
 
 
 def _first_shown(wall: datetime, zone: tzinfo) -> datetime:

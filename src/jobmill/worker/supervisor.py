@@ -16,7 +16,7 @@ from random import Random
 
 from jobmill.core.limits import check_int
 from jobmill.runtime.backoff import LoopBackoff
-from jobmill.worker.isolate.parent import how_ended
+from jobmill.worker.isolate.parent import how_ended, signal_group
 
 log = logging.getLogger("jobmill")
 
@@ -80,9 +80,12 @@ class _Supervisor:
             while self._has_work():
                 self._start_due()
                 for signum in _woken(wakes, self._pause()):
-                    self._on_signal(signum)
+                    if signum in (signal.SIGTERM, signal.SIGINT):
+                        self._end_all(signal.Signals(signum))
                 self._reap()
-                self._kill_overdue()
+                if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                    self._kill_all()
+                    self._kill_at = time.monotonic() + self._patience
         finally:
             self._kill_all()  # none is left, unless this loop raised
         return self._code
@@ -139,26 +142,18 @@ class _Supervisor:
         how = f"{how_ended(code)} after {child.age:.1f} s (pid {pid})"
         if code == 0:
             log.info("%s: ended (pid %d)", child.label, pid)
-        elif self._kill_at is not None:
-            self._on_end_while_stopping(child, how, code)
-        elif code == USAGE_ERROR and child.age < STEADY_S:
+        elif self._kill_at is None and code == USAGE_ERROR and child.age < STEADY_S:
             log.error("%s: %s; a restart would not help", child.label, how)
             self._code = USAGE_ERROR
             self._end_all(signal.SIGTERM)
-        else:
+        elif self._kill_at is None:
             self._start_later(child, f"crashed: {how}")
-
-    def _on_end_while_stopping(self, child: _Child, how: str, code: int) -> None:
-        # If a process has not installed its signal handlers yet, the signal ends it. That is not a crash.
-        if code in (-signal.SIGTERM, -signal.SIGINT):
+        elif code in (-signal.SIGTERM, -signal.SIGINT):
+            # If a process has not installed its signal handlers yet, the signal ends it. That is not a crash.
             log.info("%s: %s", child.label, how)
         else:
             log.error("%s: crashed while it stopped: %s", child.label, how)
             self._code = self._code or 1
-
-    def _on_signal(self, signum: int) -> None:
-        if signum in (signal.SIGTERM, signal.SIGINT):
-            self._end_all(signal.Signals(signum))
 
     def _end_all(self, signum: signal.Signals) -> None:
         """Pass a signal on to all processes. The first signal also sets the time at which they are killed."""
@@ -167,24 +162,14 @@ class _Supervisor:
             self._kill_at = time.monotonic() + self._patience
         for child in self._children:
             child.due = None
-        self._send(signum)
-
-    def _kill_overdue(self) -> None:
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._kill_all()
-            self._kill_at = time.monotonic() + self._patience
-
-    def _send(self, signum: signal.Signals) -> None:
-        for child in self._children:
             if child.process is not None:
                 child.process.send_signal(signum)
 
     def _kill_all(self) -> None:
         for child in self._children:
             if child.process is not None:
-                # Kill the group, with processes that handlers started. The child is not reaped, so its id is valid.
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(child.process.pid, signal.SIGKILL)
+                # With the processes that handlers started. The child is not reaped, so its id is valid.
+                signal_group(child.process.pid, signal.SIGKILL)
 
 
 def _death_signal() -> Callable[[], None] | None:

@@ -26,5 +26,4 @@ class Tick(Struct, frozen=True, kw_only=True):
 
 async def tick(registry: Registry, limit: int, queues: Sequence[str] | None) -> Tick:
     """Run one tick."""
-    worker = Worker(registry, concurrency=limit, queues=queues) if queues else Worker(registry, concurrency=limit)
-    return Tick(**await worker.tick())
+    return Tick(**await Worker(registry, concurrency=limit, queues=queues or ()).tick())

@@ -24,12 +24,12 @@ from jobmill.core.events import EventType
 from jobmill.core.usage import GLOBAL, RunEnded, Usage
 from jobmill.core.values import Ended
 from jobmill.errors import StoreUnavailable
-from jobmill.handlers.usage import RecordsUsage, UsageRecorder
+from jobmill.handlers.usage import UsageRecorder
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.handoff import HandoffQueue
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.threads import Threads
-from jobmill.store import Store
+from jobmill.store import RecordsUsage, Store
 from jobmill.worker.running import Run
 
 log = logging.getLogger("jobmill")

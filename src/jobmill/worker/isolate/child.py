@@ -139,19 +139,13 @@ class Channel:
         # A forked process would keep the pipe open after this one has died, and could write into its frames.
         os.register_at_fork(after_in_child=self._forked)
 
-    def report(self, report: Progress | str) -> None:
-        """Send progress, or a log line."""
-        self._send(_answer_frame(report))
-
-    def answer(self, outcome: Outcome) -> None:
-        """Send the outcome. Nothing can be sent after it."""
-        self._send(_answer_frame(outcome), last=True)
-
-    def _send(self, frame: bytes, *, last: bool = False) -> None:
+    def send(self, answer: Outcome | Progress | str) -> None:
+        """Send a report, or the outcome. Nothing can be sent after the outcome."""
+        frame = _answer_frame(answer)
         with self._lock:
             if not self._open:
                 return
-            self._open = not last
+            self._open = isinstance(answer, Progress | str)
             # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
@@ -197,22 +191,22 @@ def _run(request: Request, channel: Channel) -> None:
         handler = _handler(request.where)
     except BaseException as error:
         text = f"the handler was not found in the isolated process: {outcomes.described(error)}"
-        channel.answer(Errored(error=text, traceback=outcomes.printed(error)))
+        channel.send(Errored(error=text, traceback=outcomes.printed(error)))
         return
     try:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
         # The payload will not fit at the next attempt either.
-        channel.answer(Errored(error=str(error), final=True))
+        channel.send(Errored(error=str(error), final=True))
         return
-    context = (Context(request.job, channel.report),) if handler.arguments.takes_context else ()
+    context = (Context(request.job, channel.send),) if handler.arguments.takes_context else ()
     call = functools.partial(handler.fn, *context, **arguments)
     if handler.is_async:
         with asyncio.Runner() as runner:
             # Send the outcome before the loop closes: tasks that the handler left running must not change it.
-            channel.answer(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
+            channel.send(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
     else:
-        channel.answer(_outcome(handler, call, request.job.attempt))
+        channel.send(_outcome(handler, call, request.job.attempt))
 
 
 def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) -> Outcome:

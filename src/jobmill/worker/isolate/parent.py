@@ -119,7 +119,7 @@ class _Process:
         with self._lock:
             self._signal = signum
             if self._running is not None:
-                _signal_group(self._running.pid, signum)
+                signal_group(self._running.pid, signum)
 
     def _run(self) -> None:
         try:
@@ -167,7 +167,7 @@ class _Process:
         with self._lock:
             self._running = process
             if self._signal is not None:
-                _signal_group(process.pid, self._signal)
+                signal_group(process.pid, self._signal)
         return process
 
     def _converse(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
@@ -176,25 +176,22 @@ class _Process:
         with contextlib.suppress(BrokenPipeError):
             write_all(requests.fileno(), marshal.dumps((_plain(sys.path), _plain(sys.argv))))
             write_all(requests.fileno(), request_frame(self._request))
-        while (answer := self._read(answers)) is not None:
-            if not isinstance(answer, Progress | str):
-                self._post(self.outcome, self.outcome.set_result, answer)
-                return answer
-            self._report(answer)
-        return None
-
-    def _read(self, answers: BinaryIO) -> Outcome | Progress | str | None:
         try:
-            return read_answer(answers)
+            while (answer := read_answer(answers)) is not None:
+                if not isinstance(answer, Progress | str):
+                    self._post(self.outcome, self.outcome.set_result, answer)
+                    return answer
+                self._report(answer)
         except (ValueError, msgspec.MsgspecError) as error:
             self.signal(signal.SIGKILL)
             return Errored(error=f"process gave an answer that cannot be read: {error}")
+        return None
 
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         _wait_for_end(process)
         with self._lock:
             # Kill the children that the process left running. It has not been reaped, so its id is still valid.
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             self._running = None
             return process.wait()
 
@@ -208,7 +205,8 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _signal_group(pid: int, signum: signal.Signals) -> None:
+def signal_group(pid: int, signum: signal.Signals) -> None:
+    """Send a signal to a process and its children, unless they have ended."""
     # PermissionError: the answer of macOS for a group whose processes have all ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signum)
