@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from msgspec import Struct
+
 from jobmill.core.limits import check_int
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.worker.isolate.parent import how_ended, signal_group
@@ -50,16 +52,15 @@ def supervise(
         return supervisor.run(wakes)
 
 
-class _Child:
+class _Child(Struct):
     """One of the worker processes. It has the process that runs now, or the time of its next start."""
 
-    def __init__(self, label: str, backoff: LoopBackoff) -> None:
-        self.label = label
-        self.backoff = backoff
-        self.process: subprocess.Popen[bytes] | None = None
-        self.started = 0.0
-        #: When to start it; None while it runs, and after its last run.
-        self.due: float | None = 0.0
+    label: str
+    backoff: LoopBackoff
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    #: When to start it; None while it runs, and after its last run.
+    due: float | None = 0.0
 
     @property
     def age(self) -> float:
@@ -104,24 +105,22 @@ class _Supervisor:
 
     def _start_due(self) -> None:
         for child in self._children:
-            if child.due is not None and child.due <= time.monotonic():
-                self._start(child)
-
-    def _start(self, child: _Child) -> None:
-        child.due = None
-        child.started = time.monotonic()
-        try:
-            # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
-            child.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
-            )
-        except OSError as error:
-            self._start_later(child, f"could not be started: {error}")
-        else:
-            log.info("%s: started (pid %d)", child.label, child.process.pid)
+            if child.due is None or child.due > time.monotonic():
+                continue
+            child.due = None
+            child.started = time.monotonic()
+            try:
+                # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
+                child.process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
+                )
+            except OSError as error:
+                self._start_later(child, f"could not be started: {error}")
+            else:
+                log.info("%s: started (pid %d)", child.label, child.process.pid)
 
     def _start_later(self, child: _Child, why: str) -> None:
         if child.age >= STEADY_S:

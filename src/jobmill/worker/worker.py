@@ -20,6 +20,7 @@ from jobmill.runtime.watchdog import Watchdog, run_loop
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
+from jobmill.worker.health import Health
 from jobmill.worker.heartbeat import beat
 from jobmill.worker.hooks import HookQueue
 from jobmill.worker.janitor import purge
@@ -30,7 +31,6 @@ from jobmill.worker.usage import UsageLog, UsageQueue
 
 if TYPE_CHECKING:
     from jobmill.handlers.registry import Registry
-    from jobmill.worker.health import Health
 
 log = logging.getLogger("jobmill")
 
@@ -98,7 +98,14 @@ class Worker:
         context.hooks.start()
         if context.usage is not None:
             context.usage.start()
-        self._health = await self._start_health()
+        if self.settings.health is not None:
+            self._health = Health(
+                self.settings.health,
+                self.watchdog,
+                lambda: self._started and self._stopping is None,
+                host=self.settings.health_host,
+            )
+            await self._health.start()
         self._loops += [
             self._loop("heartbeat", lambda: beat(context)),
             self._loop("reporter", context.reporter.turn),
@@ -146,20 +153,6 @@ class Worker:
         self, name: str, turn: Callable[[], Awaitable[float]], watchdog: Watchdog | None = None
     ) -> asyncio.Task[None]:
         return _task(name, run_loop(name, turn, watchdog or self.watchdog, self._context.hooks.error, self.random))
-
-    async def _start_health(self) -> Health | None:
-        if self.settings.health is None:
-            return None
-        from jobmill.worker.health import Health
-
-        health = Health(
-            self.settings.health,
-            self.watchdog,
-            lambda: self._started and self._stopping is None,
-            host=self.settings.health_host,
-        )
-        await health.start()
-        return health
 
     # ------------------------------------------------------------------------------------------------ stop
 
@@ -299,11 +292,10 @@ class Worker:
 
 
 def _check_handlers(registry: Registry) -> None:
-    isolated = [handler for handler in registry.handlers.values() if handler.isolate]
-    if isolated:
-        from jobmill.worker.isolate.parent import check_isolatable
+    for handler in registry.handlers.values():
+        if handler.isolate:
+            from jobmill.worker.isolate.parent import check_isolatable
 
-        for handler in isolated:
             check_isolatable(handler)
 
 

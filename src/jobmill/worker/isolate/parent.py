@@ -66,7 +66,7 @@ async def run_isolated(handler: Handler[..., Any], job: Job, report: ReportFunct
     except InvalidValue as error:
         return raised(error, handler, job.attempt)
     process = _Process(Request(where=where, job=job), report)
-    process.start()
+    threading.Thread(target=process.run, name=f"jobmill-isolated-{job.id}", daemon=True).start()
     outcome: Outcome | None = None
     try:
         outcome = await process.outcome
@@ -94,7 +94,7 @@ async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> b
 
 
 class _Process:
-    """One process, from its start to its end. A thread of this object does all the work except `signal`."""
+    """One process, from its start to its end. A thread does all the work except `signal`."""
 
     def __init__(self, request: Request, report: ReportFunction) -> None:
         self._loop = asyncio.get_running_loop()
@@ -109,11 +109,6 @@ class _Process:
         self._running: subprocess.Popen[bytes] | None = None
         self._signal: signal.Signals | None = None
 
-    def start(self) -> None:
-        """Start the thread that starts the process."""
-        name = f"jobmill-isolated-{self._request.job.id}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to the process and its children, now or as soon as it has started; never waits."""
         with self._lock:
@@ -121,7 +116,8 @@ class _Process:
             if self._running is not None:
                 signal_group(self._running.pid, signum)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Start the process, pass on what it reports, and reap it; this blocks, in a thread of its own."""
         try:
             with ExitStack() as stack:
                 outcome = self._run_process(stack)
