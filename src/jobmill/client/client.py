@@ -200,11 +200,10 @@ class Client(ManagesJobs):
 
     async def tick(self, limit: int = 10, *, queues: Sequence[str] | None = None) -> Tick:
         """Claim up to `limit` due jobs, run them in this process and settle them; how many ended how."""
-        from jobmill.worker.tick import tick
+        from jobmill.worker.worker import Worker
 
         limits.check_int(limit, "limit", 1, 10_000)
-        await self.open()
-        return await tick(self, limit, queues)
+        return await Worker(self, concurrency=limit, queues=queues or ()).tick()
 
     async def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
         """Run a worker until SIGTERM, SIGINT or the cancellation of this task."""

@@ -78,7 +78,7 @@ class _Supervisor:
 
     def run(self, wakes: int) -> int:
         try:
-            while self._has_work():
+            while any(child.process is not None or child.due is not None for child in self._children):
                 self._start_due()
                 for signum in _woken(wakes, self._pause()):
                     if signum in (signal.SIGTERM, signal.SIGINT):
@@ -90,9 +90,6 @@ class _Supervisor:
         finally:
             self._kill_all()  # none is left, unless this loop raised
         return self._code
-
-    def _has_work(self) -> bool:
-        return any(child.process is not None or child.due is not None for child in self._children)
 
     def _pause(self) -> float | None:
         """Seconds until the next start or kill. A signal ends the wait earlier: a stop, or the end of a process."""

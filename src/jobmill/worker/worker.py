@@ -7,7 +7,6 @@ import contextlib
 import logging
 import random as chance
 import signal
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -27,6 +26,7 @@ from jobmill.worker.janitor import purge
 from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import RunningJobs
+from jobmill.worker.tick import Tick
 from jobmill.worker.usage import UsageLog, UsageQueue
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ run
 
-    async def tick(self) -> Counter[str]:
+    async def tick(self) -> Tick:
         """Claim once, run the claimed jobs and settle them. Returns how many jobs had which outcome."""
         await self.start(once=True)
         try:
@@ -253,7 +253,8 @@ class Worker:
             await self.stop(timeout=0)
         for ended in self._exchanging:
             ended.result()
-        return sum((exchanger.tally for exchanger in self._exchangers), Counter())
+        (exchanger,) = self._exchangers
+        return Tick(**exchanger.tally)
 
     async def run(self) -> None:
         """Start, work until SIGTERM, SIGINT, a call of `stop` or the cancellation of this task, then stop."""

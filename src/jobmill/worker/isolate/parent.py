@@ -150,12 +150,18 @@ class _Process:
         finally:
             # `requests` stays open until here: closing it would kill the process.
             code = self._reap(process)
-        return outcome or Errored(error=_why(code), traceback=_crash_of(crash))
+        # If the process crashed, faulthandler has written a traceback.
+        crash.seek(0)
+        return outcome or Errored(
+            error=_why(code), traceback=crash.read(TRACEBACK_KEPT).decode(errors="replace") or None
+        )
 
     def _start_process(self, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        # The flags of this process, such as -O, -W and -X. multiprocessing gets them the same way.
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         # In a new session, so that Ctrl-C in a terminal reaches only the worker, and a signal reaches all children.
         process = subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *map(str, fds), self._request.where.name],
+            [sys.executable, *flags, "-c", _BOOT, *map(str, fds), self._request.where.name],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,
@@ -217,12 +223,6 @@ def _plain(values: list[str]) -> list[str]:
     return [value for value in values if type(value) is str]
 
 
-def _interpreter_flags() -> list[str]:
-    """The flags of this process, such as -O, -W and -X. multiprocessing gets them the same way."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags
-
-
 # ---------------------------------------------------------------------------------------------------- why it ended
 
 
@@ -243,12 +243,6 @@ def _why(code: int) -> str:
         # Only the system's out-of-memory killer does this, and it leaves no message.
         return f"process {how_ended(code)} (out of memory?)"
     return f"process {how_ended(code)}" + (" without an outcome" if code >= 0 else "")
-
-
-def _crash_of(crash: BinaryIO) -> str | None:
-    """The traceback of the crash, as faulthandler wrote it."""
-    crash.seek(0)
-    return crash.read(TRACEBACK_KEPT).decode("utf-8", "replace") or None
 
 
 # ---------------------------------------------------------------------------------------------------- where it is
