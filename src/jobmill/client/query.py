@@ -85,12 +85,11 @@ class QueriesJobs:
 
     async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
         """All jobs that match, read page by page."""
-        wanted = make_filter(filters)
-        await self.open()
-        async for job in self._matches(wanted):
+        async for job in self._matches(make_filter(filters)):
             yield job
 
     async def _matches(self, wanted: Filter) -> AsyncIterator[Job]:
+        await self.open()
         cursor: str | None = None
         while True:
             page = await self.store.find(wanted, cursor, 1_000)

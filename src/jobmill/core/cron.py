@@ -137,7 +137,9 @@ def _parse(text: str, zone: tzinfo) -> Cron:
         rule = rule[prefix.end() :]
     if rule.startswith("@every"):
         return Cron(text=text, every_ms=_every_ms(rule, text))
-    parts = _parts(_named(rule, text) if rule.startswith("@") else rule, text)
+    if rule.startswith("@") and rule not in _NAMED:
+        raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
+    parts = _parts(_NAMED.get(rule, rule), text)
     every_hour = len(_checked(parts, text).hours) == 24
     return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
 
@@ -150,12 +152,6 @@ def _every_ms(rule: str, text: str) -> int:
     if not 1 <= every_ms <= LAST_MS:
         raise InvalidValue("cron", f"@every with a duration from 1 to {LAST_MS} ms", text)
     return every_ms
-
-
-def _named(rule: str, text: str) -> str:
-    if rule not in _NAMED:
-        raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
-    return _NAMED[rule]
 
 
 def _parts(rule: str, text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -64,16 +64,12 @@ def part_name(field: str, path: Sequence[str | int]) -> str:
 def _entries(container: Any, field: str, path: list[str | int]) -> Iterator[tuple[str | int, object]]:
     if type(container) is not dict:
         return enumerate(container)
-    _check_keys(container, field, path)
-    return iter(container.items())
-
-
-def _check_keys(keys: Iterable[object], field: str, path: list[str | int]) -> None:
-    for key in keys:
+    for key in container:
         if type(key) is not str:
             raise InvalidValue(part_name(field, path), "only str as keys", key)
         if not key.isascii() and not _is_unicode(key):
             raise InvalidValue(part_name(field, path), "keys without lone surrogates", key)
+    return iter(container.items())
 
 
 def _check_room(items: int, field: str, path: list[str | int]) -> None:

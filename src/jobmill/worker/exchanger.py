@@ -53,6 +53,8 @@ class Exchanger:
         self._abandoned_threads = 0
         self._finished: Batch = []
         self._woken = asyncio.Event()
+        #: Something has changed: exchange again now.
+        self.wake = self._woken.set
         self._running.wakes.append(self.wake)
         self._watching: asyncio.Future[None] | None = None
         self._empty_wakes = 0
@@ -264,10 +266,6 @@ class Exchanger:
                 self._usage.settled(run, outcome)
 
     # ------------------------------------------------------------------------------------------------ sleeping
-
-    def wake(self) -> None:
-        """Exchange again now: something has changed."""
-        self._woken.set()
 
     async def _sleep_until_woken(self, seconds: float = IDLE_MS / 1000) -> None:
         """Sleep until a job finishes or may be due, at most for this time (the watchdog expects a turn)."""

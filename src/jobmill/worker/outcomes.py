@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.durations import shown_ms, to_ms
+from jobmill.core.durations import to_ms
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
@@ -50,11 +50,6 @@ def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Ou
         final=isinstance(error, Fail),
         delay_ms=own_delay(error, handler, attempt),
     )
-
-
-def timed_out(timeout_ms: int) -> Errored:
-    """The handler was stopped at its timeout."""
-    return Errored(error=f"timed out after {shown_ms(timeout_ms)}")
 
 
 def described(error: BaseException) -> str:

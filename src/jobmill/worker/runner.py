@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from jobmill.core.durations import shown_ms
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import InvalidValue
 from jobmill.worker import outcomes
@@ -56,7 +57,7 @@ class Runner:
             outcome = None
         elif run.why == "timeout":
             # The handler may have caught the cancellation and returned a value, but that was after the timeout.
-            outcome = outcomes.timed_out(run.rules.timeout_ms or 0)
+            outcome = Errored(error=f"timed out after {shown_ms(run.rules.timeout_ms or 0)}")
         if isinstance(outcome, Errored):
             outcome = self._report_error(run, outcome, error)
         run.over = True
