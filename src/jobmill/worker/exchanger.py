@@ -274,7 +274,6 @@ class Exchanger:
             await self._woken.wait()
         finally:
             timer.cancel()
-        self._woken.clear()
 
     async def _idle(self, answer: Exchanged) -> None:
         """Slots are free and no job is due: sleep until one is due, one finishes, or 5 s have passed.
