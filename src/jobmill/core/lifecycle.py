@@ -35,7 +35,7 @@ from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.presets import is_registered, preset
-from jobmill.core.recurrence import next_occurrence
+from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
     DEFAULT_MAX_ATTEMPTS,
@@ -157,7 +157,7 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
         delay = min(UNKNOWN_NAME_DELAY_CAP_MS, 1000 * 2 ** min(job.claims, 16))
         return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
     outcome: Ended = "errored"
-    why = _recurrence_fault(job, now_ms)
+    why = None if job.recurrence is None else _recurrence_fault(job.recurrence, job, now_ms)
     if why is None and not is_registered(job.options.preset):
         why = f"no module registers the preset {job.options.preset!r} in this worker"
     if why is None:
@@ -335,11 +335,10 @@ def _next_occurrence(job: Job, now_ms: int) -> int | None:
         return None
 
 
-def _recurrence_fault(job: Job, now_ms: int) -> str | None:
+def _recurrence_fault(recurrence: Recurrence, job: Job, now_ms: int) -> str | None:
     """Why a recurring job could not be re-armed; another program may have stored a rule that was not validated."""
     try:
-        if job.recurrence is not None:
-            next_occurrence(job.recurrence, _occurrence(job), now_ms)
+        next_occurrence(recurrence, _occurrence(job), now_ms)
     except InvalidValue as error:
         return f"the stored recurrence cannot be read: {error}"
     return None

@@ -18,7 +18,6 @@ from jobmill.core.usage import RunEnded
 from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.runtime.presets import import_preset
-from jobmill.runtime.watchdog import run_loop
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import Run
@@ -69,7 +68,7 @@ class Exchanger:
 
     async def run(self) -> None:
         """Exchange until the worker stops, no job runs and every job is settled."""
-        await run_loop(self.name, self._turn, self._context.watchdog, self._on_error, self._context.random)
+        await self._context.watchdog.run(self.name, self._turn, self._on_error, self._context.random)
 
     @property
     def has_unsettled(self) -> bool:
@@ -165,10 +164,9 @@ class Exchanger:
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
-        settings, token = self._context.settings, secrets.token_hex(16)
-        return Claim(
-            queues=self._queues, names=names, n=free, lease_ms=settings.lease_ms, worker=settings.name, token=token
-        )
+        lease_ms, worker = self._context.settings.lease_ms, self._context.settings.name
+        token = secrets.token_hex(16)
+        return Claim(queues=self._queues, names=names, n=free, lease_ms=lease_ms, worker=worker, token=token)
 
     def _names(self, free: int) -> dict[str, int]:
         names = dict(self._unlimited)

@@ -32,15 +32,13 @@ class HookQueue(HandoffQueue[tuple[Any, ...]]):
 
     def idle(self) -> None:
         """The worker has no more jobs to run."""
-        self._moment("idle", self._worker)
+        if self._hooks.has("idle"):
+            self.put(("idle", self._worker))
 
     def error(self, error: BaseException, job: Job | None = None) -> None:
         """An error of a job, or of a loop."""
-        self._moment("error", error, job)
-
-    def _moment(self, name: str, *args: Any) -> None:
-        if self._hooks.has(name):
-            self.put((name, *args))
+        if self._hooks.has("error"):
+            self.put(("error", error, job))
 
     async def _call_hooks(self, waiting: deque[tuple[Any, ...]]) -> None:
         while waiting:

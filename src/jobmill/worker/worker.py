@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random as chance
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import to_ms
@@ -15,7 +15,7 @@ from jobmill.errors import JobmillError
 from jobmill.handlers.options import Duration
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
-from jobmill.runtime.watchdog import Watchdog, run_loop
+from jobmill.runtime.watchdog import Turn, Watchdog
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
@@ -107,8 +107,8 @@ class Worker:
             )
             await self._health.start()
         self._loops += [
-            self._loop("heartbeat", lambda: beat(context)),
-            self._loop("reporter", context.reporter.turn),
+            self._loop("heartbeat", lambda: beat(context), self.watchdog),
+            self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
             self._loop("janitor", lambda: purge(context), Watchdog()),
         ]
@@ -149,10 +149,8 @@ class Worker:
         share, rest = divmod(self.settings.concurrency, count)
         return [share + (number < rest) for number in range(count)]
 
-    def _loop(
-        self, name: str, turn: Callable[[], Awaitable[float]], watchdog: Watchdog | None = None
-    ) -> asyncio.Task[None]:
-        return _task(name, run_loop(name, turn, watchdog or self.watchdog, self._context.hooks.error, self.random))
+    def _loop(self, name: str, turn: Turn, watchdog: Watchdog) -> asyncio.Task[None]:
+        return _task(name, watchdog.run(name, turn, self._context.hooks.error, self.random))
 
     # ------------------------------------------------------------------------------------------------ stop
 
