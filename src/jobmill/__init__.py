@@ -1,19 +1,5 @@
 """Jobmill: one job queue for Python, on the database that you already have.
 
-Layers, high to low; each imports only what is below it:
-
-    cli                    the commands
-    testing, http          tools for tests and the contract of stores; the tick over HTTP
-    bullmq, harmonyk       names and rules of other systems
-    client, crontab        enqueue, query and manage jobs; any collection or table as a crontab
-    worker                 claims, runs and settles jobs
-    stores                 databases behind the port
-    handlers               what users define: handlers, options, hooks
-    runtime                what loops share
-    store                  THE PORT
-    core                   pure decisions: no I/O, no clock, no randomness
-    errors
-
 The names below, except the errors, are imported when they are first used, so that the commands start quickly.
 """
 

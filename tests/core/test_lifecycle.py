@@ -12,6 +12,7 @@ from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Repriorit
 from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, JobOptions, Keep, State
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
+    PRESETS,
     TRANSITIONS,
     UNKNOWN_NAME_DELAY_CAP_MS,
     Errored,
@@ -25,7 +26,6 @@ from jobmill.core.lifecycle import (
     policy,
     settle,
 )
-from jobmill.core.presets import register_preset
 from jobmill.core.retry import Backoff, exponential, fixed
 from jobmill.core.values import Broken, Claimed, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
@@ -273,7 +273,7 @@ def test_what_is_said_of_a_job_goes_before_what_its_handler_says() -> None:
     assert (both.backoff, both.keep_succeeded, both.keep_failed) == (fixed("1s"), Keep(last=0), Keep())
 
 
-register_preset("other", JobOptions(max_attempts=6, backoff=exponential("1s", cap="60s")))
+PRESETS["other"] = JobOptions(max_attempts=6, backoff=exponential("1s", cap="60s"))
 
 
 def test_a_job_with_a_preset_that_is_not_registered_fails_before_it_runs() -> None:

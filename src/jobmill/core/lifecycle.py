@@ -34,7 +34,6 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
-from jobmill.core.presets import is_registered, preset
 from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
@@ -82,6 +81,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 DEFAULT_POLICY = Policy()
 
+#: Other defaults than ours, by the name of a preset. The module that knows a system adds the preset of its jobs.
+PRESETS: dict[str, JobOptions] = {}
+
 
 def policy(options: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
     """The rules for a job. The options of the job come first, then the options of its handler, then the defaults.
@@ -95,7 +97,7 @@ def policy(options: JobOptions, otherwise: Policy = DEFAULT_POLICY) -> Policy:
 @lru_cache(maxsize=1_000)
 def _policy(options: JobOptions, otherwise: Policy) -> Policy:
     given = _fields(options)
-    defaults = _fields(preset(given.pop("preset", None)))
+    defaults = _fields(PRESETS.get(given.pop("preset", ""), NO_OPTIONS))
     defaults = {field: value for field, value in defaults.items() if getattr(otherwise.given, field) is None}
     both = structs.replace(otherwise.given, **given)
     if options.timeout_ms == 0:
@@ -158,8 +160,9 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
         return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
     outcome: Ended = "errored"
     why = None if job.recurrence is None else _recurrence_fault(job.recurrence, job, now_ms)
-    if why is None and not is_registered(job.options.preset):
-        why = f"no module registers the preset {job.options.preset!r} in this worker"
+    preset = job.options.preset
+    if why is None and preset is not None and preset not in PRESETS:
+        why = f"no module registers the preset {preset!r} in this worker"
     if why is None:
         why = job.deferred_error
     if why is None and job.crashes >= rules.max_crashes:

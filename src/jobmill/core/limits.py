@@ -82,12 +82,12 @@ def check_bool(value: object, field: str) -> bool:
     return value
 
 
-def check_state(state: object, field: str = "states") -> State:
+def check_state(state: object) -> State:
     """One of the five states."""
     for known in STATES:
         if state == known:
             return known
-    raise InvalidValue(field, "one of " + ", ".join(STATES), state)
+    raise InvalidValue("states", "one of " + ", ".join(STATES), state)
 
 
 def check_progress(value: object) -> float:

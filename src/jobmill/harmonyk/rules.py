@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from jobmill.core import unique_keys
 from jobmill.core.job import Job, JobOptions, State
-from jobmill.core.presets import register_preset
+from jobmill.core.lifecycle import PRESETS
 from jobmill.core.retry import delay_ms, exponential
 from jobmill.errors import InvalidValue
 
@@ -21,7 +21,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 5
 BACKOFF: Final = exponential("1s", cap="60s")
 
 # Harmonyk's `max_attempts` counts retries, ours counts runs.
-register_preset(PRESET, JobOptions(max_attempts=DEFAULT_MAX_ATTEMPTS + 1, backoff=BACKOFF))
+PRESETS[PRESET] = JobOptions(max_attempts=DEFAULT_MAX_ATTEMPTS + 1, backoff=BACKOFF)
 
 STATUS_OF: dict[State, Status] = {
     "waiting": "queued",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmill.core.presets import is_registered
+from jobmill.core.lifecycle import PRESETS
 
 #: Packages name the modules that register presets in this group of entry points.
 ENTRY_POINTS = "jobmill.presets"
@@ -10,7 +10,7 @@ ENTRY_POINTS = "jobmill.presets"
 
 def import_preset(name: str) -> None:
     """Import the module that registers a preset, unless it is registered or no package has such a module."""
-    if is_registered(name):
+    if name in PRESETS:
         return
     from importlib.metadata import entry_points  # takes a moment, and few jobs have a preset
 
