@@ -21,8 +21,6 @@ def test_a_context_tells_what_the_handler_says() -> None:
     ctx.log("a line")
     ctx.log({"a": 1})
     assert told == [Progress(50), Progress(99.5, "nearly"), "a line", "{'a': 1}"]
-    ctx.cancel()
-    assert ctx.cancelled
 
 
 def test_what_no_store_could_hold_is_told_as_text_that_it_can() -> None:

@@ -9,7 +9,7 @@ import click
 
 from jobmill import Tick
 from jobmill.cli import main
-from jobmill.handlers.options import Duration
+from jobmill.core.durations import Duration
 from jobmill.http import TickEndpoint, responses
 from tests.docs.pages import ROOT, code_of, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from msgspec import structs
 
@@ -12,31 +12,27 @@ from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.client.query import QueriesJobs
 from jobmill.core import limits
 from jobmill.core.changes import Cancel, Change, Changed, Remove, Reprioritize, Requeue, Reschedule, states_for
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.core.job import FINAL
 from jobmill.core.values import EVERYTHING, Filter, Purged, after
 from jobmill.errors import InvalidValue
-from jobmill.handlers.options import Duration, enqueue_options
+from jobmill.handlers.options import enqueue_options
 
 CHANGES_PER_CALL = 1_000
+
+#: One id, or several; None for filters, or for all jobs.
+Which: TypeAlias = str | Iterable[str] | None
 
 
 class ManagesJobs(QueriesJobs):
     """The part of a client that changes jobs: one id, several ids, all that match, or all=True."""
 
-    async def cancel(
-        self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
-    ) -> Changed:
+    async def cancel(self, which: Which = None, *, all: bool = False, **filters: Unpack[FilterOptions]) -> Changed:
         """Cancel waiting and running jobs."""
         return await self._change(_wanted(which, all, filters), Cancel())
 
     async def requeue(
-        self,
-        which: str | Iterable[str] | None = None,
-        *,
-        all: bool = False,
-        spread: Duration = 0,
-        **filters: Unpack[FilterOptions],
+        self, which: Which = None, *, all: bool = False, spread: Duration = 0, **filters: Unpack[FilterOptions]
     ) -> Changed:
         """Run final jobs again with fresh budgets; several are spread evenly over the period `spread`."""
         spread_ms = to_ms(spread, "spread")
@@ -50,7 +46,7 @@ class ManagesJobs(QueriesJobs):
 
     async def reschedule(
         self,
-        which: str | Iterable[str] | None = None,
+        which: Which = None,
         *,
         delay: Duration | None = None,
         due_at: datetime | None = None,
@@ -64,19 +60,12 @@ class ManagesJobs(QueriesJobs):
         return await self._change(_wanted(which, all, filters), Reschedule(due))
 
     async def reprioritize(
-        self,
-        which: str | Iterable[str] | None = None,
-        *,
-        priority: int,
-        all: bool = False,
-        **filters: Unpack[FilterOptions],
+        self, which: Which = None, *, priority: int, all: bool = False, **filters: Unpack[FilterOptions]
     ) -> Changed:
         """Give waiting jobs another priority."""
         return await self._change(_wanted(which, all, filters), Reprioritize(limits.check_priority(priority)))
 
-    async def remove(
-        self, which: str | Iterable[str] | None = None, *, all: bool = False, **filters: Unpack[FilterOptions]
-    ) -> Changed:
+    async def remove(self, which: Which = None, *, all: bool = False, **filters: Unpack[FilterOptions]) -> Changed:
         """Remove jobs that are not running (cancel those first)."""
         return await self._change(_wanted(which, all, filters), Remove())
 
@@ -113,7 +102,7 @@ class ManagesJobs(QueriesJobs):
                 return removed
 
 
-def _wanted(which: str | Iterable[str] | None, all: bool, filters: FilterOptions) -> Filter | list[str]:
+def _wanted(which: Which, all: bool, filters: FilterOptions) -> Filter | list[str]:
     """Which jobs to change. All of them only with all=True, never because the only filter given is None."""
     wanted = make_filter(filters)
     if which is None:

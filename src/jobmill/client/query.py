@@ -8,13 +8,12 @@ from typing import Any, Unpack
 
 from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.core.events import Event
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.options import Duration
 from jobmill.handlers.signature import to_plain
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import Store

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobmill.core import limits
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.core.values import QueueChange, QueueSettings, RateLimit
-from jobmill.handlers.options import Duration
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from jobmill.errors import InvalidValue
+
+#: Seconds, a text such as "10m", or a timedelta.
+Duration: TypeAlias = float | str | timedelta
 
 EXPECTED = 'a duration such as 30, "30s", "10m" or timedelta'
 
@@ -24,7 +28,7 @@ _MAX_INSTANT_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MILLISECOND
 _TEXT = re.compile("".join(f"(?:([0-9]{{1,18}}){unit})?" for unit in UNITS_MS))
 
 
-def to_ms(value: int | float | str | timedelta, field: str, *, least: int = 0) -> int:
+def to_ms(value: Duration, field: str, *, least: int = 0) -> int:
     """A duration (seconds, text or timedelta) in ms, rounded half up; a positive one is at least 1 ms.
 
     Less than `least` ms is refused, and so is every negative duration.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jobmill.core.durations import MAX_MS, to_ms
+from jobmill.core.durations import MAX_MS, Duration, to_ms
 from jobmill.errors import InvalidValue
 
 DEFAULT_MAX_ATTEMPTS = 3
@@ -29,25 +29,21 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jitter: float = 0.0
 
 
-def fixed(
-    delay: float | str | timedelta, *, cap: float | str | timedelta | None = None, jitter: float = 0.0
-) -> Backoff:
+def fixed(delay: Duration, *, cap: Duration | None = None, jitter: float = 0.0) -> Backoff:
     """The same delay each time; without a cap, a delay of any length is kept."""
     wait = to_ms(delay, "backoff.delay", least=1)
     most = max(wait, DEFAULT_CAP_MS) if cap is None else to_ms(cap, "backoff.cap", least=1)
     return _checked(Backoff(type="fixed", delay_ms=wait, cap_ms=most, jitter=jitter))
 
 
-def exponential(
-    delay: float | str | timedelta = "1s", *, cap: float | str | timedelta = "1h", jitter: float = 0.0
-) -> Backoff:
+def exponential(delay: Duration = "1s", *, cap: Duration = "1h", jitter: float = 0.0) -> Backoff:
     """Twice the delay each time, up to the cap; a jitter of 0.2 subtracts up to a fifth at random."""
     wait = to_ms(delay, "backoff.delay", least=1)
     most = to_ms(cap, "backoff.cap", least=1)
     return _checked(Backoff(type="exponential", delay_ms=wait, cap_ms=most, jitter=jitter))
 
 
-def backoff(value: Backoff | Mapping[str, Any] | float | str | timedelta) -> Backoff:
+def backoff(value: Backoff | Mapping[str, Any] | Duration) -> Backoff:
     """A Backoff from a Backoff, from `{"type", "delay", "cap", "jitter"}` in ms, or from a duration (a fixed delay)."""
     if isinstance(value, Backoff):
         return _checked(value)

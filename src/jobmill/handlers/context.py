@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
+from jobmill.core.durations import Duration
 from jobmill.core.job import Job, Progress
 from jobmill.core.limits import check_progress, storable
 from jobmill.errors import Snooze
-from jobmill.handlers.options import Duration
 
 #: Takes progress or a log line of one job. It returns at once, and may be called from any thread.
 ReportFunction = Callable[[Progress | str], None]
@@ -17,12 +17,14 @@ ReportFunction = Callable[[Progress | str], None]
 class Context:
     """A handler gets a context if its first parameter is annotated with this class."""
 
-    __slots__ = ("_cancelled", "_report", "job")
+    __slots__ = ("_report", "cancelled", "job")
 
     def __init__(self, job: Job, report: ReportFunction) -> None:
         self.job = job
         self._report = report
-        self._cancelled = False
+        #: Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
+        #: Async handlers and isolated processes are stopped. A handler in a thread has to check this.
+        self.cancelled = False
 
     @property
     def attempt(self) -> int:
@@ -33,14 +35,6 @@ class Context:
     def fence(self) -> int:
         """A number that grows with every claim of this job. A resource can refuse writes with a smaller fence."""
         return self.job.claims
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
-
-        Async handlers and isolated processes are stopped. A handler in a thread has to check this.
-        """
-        return self._cancelled
 
     def progress(self, value: float, message: str | None = None) -> None:
         """Report how far the job is, 0 to 100. The value is stored soon; this call does not wait for it."""
@@ -53,7 +47,3 @@ class Context:
     def snooze(self, delay: Duration) -> NoReturn:
         """End this run and run the job again after `delay`; no attempt is counted."""
         raise Snooze(delay)
-
-    def cancel(self) -> None:
-        """Called by the worker when the run should end."""
-        self._cancelled = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeVar
 
+from jobmill.core.durations import Duration
 from jobmill.core.job import Job
 from jobmill.core.values import Receipt
-from jobmill.handlers.options import Duration
 
 R = TypeVar("R", covariant=True)
 
@@ -24,26 +24,19 @@ class ReadsJobs(Protocol):
 class Enqueued(Generic[R]):
     """One enqueued job. `R` is the type that its handler returns."""
 
-    __slots__ = ("_client", "_receipt")
+    __slots__ = ("_client", "id", "status")
 
     def __init__(self, client: ReadsJobs, receipt: Receipt) -> None:
         self._client = client
-        self._receipt = receipt
-
-    @property
-    def id(self) -> str:
-        """The id of the new job, or of the job that existed already."""
-        return self._receipt.id
-
-    @property
-    def status(self) -> str:
-        """created, exists (same id), duplicate (a live job has the unique key) or updated (a live recurring job)."""
-        return self._receipt.status
+        #: The id of the new job, or of the job that existed already.
+        self.id = receipt.id
+        #: created, exists (same id), duplicate (a live job has the unique key) or updated (a live recurring job).
+        self.status = receipt.status
 
     @property
     def created(self) -> bool:
         """Whether this call created the job."""
-        return self._receipt.created
+        return self.status == "created"
 
     def __repr__(self) -> str:
         """Id and status."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 from msgspec import Struct, structs
 
 from jobmill.core import limits
-from jobmill.core.durations import instant_ms, to_ms
+from jobmill.core.durations import Duration, instant_ms, to_ms
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.recurrence import Recurrence, recurrence
 from jobmill.core.retry import Backoff, backoff
@@ -18,7 +18,6 @@ from jobmill.errors import InvalidValue
 
 DEFAULT_QUEUE = "default"
 
-Duration: TypeAlias = float | str | timedelta
 #: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration.
 BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration]
 

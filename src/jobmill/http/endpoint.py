@@ -7,9 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from jobmill.core import limits
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.errors import InvalidValue
-from jobmill.handlers.options import Duration
 from jobmill.http import responses
 from jobmill.http.auth import Guard
 from jobmill.http.responses import Receive, Scope, Send, TickResponse

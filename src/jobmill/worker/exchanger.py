@@ -13,11 +13,10 @@ import time
 from collections import Counter
 
 from jobmill.core.events import claim_events, job_event, settlement_events
-from jobmill.core.lifecycle import DEFAULT_POLICY, Outcome, Released, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import DEFAULT_POLICY, PRESETS, Outcome, Released, begin, fails_instead, policy, settle
 from jobmill.core.usage import RunEnded
 from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
-from jobmill.runtime.presets import import_preset
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import Run
@@ -206,8 +205,9 @@ class Exchanger:
         handler = self._context.handlers.get(job.name)
         if handler is None:
             return None
-        if job.options.preset is not None:
-            import_preset(job.options.preset)
+        preset = job.options.preset
+        if preset is not None and preset not in PRESETS:
+            _import_preset(preset)
         return Run(claimed, handler, policy(job.options, handler.policy), expires, self._context.reporter.report)
 
     def _start(self, run: Run) -> None:
@@ -304,6 +304,14 @@ class Exchanger:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+
+
+def _import_preset(name: str) -> None:
+    """Import the module that registers a preset, if a package has one."""
+    from importlib.metadata import entry_points  # takes a moment, and few jobs have a preset
+
+    for entry_point in entry_points(group="jobmill.presets", name=name):
+        entry_point.load()
 
 
 def _log(settlement: Settlement, *, lost: bool) -> None:

@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from jobmill.core import limits
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.errors import InvalidValue
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.options import DEFAULT_QUEUE, Duration
+from jobmill.handlers.options import DEFAULT_QUEUE
 
 
 class WorkerOptions(TypedDict, total=False):

@@ -62,7 +62,7 @@ class Run(Struct, eq=False):
             return
         self.why = why
         if self._context is not None:
-            self._context.cancel()
+            self._context.cancelled = True
         if self.started:
             self._cancel()
         else:

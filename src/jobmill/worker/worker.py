@@ -10,9 +10,8 @@ import signal
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import Duration, to_ms
 from jobmill.errors import JobmillError
-from jobmill.handlers.options import Duration
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Turn, Watchdog
