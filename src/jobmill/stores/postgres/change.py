@@ -19,7 +19,9 @@ from jobmill.stores.postgres.statements import Statements
 _encode = msgspec.json.Encoder().encode
 
 
-async def change(context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
+async def change(
+    context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000
+) -> Changed:
     """See the port."""
     queues: set[str] = set()
 

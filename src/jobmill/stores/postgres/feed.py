@@ -44,7 +44,7 @@ async def add_and_learn(context: PostgresContext, connection: Connection, events
     feeds_on.update(on)
 
 
-async def read_events(context: PostgresContext, queue: str, after: str | None, limit: int) -> list[Event]:
+async def events(context: PostgresContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """See the port."""
     seen = 0 if after is None else read_position(after, "after", after)
     statements = context.statements

@@ -16,7 +16,7 @@ from jobmill.stores.postgres.statements import quoted
 CATCH_UP_ROWS = 10_000
 
 
-async def purge(context: PostgresContext, limit: int) -> Purged:
+async def purge(context: PostgresContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, then those that are not among the last of their queue and state."""
     return await context.transact(lambda connection: _purge(context, connection, limit))
 

@@ -33,12 +33,12 @@ async def configure(context: PostgresContext, queue: str, change: QueueChange) -
             await connection.execute(statements("note_running"), queue)
         return after
 
-    settings = await context.transact(work)
+    after = await context.transact(work)
     context.loops.here().notifications.notify([queue])
-    return settings
+    return after
 
 
-async def settings_of(context: PostgresContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+async def settings(context: PostgresContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """See the port."""
     rows = await context.use(lambda connection: connection.fetch(context.statements("queues")))
     known = {row["queue"]: _settings(row) for row in rows}

@@ -28,7 +28,7 @@ async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:
     return [jobs.get(id) for id in ids]
 
 
-async def find(context: PostgresContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+async def find(context: PostgresContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, the greatest id first: ids begin with the time. A cursor is "<" or ">" and the id that it is beyond."""
     newer, id = _read_cursor(cursor)
     where = PostgresConditions(filter, first=2)
@@ -68,7 +68,7 @@ async def _count(context: PostgresContext, connection: Connection, filter: Filte
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-async def stats(context: PostgresContext, queue: str | None, name: str | None) -> list[Stats]:
+async def stats(context: PostgresContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """See the port."""
     now_ms, statements = context.clock.now(), context.statements
 
@@ -85,7 +85,7 @@ async def stats(context: PostgresContext, queue: str | None, name: str | None) -
     return await context.use(read, READ_SECONDS)
 
 
-async def logs(context: PostgresContext, id: str, limit: int) -> list[LogLine]:
+async def logs(context: PostgresContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """See the port."""
     text = context.statements("logs")
     rows = await context.use(lambda connection: connection.fetch(text, id, limit), READ_SECONDS)

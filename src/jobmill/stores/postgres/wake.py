@@ -14,12 +14,16 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.postgres.connection.connector import CONNECT_SECONDS, Connector, close
 from jobmill.stores.postgres.connection.pool import ConnectionPool
 from jobmill.stores.postgres.statements import Statements
+
+if TYPE_CHECKING:
+    from jobmill.stores.postgres.context import PostgresContext
 
 log = logging.getLogger("jobmill.postgres")
 
@@ -39,6 +43,12 @@ PROBE_AGAIN_SECONDS = 20.0
 POLL_SECONDS = 0.5
 # Pauses before a lost listener connects again. The last pause is used for all further attempts.
 RECONNECT_SECONDS = (0.2, 1.0, 5.0, 15.0, 60.0)
+
+
+async def wait_for_work(context: PostgresContext, queues: Sequence[str], until_ms: int) -> None:
+    """See the port."""
+    if (seconds := (until_ms - context.clock.now()) / 1000) > 0:
+        await context.loops.here().notifications.wait(queues, seconds)
 
 
 class NotHeard(Exception):

@@ -17,19 +17,19 @@ from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.statements import sql
 
 
-def change(context: SqliteContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
     changed: list[str] = []
     refused: dict[str, str] = {}
     events: list[Event] = []
     if isinstance(which, Filter):
-        rows, more = _matching(context, structs.replace(which, states=states_for(wanted, which)), limit)
+        rows, more = _matching(context, structs.replace(which, states=states_for(change, which)), limit)
     else:
         ids = list(dict.fromkeys(which))
         rows, more = _by_id(context, ids[:limit], refused), len(ids) > limit
     for row in rows:
         id = row[1]
-        patch = decide(wanted, subject_of(row), context.now_ms, len(changed))
+        patch = decide(change, subject_of(row), context.now_ms, len(changed))
         refusal = patch if isinstance(patch, str) else _apply(context, row, patch)
         if refusal is not None:
             refused[id] = refusal

@@ -8,7 +8,7 @@ from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 
 
-def purge(context: SqliteContext, limit: int) -> Purged:
+def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, then those that are not among the last of their queue and state."""
     found: dict[int, SubjectRow] = {row[0]: row for row in context.rows("purge_old", (context.now_ms, limit + 1))}
     for queue, state, keep_last in context.rows("keep_last"):

@@ -60,7 +60,7 @@ def get(context: SqliteContext, ids: Sequence[str]) -> list[Job | None]:
     return [jobs.get(id) for id in ids]
 
 
-def find(context: SqliteContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
     seqs = _find_seqs(context, filter, MAX_NUMBER if seq is None else seq, limit + 1, newer=newer)
@@ -92,7 +92,7 @@ def count(context: SqliteContext, filter: Filter) -> list[Count]:
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-def stats(context: SqliteContext, queue: str | None, name: str | None) -> list[Stats]:
+def stats(context: SqliteContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
     table = by_queue_and_name(count(context, Filter(queue=queue, name=name)))
     return [
@@ -112,7 +112,7 @@ def _durations(context: SqliteContext, queue: str, name: str) -> list[float]:
     return msgspec.json.decode(durations, type=list[float])
 
 
-def logs(context: SqliteContext, id: str, limit: int) -> list[LogLine]:
+def logs(context: SqliteContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
     lines = [LogLine(at_ms, text) for at_ms, text in context.rows("logs", (id, limit))]
     lines.reverse()
