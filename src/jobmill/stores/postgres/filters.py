@@ -6,19 +6,8 @@ from collections.abc import Collection
 
 from jobmill.core.job import FINAL, LIVE, STATES, State
 from jobmill.core.values import Filter
+from jobmill.stores.common.sql import conditions_of
 
-_CONDITIONS = {
-    "queue": "jobs.queue = {}",
-    "name": "jobs.name = {}",
-    "tenant": "jobs.tenant = {}",
-    "unique_key": "jobs.unique_key = {}",
-    "created_after_ms": "jobs.created_ms >= {}",
-    "created_before_ms": "jobs.created_ms < {}",
-    "due_after_ms": "jobs.due_ms >= {}",
-    "due_before_ms": "jobs.due_ms < {}",
-    "finished_after_ms": "jobs.finished_ms >= {}",
-    "finished_before_ms": "jobs.finished_ms < {}",
-}
 # A live job's state follows from its lease. These conditions name the column, so that an index can be used.
 _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_until_ms > 0"}
 
@@ -35,15 +24,13 @@ class PostgresConditions:
         self.has_live, self.has_final = bool(live), bool(final)
         self._live = [f"({' OR '.join(live)})" if live else "false"] if len(live) < len(LIVE) else []
         self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
-        for field, condition in _CONDITIONS.items():
-            value = getattr(filter, field)
-            if value is not None:
-                self.add(condition, value)
+        for condition, value in conditions_of(filter):
+            self.add(condition, value)
 
     def add(self, condition: str, value: object) -> None:
-        """Add a condition with one parameter, `{}`."""
+        """Add a condition, which ends before its parameter."""
         self.parameters.append(value)
-        text = condition.replace("{}", f"${self._first + len(self.parameters) - 1}")
+        text = f"{condition} ${self._first + len(self.parameters) - 1}"
         self._live.append(text)
         self._final.append(text)
 
