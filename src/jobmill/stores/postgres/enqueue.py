@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from jobmill.core.events import Event
+from jobmill.core.events import enqueued_events
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreBusy
@@ -45,28 +45,25 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     """See the port."""
     if not new_jobs:
         return []
-    loop = context.loops.here()
+    loop, at_ms = context.loops.here(), context.clock.given_ms()
     queues = {new.queue for new in new_jobs}
     groups = grouped(new_jobs)
     receipts: list[Receipt] = []
+
+    async def insert_with_events(connection: Connection) -> list[Receipt]:
+        receipts = await insert(partial(_call, context, connection), groups, (at_ms, True, False, None))
+        await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
+        return receipts
+
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues):
         try:
-            first = (context.clock.given_ms(), False, False, None)
+            first = (at_ms, False, False, None)
             receipts = await context.use(lambda c: insert(partial(_call, context, c), groups, first))
         except FeedIsOn:
             loop.feeds_on |= queues
     if not receipts:
-        receipts = await context.transact(lambda c: _insert_with_events(context, c, groups))
+        receipts = await context.transact(insert_with_events)
     loop.notifications.notify(queues)
-    return receipts
-
-
-async def _insert_with_events(
-    context: PostgresContext, connection: Connection, groups: Sequence[Sequence[NewJob]]
-) -> list[Receipt]:
-    first = (context.clock.given_ms(), True, False, None)
-    receipts = await insert(partial(_call, context, connection), groups, first)
-    await add_and_learn(context, connection, enqueued_events(groups, receipts, context.clock.now()))
     return receipts
 
 
@@ -162,16 +159,6 @@ def _row(new: NewJob) -> tuple[object, ...]:
     due, payload = new.due, new.payload_json.decode()
     job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)
     return (*job, new.unique_key, new.tenant, _options(new))
-
-
-def enqueued_events(groups: Sequence[Sequence[NewJob]], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
-    """The events of jobs that were created."""
-    new_jobs = [new for group in groups for new in group]
-    return [
-        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
-        for new, receipt in zip(new_jobs, receipts, strict=True)
-        if receipt.created
-    ]
 
 
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.

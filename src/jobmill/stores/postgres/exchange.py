@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from jobmill.core.events import written_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled
 from jobmill.stores.common.claim_cursor import Start
 from jobmill.stores.postgres import claim as claims
@@ -76,7 +77,7 @@ async def _call_with_events(
     at_ms, _, *others = parameters
     rows = await connection.fetch(context.statements.call("exchange", len(parameters)), at_ms, True, *others)
     now_ms, done = rows[-1][6], settle.done_ids(by_id, rows[-1][3])
-    events = settle.events_of([one for id, one in by_id.items() if id in done], now_ms)
+    events = [event for id, one in by_id.items() if id in done for event in written_events(one, now_ms)]
     if claim is not None:
         events += claims.events_of(rows[:-1], claim.worker, now_ms)
     await add_and_learn(context, connection, events)

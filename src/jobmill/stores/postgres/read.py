@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobmill.core.cursors import cut_page
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
@@ -36,16 +37,8 @@ async def find(context: PostgresContext, filter: Filter, cursor: str | None = No
         where.add("jobs.id >" if newer else "jobs.id <", id)
     text = where.into(context.statements("find")).replace("{order}", "ASC" if newer else "DESC")
     rows = await context.use(lambda connection: connection.fetch(text, limit + 1, *where.parameters), READ_SECONDS)
-    more = len(rows) > limit
-    jobs = stored_jobs(rows[:limit])
-    if newer:
-        jobs.reverse()
-    has_older, has_newer = (bool(jobs), more) if newer else (more, cursor is not None and bool(jobs))
-    return Page(
-        jobs,
-        next=f"<{jobs[-1].id}" if has_older and jobs else None,
-        previous=f">{jobs[0].id}" if has_newer and jobs else None,
-    )
+    part, next, previous = cut_page(rows, limit, cursor, lambda row: row["id"])
+    return Page(stored_jobs(part), next, previous)
 
 
 def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import asyncpg
 
+from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres.context import PostgresContext
@@ -23,7 +24,6 @@ from jobmill.stores.postgres.enqueue import (
     CallFunction,
     FeedIsOn,
     WrongSchema,
-    enqueued_events,
     grouped,
     insert,
 )
@@ -76,8 +76,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
                 return await insert(call, groups, (at_ms, False, True, schema_id))
         async with _all_or_nothing(caller):
             receipts = await insert(call, groups, (at_ms, True, True, schema_id))
-            events = enqueued_events(groups, receipts, context.clock.now())
-            if events:
+            if events := enqueued_events(new_jobs, receipts, context.clock.now()):
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
             return receipts
     except WrongSchema:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.events import Event
+from jobmill.core.events import enqueued_events
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
@@ -41,8 +41,8 @@ def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
     for new in created:
         if len(new.payload_json) > LARGE_PAYLOAD:
             context.write("insert_payload", (new.id, new.payload_json.decode()))
-    if queues := feeding(context):
-        publish(context, [_enqueued(new, context.now_ms) for new in created if new.queue in queues])
+    if feeding(context):
+        publish(context, enqueued_events(new_jobs, receipts, context.now_ms))
     return receipts
 
 
@@ -91,7 +91,3 @@ def _readable(recurrence: str) -> Recurrence | None:
     except msgspec.MsgspecError:
         # The update replaces a recurrence that cannot be read.
         return None
-
-
-def _enqueued(new: NewJob, now_ms: int) -> Event:
-    return Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.cursors import MAX_NUMBER, newer_than, older_than, read_cursor
+from jobmill.core.cursors import MAX_NUMBER, cut_page, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
@@ -63,23 +63,12 @@ def get(context: SqliteContext, ids: Sequence[str]) -> list[Job | None]:
 def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
-    seqs = _find_seqs(context, filter, MAX_NUMBER if seq is None else seq, limit + 1, newer=newer)
-    more = len(seqs) > limit
-    seqs = seqs[:limit]
-    if newer:
-        seqs.reverse()
-    has_older, has_newer = (bool(seqs), more) if newer else (more, cursor is not None and bool(seqs))
-    return Page(
-        _readable_jobs(context, seqs) if seqs else [],
-        next=older_than(seqs[-1]) if has_older and seqs else None,
-        previous=newer_than(seqs[0]) if has_newer and seqs else None,
-    )
-
-
-def _find_seqs(context: SqliteContext, filter: Filter, seq: int, limit: int, *, newer: bool) -> list[int]:
     where, parameters = conditions(filter)
     statement = sql("find_newer" if newer else "find_older").replace("{conditions}", where)
-    return [row[0] for row in context.cursor.execute(statement, (*parameters, seq, limit)).fetchall()]
+    beyond = (*parameters, MAX_NUMBER if seq is None else seq, limit + 1)
+    found = [row[0] for row in context.cursor.execute(statement, beyond).fetchall()]
+    seqs, next, previous = cut_page(found, limit, cursor, str)
+    return Page(_readable_jobs(context, seqs) if seqs else [], next, previous)
 
 
 def count(context: SqliteContext, filter: Filter) -> list[Count]:
