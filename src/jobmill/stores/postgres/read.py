@@ -10,7 +10,7 @@ from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue
-from jobmill.stores.postgres.codec import stored_jobs
+from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.filters import PostgresConditions
@@ -25,7 +25,7 @@ async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:
     """See the port."""
     text = context.statements("get")
     rows = await context.use(lambda connection: connection.fetch(text, list(ids)), READ_SECONDS)
-    jobs = {job.id: job for job in stored_jobs(rows)}
+    jobs = {job.id: job for job in map(stored_job, rows)}
     return [jobs.get(id) for id in ids]
 
 
@@ -38,7 +38,7 @@ async def find(context: PostgresContext, filter: Filter, cursor: str | None = No
     text = where.into(context.statements("find")).replace("{order}", "ASC" if newer else "DESC")
     rows = await context.use(lambda connection: connection.fetch(text, limit + 1, *where.parameters), READ_SECONDS)
     part, next, previous = cut_page(rows, limit, cursor, lambda row: row["id"])
-    return Page(stored_jobs(part), next, previous)
+    return Page([stored_job(row) for row in part], next, previous)
 
 
 def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:

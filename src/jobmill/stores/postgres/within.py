@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import asyncpg
 
@@ -42,22 +42,6 @@ _NOT_ALLOWED = "42501"
 _IDLE, _IN_ERROR = 0, 3
 
 _PARAMETER = re.compile(r"\$(\d+)::([a-z ]+(?:\[\])?)")
-
-
-class CallerConnection(Protocol):
-    """A connection of the caller's, in a transaction."""
-
-    def parameter(self, number: int) -> str:
-        """A parameter as the driver writes it."""
-
-    def escaped(self, text: str) -> str:
-        """SQL without parameters as the driver writes it."""
-
-    async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """Run a statement; its rows."""
-
-    async def execute(self, text: str) -> None:
-        """Run a statement without parameters and rows."""
 
 
 async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -115,9 +99,10 @@ def _for_driver(text: str, caller: CallerConnection) -> str:
     parts: list[str] = []
     end = 0
     for found in _PARAMETER.finditer(text):
-        parts += [caller.escaped(text[end : found.start()]), f"CAST({caller.parameter(int(found[1]))} AS {found[2]})"]
+        parameter = caller.parameter.format(found[1])
+        parts += [text[end : found.start()].translate(caller.escapes), f"CAST({parameter} AS {found[2]})"]
         end = found.end()
-    return "".join(parts) + caller.escaped(text[end:])
+    return "".join(parts) + text[end:].translate(caller.escapes)
 
 
 def _explain(error: Exception, connection: Any, statements: Statements, schema_id: int | None) -> None:
@@ -170,6 +155,9 @@ def _check_loop(driver: Any, given: Any) -> None:
 class AsyncpgCaller:
     """A connection of asyncpg or of its pool."""
 
+    parameter: ClassVar[str] = "${}"
+    escapes: ClassVar[dict[int, str]] = {}
+
     def __init__(self, connection: Any) -> None:
         try:
             is_closed = connection.is_closed()
@@ -181,12 +169,6 @@ class AsyncpgCaller:
             _refuse(connection, "begin one: async with connection.transaction(): ...")
         _check_loop(connection, connection)
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return f"${number}"
-
-    def escaped(self, text: str) -> str:
-        return text
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         # Plain records, also where the caller has set another class for them.
@@ -200,6 +182,9 @@ class AsyncpgCaller:
 class PsycopgCaller:
     """A connection of psycopg, sync or async."""
 
+    parameter: ClassVar[str] = "%s"
+    escapes: ClassVar[dict[int, str]] = {ord("%"): "%%"}
+
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         if connection.closed:
             _refuse(connection, "this one is closed")
@@ -209,12 +194,6 @@ class PsycopgCaller:
         if connection.autocommit and status == _IDLE:
             _refuse(connection, "begin one: with connection.transaction(): ...")
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return "%s"
-
-    def escaped(self, text: str) -> str:
-        return text.replace("%", "%%")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         # A cursor of our own, because the caller may have set other factories; in a pipeline it waits for the answer.
@@ -268,14 +247,11 @@ async def _connection_of(given: Any) -> Any:
 class SqlalchemyCaller:
     """A connection of SQLAlchemy, sync or async."""
 
+    parameter: ClassVar[str] = ":p{}"
+    escapes: ClassVar[dict[int, str]] = {ord(":"): "\\:"}
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return f":p{number}"
-
-    def escaped(self, text: str) -> str:
-        return text.replace(":", "\\:")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         given = {f"p{number}": value for number, value in enumerate(parameters, 1)}
@@ -289,3 +265,8 @@ class SqlalchemyCaller:
 
         answer = self._connection.execute(sqlalchemy_text(text), given)
         return await answer if inspect.isawaitable(answer) else answer
+
+
+#: A connection of the caller's, in a transaction. `parameter` is a parameter as the driver writes it, and `escapes` has
+#: the sign that begins one.
+CallerConnection: TypeAlias = AsyncpgCaller | PsycopgCaller | SqlalchemyCaller

@@ -24,10 +24,10 @@ WHERE pg_class.relnamespace = to_regnamespace('{schema}') AND pg_class.relkind =
 ) AS jobs
 
 -- name: read
--- The columns of a job to read, from {live} or from history AS jobs.
+-- The columns of a job to read, named as its fields, from {live} or from history AS jobs.
 jobs.id, jobs.name, jobs.queue, jobs.state, jobs.priority, jobs.due_ms, jobs.created_ms, jobs.updated_ms,
-jobs.started_ms, jobs.finished_ms, jobs.errors, jobs.crashes, jobs.claims, jobs.worker, jobs.payload, {extra} AS extra,
-json_build_object('unique_key', jobs.unique_key, 'tenant', jobs.tenant, 'error', jobs.error)::text AS plain
+nullif(jobs.started_ms, 0) AS started_ms, jobs.finished_ms, jobs.errors, jobs.crashes, jobs.claims,
+nullif(jobs.worker, '') AS worker, jobs.error, jobs.unique_key, jobs.tenant, jobs.payload, {extra} AS extra
 
 -- name: get
 -- Jobs by id, in any order. $1 ids.
