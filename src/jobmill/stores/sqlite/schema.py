@@ -14,7 +14,7 @@ from pathlib import Path
 from jobmill.errors import StoreError
 from jobmill.stores.common.sql import migrations_in, refuse_newer
 from jobmill.stores.sqlite.connection import begin, connect, translated_errors
-from jobmill.stores.sqlite.connection.connect import MIN_VERSION
+from jobmill.stores.sqlite.connection.connect import MIN_VERSION, run_when_free
 from jobmill.stores.sqlite.connection.network import refuse_network
 from jobmill.stores.sqlite.statements import HERE
 
@@ -67,19 +67,10 @@ def _applied(connection: sqlite3.Connection, path: Path) -> set[int]:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. That needs a moment without other connections: retry while another process makes the file."""
-    deadline = time.monotonic() + 5
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-            continue
-        if mode != "wal":
-            raise StoreError(f"SQLite cannot keep a write-ahead log here (journal mode {mode}); use a local disk")
-        return
+    """Switch to WAL. That needs a moment without other connections; another process may be making the file."""
+    (mode,) = run_when_free(connection, "PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(f"SQLite cannot keep a write-ahead log here (journal mode {mode}); use a local disk")
 
 
 def _apply(connection: sqlite3.Connection, path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobmill.stores.sqlite.connection.connect import begin, translated
-from jobmill.stores.sqlite.connection.threads import Answer, FailedCall, Work
+from jobmill.stores.sqlite.connection.threads import Answer, Work
 from jobmill.stores.sqlite.context import SqliteContext
 
 
@@ -32,4 +32,4 @@ class Reader:
             finally:
                 self._connection.rollback()
         except Exception as error:
-            return FailedCall(translated(error, self._path))
+            return translated(error, self._path)
