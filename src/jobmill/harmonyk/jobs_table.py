@@ -16,6 +16,7 @@ from jobmill.core.job import JobOptions
 from jobmill.errors import InvalidValue
 from jobmill.harmonyk.rules import PRESET
 from jobmill.stores.common.extensions import renewals
+from jobmill.stores.common.sql import literal, quoted
 
 if TYPE_CHECKING:
     from jobmill.store import Store
@@ -74,9 +75,9 @@ async def renew(connection: Any, schema: str) -> None:
         return
     name, owner, present = installed
     # The objects of the table stay with the role that installed it.
-    await connection.execute(f"SET LOCAL ROLE {_quoted(owner)}")
+    await connection.execute(f"SET LOCAL ROLE {quoted(owner)}")
     await _install(connection, _statements(schema, name), name)
-    await connection.execute(f"SET LOCAL ROLE {_quoted(present)}")
+    await connection.execute(f"SET LOCAL ROLE {quoted(present)}")
 
 
 renewals["jobs_table"] = renew
@@ -109,7 +110,7 @@ def _postgres(store: Store) -> PostgresStore:
 
 def _statements(schema: str, table: str | None = None) -> Statements:
     """The statements for a jobs table of this name and the schema of a store."""
-    from jobmill.stores.postgres.statements import Statements, literal
+    from jobmill.stores.postgres.statements import Statements
 
     name = "" if table is None else quoted_name(schema, table)
     return Statements(schema, FOLDER, table=name, table_text=literal(name), options=literal(OPTIONS))
@@ -133,10 +134,4 @@ def quoted_name(own_schema: str, table: str) -> str:
         raise InvalidValue("jobs_table", f"a table outside of the schema {schema!r}, which is our own", table)
     for part in (schema, name):
         check_schema(part, "jobs_table")
-    return f"{_quoted(schema)}.{_quoted(name)}"
-
-
-def _quoted(name: str) -> str:
-    from jobmill.stores.postgres.statements import quoted
-
-    return quoted(name)
+    return f"{quoted(schema)}.{quoted(name)}"

@@ -16,16 +16,16 @@ from jobmill.errors import SchemaTooNew
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 _CONDITIONS = {
-    "queue": "jobs.queue =",
-    "name": "jobs.name =",
-    "tenant": "jobs.tenant =",
-    "unique_key": "jobs.unique_key =",
-    "created_after_ms": "jobs.created_ms >=",
-    "created_before_ms": "jobs.created_ms <",
-    "due_after_ms": "jobs.due_ms >=",
-    "due_before_ms": "jobs.due_ms <",
-    "finished_after_ms": "jobs.finished_ms >=",
-    "finished_before_ms": "jobs.finished_ms <",
+    "queue": "jobs.queue = {}",
+    "name": "jobs.name = {}",
+    "tenant": "jobs.tenant = {}",
+    "unique_key": "jobs.unique_key = {}",
+    "created_after_ms": "jobs.created_ms >= {}",
+    "created_before_ms": "jobs.created_ms < {}",
+    "due_after_ms": "jobs.due_ms >= {}",
+    "due_before_ms": "jobs.due_ms < {}",
+    "finished_after_ms": "jobs.finished_ms >= {}",
+    "finished_before_ms": "jobs.finished_ms < {}",
 }
 
 
@@ -57,8 +57,19 @@ def refuse_newer(what: str, applied: Collection[int], known: Collection[int]) ->
 
 
 def conditions_of(filter: Filter) -> Iterator[tuple[str, object]]:
-    """Each given field of a filter as a condition without its parameter, and the value; without the states."""
+    """Each given field of a filter as a condition, with {} for its parameter, and the value; without the states."""
     for field, condition in _CONDITIONS.items():
         value = getattr(filter, field)
         if value is not None:
             yield condition, value
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL writes it, for any setting of standard_conforming_strings."""
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"

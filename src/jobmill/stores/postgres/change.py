@@ -52,10 +52,11 @@ async def _by_id(connection: Connection, statements: Statements, ids: Sequence[s
     """The jobs of these ids, locked, in their order."""
     found: dict[str, Subject] = {}
     # A job may move from one table to the other between two queries; the third finds one that was requeued meanwhile.
-    for name in ("live_subjects", "final_subjects", "live_subjects"):
-        missing = [id for id in ids if id not in found]
-        if missing:
-            found.update({row[0]: subject(row) for row in await connection.fetch(statements(name), missing)})
+    for name in ("live_matches", "final_matches", "live_matches"):
+        if missing := [id for id in ids if id not in found]:
+            where = PostgresConditions(Filter(), first=2)
+            where.add("jobs.id = ANY ({}::text[])", missing)
+            found |= {one.id: one for one in await _locked(connection, statements(name), where, len(missing))}
     return [found[id] for id in ids if id in found]
 
 
@@ -67,9 +68,13 @@ async def _matching(
     found: list[Subject] = []
     for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
         if wanted and len(found) <= limit:
-            rows = await connection.fetch(where.into(statements(name)), limit + 1 - len(found), *where.parameters)
-            found += map(subject, rows)
+            found += await _locked(connection, statements(name), where, limit + 1 - len(found))
     return found[:limit], len(found) > limit
+
+
+async def _locked(connection: Connection, text: str, where: PostgresConditions, limit: int) -> list[Subject]:
+    rows = await connection.fetch(where.into(text), limit, *where.parameters)
+    return [subject(row) for row in rows]
 
 
 # ---------------------------------------------------------------------------------------------------- what is written

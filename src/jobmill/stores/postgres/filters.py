@@ -28,9 +28,9 @@ class PostgresConditions:
             self.add(condition, value)
 
     def add(self, condition: str, value: object) -> None:
-        """Add a condition, which ends before its parameter."""
+        """Add a condition with one parameter, `{}`."""
         self.parameters.append(value)
-        text = f"{condition} ${self._first + len(self.parameters) - 1}"
+        text = condition.format(f"${self._first + len(self.parameters) - 1}")
         self._live.append(text)
         self._final.append(text)
 

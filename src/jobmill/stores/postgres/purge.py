@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from jobmill.core.changes import Patch, Remove, Subject, decide
 from jobmill.core.values import Purged
+from jobmill.stores.common.sql import quoted
 from jobmill.stores.postgres.change import remove
 from jobmill.stores.postgres.codec import subject
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_events
 from jobmill.stores.postgres.schema import extensions
-from jobmill.stores.postgres.statements import quoted
 
 # How many rows an extension of the schema may catch up on in one purge.
 CATCH_UP_ROWS = 10_000

@@ -21,7 +21,6 @@ async def configure(context: PostgresContext, queue: str, change: QueueChange) -
         if change.running_limit is not UNSET:
             # Exchanges that began before do not note the jobs that run here; all that begin later do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({statements.lock})")
-        await connection.execute(statements("queue_row"), queue)
         row = await connection.fetchrow(statements("queue_locked"), queue)
         assert row is not None
         before = _settings(row)

@@ -34,7 +34,7 @@ async def find(context: PostgresContext, filter: Filter, cursor: str | None = No
     newer, id = _read_cursor(cursor)
     where = PostgresConditions(filter, first=2)
     if id is not None:
-        where.add("jobs.id >" if newer else "jobs.id <", id)
+        where.add("jobs.id > {}" if newer else "jobs.id < {}", id)
     text = where.into(context.statements("find")).replace("{order}", "ASC" if newer else "DESC")
     rows = await context.use(lambda connection: connection.fetch(text, limit + 1, *where.parameters), READ_SECONDS)
     part, next, previous = cut_page(rows, limit, cursor, lambda row: row["id"])

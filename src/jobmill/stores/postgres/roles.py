@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from jobmill.stores.postgres.statements import Statements, quoted
+from jobmill.stores.common.sql import quoted
+from jobmill.stores.postgres.statements import Statements
 
 ROLES = ("producer", "reader", "worker", "admin")
 _MAX_PREFIX_BYTES = 63 - 1 - max(map(len, ROLES))

@@ -18,7 +18,7 @@ from jobmill.core.payload import MAX_BYTES
 from jobmill.core.values import QueueSettings
 from jobmill.errors import InvalidValue
 from jobmill.handlers.options import DEFAULT_QUEUE
-from jobmill.stores.common.sql import statements_in, without_comments
+from jobmill.stores.common.sql import literal, quoted, statements_in, without_comments
 
 HERE = Path(__file__).parent
 
@@ -81,17 +81,6 @@ class Statements:
             return self._values[name]
         # The caller fills in other names, such as {order}.
         return self(name) if name in self._texts else found[0]
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as SQL writes it, for any setting of standard_conforming_strings."""
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"
 
 
 def check_schema(schema: str, field: str = "schema") -> str:

@@ -20,6 +20,6 @@ def conditions(filter: Filter) -> tuple[str, list[object]]:
         terms.append("(" + (" OR ".join(f"jobs.state = '{state}'" for state in states) or "false") + ")")
     parameters: list[object] = []
     for condition, value in conditions_of(filter):
-        terms.append(f"{condition} ?")
+        terms.append(condition.format("?"))
         parameters.append(value)
     return " AND ".join(terms) or "true", parameters

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import asyncpg
 
 from jobmill.errors import JobmillError, SchemaTooOld, StoreError, StoreUnavailable
@@ -37,18 +34,6 @@ _UNAVAILABLE: tuple[type[BaseException], ...] = (
 )
 
 _NO_SCHEMA = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError)
-
-
-@contextlib.contextmanager
-def translated_errors() -> Iterator[None]:
-    """Raise errors of the driver as Jobmill's own."""
-    try:
-        yield
-    except Exception as error:
-        own = translated(error)
-        if own is error:
-            raise
-        raise own from error
 
 
 def translated(error: Exception) -> Exception:

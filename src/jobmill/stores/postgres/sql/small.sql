@@ -84,14 +84,6 @@ jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
 jobs.id, jobs.name, jobs.queue, CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'waiting' END, jobs.errors,
 jobs.options
 
--- name: live_subjects
--- Live jobs by id, locked in the order of ids. $1 ids.
-SELECT {live_subject} FROM {schema}.jobs WHERE jobs.id = ANY ($1::text[]) ORDER BY jobs.id FOR UPDATE
-
--- name: final_subjects
--- Final jobs by id, locked in the order of ids. $1 ids.
-SELECT {subject} FROM {schema}.history AS jobs WHERE jobs.id = ANY ($1::text[]) ORDER BY jobs.id FOR UPDATE
-
 -- name: live_matches
 -- Live jobs that match, locked in the order of ids. $1 limit; the other parameters are those of the conditions.
 SELECT {live_subject} FROM {schema}.jobs WHERE {live_where} ORDER BY jobs.id LIMIT $1 FOR UPDATE
@@ -176,13 +168,9 @@ LIMIT $4 FOR UPDATE SKIP LOCKED
 -- All queues that have settings, with all columns.
 SELECT * FROM {schema}.queues ORDER BY queue
 
--- name: queue_row
--- Make a queue's row, if there is none. $1 queue.
-INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT DO NOTHING
-
 -- name: queue_locked
--- A queue's row, locked. $1 queue.
-SELECT * FROM {schema}.queues WHERE queue = $1 FOR UPDATE
+-- A queue's row, locked; it is made if there is none. $1 queue.
+INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING *
 
 -- name: configure
 -- Write a queue's settings. $1 queue, $2 paused, $3 rate_count, $4 rate_per_ms, $5 running_limit, $6 feed,
