@@ -22,7 +22,6 @@ _encode = msgspec.json.Encoder().encode
 async def change(
     context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000
 ) -> Changed:
-    """See the port."""
     queues: set[str] = set()
 
     async def work(connection: Connection) -> Changed:

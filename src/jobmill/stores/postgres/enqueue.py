@@ -42,7 +42,6 @@ class WrongSchema(Exception):
 
 
 async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-    """See the port."""
     if not new_jobs:
         return []
     loop, at_ms = context.loops.here(), context.clock.given_ms()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 async def exchange(context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-    """See the port."""
     loop, start = context.loops.here(), None
     if claim is not None and not loop.lease_pool.is_connected:
         claim = claim if await loop.connect_for_leases(or_settle=bool(settlements)) else None

@@ -18,7 +18,6 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 async def publish(context: PostgresContext, events: Sequence[Event]) -> None:
-    """See the port."""
     if events:
         await context.use(lambda connection: add_events(connection, context.statements, events))
 
@@ -45,7 +44,6 @@ async def add_and_learn(context: PostgresContext, connection: Connection, events
 
 
 async def events(context: PostgresContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
-    """See the port."""
     seen = 0 if after is None else read_position(after, "after", after)
     statements = context.statements
 

@@ -14,7 +14,6 @@ from jobmill.stores.postgres.context import PostgresContext
 
 
 async def configure(context: PostgresContext, queue: str, change: QueueChange) -> QueueSettings:
-    """See the port."""
     statements = context.statements
 
     async def work(connection: Connection) -> QueueSettings:
@@ -38,7 +37,6 @@ async def configure(context: PostgresContext, queue: str, change: QueueChange) -
 
 
 async def settings(context: PostgresContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-    """See the port."""
     rows = await context.use(lambda connection: connection.fetch(context.statements("queues")))
     known = {row["queue"]: _settings(row) for row in rows}
     return known if queues is None else {queue: known.get(queue) or QueueSettings() for queue in queues}

@@ -22,7 +22,6 @@ MAX_DURATIONS = 10_000
 
 
 async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:
-    """See the port."""
     text = context.statements("get")
     rows = await context.use(lambda connection: connection.fetch(text, list(ids)), READ_SECONDS)
     jobs = {job.id: job for job in map(stored_job, rows)}
@@ -50,7 +49,6 @@ def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:
 
 
 async def count(context: PostgresContext, filter: Filter) -> list[Count]:
-    """See the port."""
     return await context.use(lambda connection: _count(context, connection, filter), READ_SECONDS)
 
 
@@ -62,7 +60,6 @@ async def _count(context: PostgresContext, connection: Connection, filter: Filte
 
 
 async def stats(context: PostgresContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
-    """See the port."""
     now_ms, statements = context.clock.now(), context.statements
 
     async def read(connection: Connection) -> list[Stats]:
@@ -79,7 +76,6 @@ async def stats(context: PostgresContext, queue: str | None = None, name: str | 
 
 
 async def logs(context: PostgresContext, id: str, limit: int = 1_000) -> list[LogLine]:
-    """See the port."""
     text = context.statements("logs")
     rows = await context.use(lambda connection: connection.fetch(text, id, limit), READ_SECONDS)
     return [LogLine(at_ms, text) for at_ms, text in reversed(rows)]

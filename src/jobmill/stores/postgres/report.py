@@ -16,7 +16,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def report(context: PostgresContext, reports: Sequence[Report]) -> list[str]:
-    """See the port."""
     if not reports:
         return []
     documents = _encode([_document(one) for one in reports]).decode()

@@ -46,7 +46,6 @@ RECONNECT_SECONDS = (0.2, 1.0, 5.0, 15.0, 60.0)
 
 
 async def wait_for_work(context: PostgresContext, queues: Sequence[str], until_ms: int) -> None:
-    """See the port."""
     if (seconds := (until_ms - context.clock.now()) / 1000) > 0:
         await context.loops.here().notifications.wait(queues, seconds)
 

@@ -7,15 +7,10 @@ numbered from i on.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from jobmill.stores.common.sql import statements_in, without_comments
-
-T = TypeVar("T")
 
 HERE = Path(__file__).parent
 
@@ -42,13 +37,3 @@ def sql_rows(name: str, count: int) -> str:
         return ", ".join("(" + ", ".join(f"?{at + i}" for i in range(width)) + ")" for at in starts)
 
     return _ROWS.sub(rows, sql(name))
-
-
-def batches(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Rows in parts that one statement takes."""
-    return (rows[first : first + MAX_ROWS] for first in range(0, len(rows), MAX_ROWS))
-
-
-def flat(first: Iterable[object], rows: Iterable[Sequence[object]]) -> list[object]:
-    """The parameters of a statement about many rows: its own, then those of each row."""
-    return [*first, *itertools.chain.from_iterable(rows)]
