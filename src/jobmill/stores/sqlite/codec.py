@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Patch, Subject
-from jobmill.core.events import Event, bare_job, job_event
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import NewJob, QueueSettings, RateLimit
@@ -118,12 +117,6 @@ def subject_of(row: SubjectRow) -> Subject:
     """A row as the subject of a change."""
     _, id, name, queue, state, errors, options = row
     return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
-
-
-def removed_event(row: SubjectRow, now_ms: int) -> Event:
-    """The event that a job of this row was removed."""
-    _, id, name, queue, state, errors, _ = row
-    return job_event(bare_job(id, name, queue, state, errors), "removed", now_ms)
 
 
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
