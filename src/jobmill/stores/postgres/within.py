@@ -19,14 +19,7 @@ from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres.context import PostgresContext
-from jobmill.stores.postgres.enqueue import (
-    TYPES,
-    CallFunction,
-    FeedIsOn,
-    WrongSchema,
-    grouped,
-    insert,
-)
+from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, insert
 from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.statements import Statements
 
@@ -41,7 +34,8 @@ _NOT_ALLOWED = "42501"
 # Transaction states of psycopg, as libpq numbers them.
 _IDLE, _IN_ERROR = 0, 3
 
-_PARAMETER = re.compile(r"\$(\d+)::([a-z ]+(?:\[\])?)")
+# The colons may be escaped.
+_PARAMETER = re.compile(r"\$(\d+)\\?:\\?:([a-z ]+(?:\[\])?)")
 
 
 async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -53,7 +47,13 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     """
     caller = await _caller_connection(connection)
     statements, schema_id = context.statements, context.schema_id
-    groups, at_ms, call = grouped(new_jobs), context.clock.given_ms(), _call_function(caller, context.statements)
+    groups, at_ms = grouped(new_jobs), context.clock.given_ms()
+
+    async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
+        text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
+        return await caller.fetch(_for_driver(text, caller), parameters)
+
     try:
         if len(groups) <= 1:
             with contextlib.suppress(FeedIsOn):
@@ -85,24 +85,10 @@ async def _all_or_nothing(caller: CallerConnection) -> AsyncIterator[None]:
     await caller.execute("RELEASE SAVEPOINT jobmill_enqueue")
 
 
-def _call_function(caller: CallerConnection, statements: Statements) -> CallFunction:
-    async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
-        text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
-        return await caller.fetch(_for_driver(text, caller), parameters)
-
-    return call
-
-
 def _for_driver(text: str, caller: CallerConnection) -> str:
     """A statement with parameters such as $1::text[] as a driver writes it. Not every driver infers their types."""
-    parts: list[str] = []
-    end = 0
-    for found in _PARAMETER.finditer(text):
-        parameter = caller.parameter.format(found[1])
-        parts += [text[end : found.start()].translate(caller.escapes), f"CAST({parameter} AS {found[2]})"]
-        end = found.end()
-    return "".join(parts) + text[end:].translate(caller.escapes)
+    escaped = text.translate(caller.escapes)
+    return _PARAMETER.sub(lambda found: f"CAST({caller.parameter.format(found[1])} AS {found[2]})", escaped)
 
 
 def _explain(error: Exception, connection: Any, statements: Statements, schema_id: int | None) -> None:
