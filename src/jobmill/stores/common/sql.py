@@ -15,6 +15,9 @@ from jobmill.errors import SchemaTooNew
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
+#: Fields of Job whose columns have other names.
+COLUMN_OF = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
+
 _CONDITIONS = {
     "queue": "jobs.queue = {}",
     "name": "jobs.name = {}",

@@ -12,6 +12,7 @@ from jobmill.core.changes import Patch, Subject
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, keep_cancelled
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
 #: The columns that the tables jobs and history share.
@@ -22,10 +23,6 @@ SHARED_COLUMNS = (
     "last_finished_ms",
 )
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
-
-
-#: Fields of Job whose columns have other names.
-_COLUMN_OF = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
 
 
 class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
@@ -121,7 +118,7 @@ def subject(row: asyncpg.Record) -> Subject:
 
 def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
     """The columns that a patch writes, and the id of its job."""
-    columns = {"id": id, **{_COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}}
+    columns = {"id": id, **{COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}}
     if "result" in columns:
         result = bytes(columns["result"])
         columns["result"] = None if result == bytes(NULL) else result.decode()

@@ -12,6 +12,7 @@ from jobmill.core.changes import Patch, Subject
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import NewJob, QueueSettings, RateLimit
+from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
 if TYPE_CHECKING:
@@ -107,9 +108,6 @@ def _json_or_null(json: bytes) -> str | None:
 #: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options.
 SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None]
 
-
-# The fields of a Job whose column has another name, and the columns that hold JSON.
-_COLUMNS = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
 _JSON_COLUMNS = {"result", "progress"}
 
 
@@ -121,7 +119,7 @@ def subject_of(row: SubjectRow) -> Subject:
 
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
     """The columns that a patch writes."""
-    columns = {_COLUMNS.get(field, field): value for field, value in patch.fields.items()}
+    columns = {COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}
     for column in _JSON_COLUMNS.intersection(columns):
         columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
     if "state" in columns:
