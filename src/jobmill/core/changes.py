@@ -163,6 +163,11 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
             return _seize(change, subject, now_ms)
 
 
+def removed_event(subject: Subject, now_ms: int) -> Event:
+    """The event that a job has left the store."""
+    return _event(subject, "removed", subject.state, now_ms)
+
+
 def _cancel(subject: Subject, now_ms: int) -> Patch:
     keep = (subject.keep_failed or KEEP_FAILED) if subject.has_our_retention else None
     removes = keep is not None and keep.at_once
@@ -204,11 +209,6 @@ def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
         seize=change,
         events=tuple(claim_events(job, now_ms, lease_lost=False)),
     )
-
-
-def removed_event(subject: Subject, now_ms: int) -> Event:
-    """The event that a job has left the store."""
-    return _event(subject, "removed", subject.state, now_ms)
 
 
 def _event(subject: Subject, type: EventType, state: State, now_ms: int) -> Event:
