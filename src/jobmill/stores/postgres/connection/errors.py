@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import asyncpg
 
 from jobmill.errors import JobmillError, SchemaTooOld, StoreError, StoreUnavailable
@@ -34,6 +37,18 @@ _UNAVAILABLE: tuple[type[BaseException], ...] = (
 )
 
 _NO_SCHEMA = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError)
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise errors of the driver as Jobmill's own."""
+    try:
+        yield
+    except Exception as error:
+        own = translated(error)
+        if own is error:
+            raise
+        raise own from error
 
 
 def translated(error: Exception) -> Exception:

@@ -18,7 +18,7 @@ import asyncpg
 
 from jobmill.errors import StoreBusy, StoreUnavailable
 from jobmill.stores.postgres.connection.connector import Connection, close
-from jobmill.stores.postgres.connection.errors import ends_connection, translated
+from jobmill.stores.postgres.connection.errors import ends_connection, translated_errors
 
 T = TypeVar("T")
 
@@ -70,18 +70,16 @@ class ConnectionPool:
         deadline = asyncio.timeout(seconds)
         has_room = False
         try:
-            async with deadline, self._room:
-                has_room = True
-                return await self._try(work)
+            with translated_errors():
+                async with deadline, self._room:
+                    has_room = True
+                    return await self._try(work)
         except Exception as error:
-            own = translated(error)
-            if self._closed and isinstance(own, StoreUnavailable):
-                own = StoreUnavailable(_CLOSED)
-            elif deadline.expired():
-                own = self._late(seconds, has_room)
-            if own is error:
-                raise
-            raise own from error
+            if self._closed and isinstance(error, StoreUnavailable):
+                raise StoreUnavailable(_CLOSED) from error
+            if deadline.expired():
+                raise self._late(seconds, has_room) from error
+            raise
 
     def _late(self, seconds: float, has_room: bool) -> StoreUnavailable:
         if not has_room:
