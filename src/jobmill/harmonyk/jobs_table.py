@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -15,8 +15,7 @@ from msgspec import Struct
 from jobmill.core.job import JobOptions
 from jobmill.errors import InvalidValue
 from jobmill.harmonyk.rules import PRESET
-from jobmill.stores.common.extensions import renewals
-from jobmill.stores.common.sql import literal, quoted
+from jobmill.stores.common.sql import literal, quoted, renewals
 
 if TYPE_CHECKING:
     from jobmill.store import Store
@@ -102,10 +101,7 @@ async def _install(connection: Any, statements: Statements, table: str) -> JobsT
 def _postgres(store: Store) -> PostgresStore:
     if store.name != "postgres":
         raise InvalidValue("store", "a PostgreSQL store", store.name)
-    from jobmill.stores.postgres import PostgresStore
-
-    assert isinstance(store, PostgresStore)
-    return store
+    return cast("PostgresStore", store)
 
 
 def _statements(schema: str, table: str | None = None) -> Statements:

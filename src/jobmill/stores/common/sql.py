@@ -1,4 +1,4 @@
-"""What the stores on SQL databases share: files with statements, numbered migrations, and filters as conditions.
+"""What the stores on SQL databases share: files with statements, migrations, filters as conditions, quoted names.
 
 A long statement has a file of its own. Short statements are together in small.sql, each after a line `-- name: x`.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from jobmill.core.values import Filter
 from jobmill.errors import SchemaTooNew
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+#: Extensions of a schema by their names: each renews itself after a migration, on its connection, for this schema.
+renewals: dict[str, Callable[[Any, str], Awaitable[None]]] = {}
 
 #: Fields of Job whose columns have other names.
 COLUMN_OF = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec import structs
 
 from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
 from jobmill.core.job import FINAL
@@ -63,7 +64,7 @@ async def _matching(
     connection: Connection, statements: Statements, filter: Filter, change: Change, limit: int
 ) -> tuple[list[Subject], bool]:
     """Jobs that match and may be changed, locked; and whether there are more."""
-    where = PostgresConditions(filter, states_for(change, filter), first=2)
+    where = PostgresConditions(structs.replace(filter, states=states_for(change, filter)), first=2)
     found: list[Subject] = []
     for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
         if wanted and len(found) <= limit:

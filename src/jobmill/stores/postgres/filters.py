@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from jobmill.core.job import FINAL, LIVE, STATES, State
+from jobmill.core.job import FINAL, LIVE, STATES
 from jobmill.core.values import Filter
 from jobmill.stores.common.sql import conditions_of
 
@@ -13,12 +11,12 @@ _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_unt
 
 
 class PostgresConditions:
-    """Conditions and their parameters, numbered from `first` on; of jobs in `states`, else in those of the filter."""
+    """Conditions and their parameters, numbered from `first` on."""
 
-    def __init__(self, filter: Filter, states: Collection[State] | None = None, first: int = 1) -> None:
+    def __init__(self, filter: Filter, first: int = 1) -> None:
         self._first = first
         self.parameters: list[object] = []
-        wanted = states if states is not None else STATES if filter.states is None else filter.states
+        wanted = STATES if filter.states is None else filter.states
         live = [_LIVE_STATES[state] for state in LIVE if state in wanted]
         final = [f"'{state}'" for state in FINAL if state in wanted]
         self.has_live, self.has_final = bool(live), bool(final)

@@ -2,7 +2,7 @@
 
 Other parts of Jobmill may extend the schema. An extension x is a view x and a function x_catch_up(integer), which
 purge calls. So the database itself says what a worker has to do for it. A migration renews extensions, for which the
-part of Jobmill that knows them must be imported: see stores/common/extensions.py.
+part of Jobmill that knows them must be imported: see `renewals`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.common.extensions import renewals
-from jobmill.stores.common.sql import migrations_in, refuse_newer
+from jobmill.stores.common.sql import migrations_in, quoted, refuse_newer, renewals
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.statements import HERE, Statements
@@ -24,6 +23,8 @@ T = TypeVar("T")
 MIN_VERSION = 14
 MIGRATE_SECONDS = 600.0
 MIGRATIONS = migrations_in(HERE / "migrations")
+ROLES = ("producer", "reader", "worker", "admin")
+_MAX_PREFIX_BYTES = 63 - 1 - max(map(len, ROLES))
 
 
 async def open_schema(context: PostgresContext) -> None:
@@ -129,3 +130,11 @@ def _script(missing: Sequence[Path], statements: Statements, *, fresh: bool) -> 
         parts.append(f"\n-- {file.stem}\n\n{statements.filled(file.read_text('utf-8'))}\n")
         parts.append(f"INSERT INTO {schema}.migrations (number, name) VALUES ({int(file.name[:4])}, '{file.stem}');\n")
     return "".join(parts)
+
+
+def roles_script(statements: Statements) -> str:
+    """SQL that makes the roles, named after the schema, and grants them what they need; harmless when run again."""
+    # Roles belong to the whole server: schemas of one name in two databases share theirs.
+    prefix = statements.schema.encode()[:_MAX_PREFIX_BYTES].decode(errors="ignore")
+    names = {role: quoted(f"{prefix}_{role}") for role in ROLES}
+    return Statements(statements.schema, **names).script("roles")

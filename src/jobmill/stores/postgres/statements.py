@@ -46,7 +46,7 @@ _MAX_NAME_BYTES = 63
 class Statements:
     """The statements of a folder, for one schema."""
 
-    def __init__(self, schema: str, folder: Path = HERE / "sql", **values: str) -> None:
+    def __init__(self, schema: str, folder: Path = HERE / "sql", /, **values: str) -> None:
         self.schema = check_schema(schema)
         self.quoted_schema = quoted(schema)
         # A channel is a name, and as long as a name may be.

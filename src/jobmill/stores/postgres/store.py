@@ -17,7 +17,6 @@ from jobmill.stores.postgres import (
     queues,
     read,
     report,
-    roles,
     schema,
     usage,
     wake,
@@ -87,4 +86,4 @@ class PostgresStore:
 
     def roles_script(self) -> str:
         """Roles with the rights that they need, as a script."""
-        return roles.script(self.context.statements)
+        return schema.roles_script(self.context.statements)
