@@ -1,6 +1,4 @@
 -- Cancel live jobs as the verb does: they move to the history, and a worker that runs one loses its lease.
--- In the first version, the function had more parameters.
-DROP FUNCTION IF EXISTS {schema}.jobs_table_cancel(text[], bigint, bigint[], integer[]);
 CREATE OR REPLACE FUNCTION {schema}.jobs_table_cancel(these text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
