@@ -98,21 +98,17 @@ class WorkNotifications:
     async def _note(self, key: frozenset[str]) -> float:
         """Make sure that the table has a valid row for this sleeper. Return how long it may sleep."""
         now, until = time.monotonic(), self.noted_until.get(key, 0.0)
-        if now > until:
-            await self._write_note(key)
-            if now >= until + NOTED_MS / 1000 - RENEW_SECONDS:
-                return 0.0  # no notification was sent for jobs that were enqueued before the row existed
-        return RENEW_SECONDS
-
-    async def _write_note(self, key: frozenset[str]) -> None:
-        began = time.monotonic()
-        listener = f"{self._name}-{hash(key) & 0xFFFFFFFF:08x}"
-        parameters = (listener, sorted(key), NOTED_MS, FORGET_MS)
+        if now <= until:
+            return RENEW_SECONDS
+        parameters = (f"{self._name}-{hash(key) & 0xFFFFFFFF:08x}", sorted(key), NOTED_MS, FORGET_MS)
         text = self._statements("sleep")
         await self._pool.use(lambda connection: connection.execute(text, *parameters))
         # If the listener was lost in the meantime, notifications do not arrive.
         if self.is_listening:
-            self.noted_until[key] = began + RENEW_SECONDS
+            self.noted_until[key] = now + RENEW_SECONDS
+        # If there was no valid row, no notification was sent for jobs that were enqueued before.
+        was_valid = now < until + NOTED_MS / 1000 - RENEW_SECONDS
+        return RENEW_SECONDS if was_valid else 0.0
 
     # ------------------------------------------------------------------------------------------------ notify
 
