@@ -51,7 +51,7 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
     if new.id in fresh:
         fresh.remove(new.id)
         return Receipt(new.id, "created")
-    if context.row("seq_of", (new.id,)):
+    if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
     _, owner, _ = context.row("owner", (new.queue, new.name, new.unique_key))
     return Receipt(owner, "duplicate")
@@ -59,7 +59,7 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
 
 def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     """A recurring job whose unique key is live updates the live job, even while that runs."""
-    if context.row("seq_of", (new.id,)):
+    if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
     if owner is None:

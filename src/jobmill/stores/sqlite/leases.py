@@ -21,9 +21,7 @@ def held(context: SqliteContext, leases: Sequence[Lease]) -> set[int]:
 
 def locate(context: SqliteContext, lease: Lease) -> int:
     """The seq of a lease's job: the lease carries it, unless it was made outside this store."""
-    return lease.locator if type(lease.locator) is int else _seq_of(context, lease.id)
-
-
-def _seq_of(context: SqliteContext, id: str) -> int:
-    row = context.row("seq_of", (id,))
+    if type(lease.locator) is int:
+        return lease.locator
+    row = context.row("subject", (lease.id,))
     return row[0] if row else 0

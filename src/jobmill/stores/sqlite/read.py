@@ -64,9 +64,10 @@ def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limi
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
     where, parameters = conditions(filter)
-    statement = sql("find_newer" if newer else "find_older").replace("{conditions}", where)
-    beyond = (*parameters, MAX_NUMBER if seq is None else seq, limit + 1)
-    found = [row[0] for row in context.cursor.execute(statement, beyond).fetchall()]
+    beyond, order = (">", "ASC") if newer else ("<", "DESC")
+    statement = sql("find").replace("{conditions}", where).replace("{beyond}", beyond).replace("{order}", order)
+    parameters += [MAX_NUMBER if seq is None else seq, limit + 1]
+    found = [row[0] for row in context.cursor.execute(statement, parameters).fetchall()]
     seqs, next, previous = cut_page(found, limit, cursor, str)
     return Page(_readable_jobs(context, seqs) if seqs else [], next, previous)
 
