@@ -1,4 +1,4 @@
-"""Cursors of stores that number their rows: the position of a page, and of a reader of a feed."""
+"""Cursors: the position of a page of jobs, and of a reader of a feed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ T = TypeVar("T")
 MAX_NUMBER = 2**63 - 1
 
 
-def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
-    """Whether a page continues to newer jobs, and the number after which it begins; None begins at the newest."""
+def split_cursor(cursor: str | None) -> tuple[bool, str | None]:
+    """Whether a page continues to newer jobs, and the job after which it begins; None begins at the newest."""
     if cursor is None:
         return False, None
-    if cursor[:1] not in ("<", ">"):
+    if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
         raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
-    return cursor[0] == ">", read_position(cursor[1:], "cursor", cursor)
+    return cursor[0] == ">", cursor[1:]
+
+
+def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
+    """The same where jobs have numbers."""
+    newer, position = split_cursor(cursor)
+    if cursor is None or position is None:
+        return newer, None
+    return newer, read_position(position, "cursor", cursor)
 
 
 def cut_page(

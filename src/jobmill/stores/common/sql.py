@@ -16,7 +16,7 @@ from jobmill.errors import SchemaTooNew
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
-#: Extensions of a schema by their names: each renews itself after a migration, on its connection, for this schema.
+#: By the name of an extension: what renews it after a migration, on the migration's connection, for a schema.
 renewals: dict[str, Callable[[Any, str], Awaitable[None]]] = {}
 
 #: Fields of Job whose columns have other names.

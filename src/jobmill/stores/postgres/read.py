@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmill.core.cursors import cut_page
+from jobmill.core.cursors import cut_page, split_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
-from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
@@ -30,7 +29,7 @@ async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:
 
 async def find(context: PostgresContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, the greatest id first: ids begin with the time. A cursor is "<" or ">" and the id that it is beyond."""
-    newer, id = _read_cursor(cursor)
+    newer, id = split_cursor(cursor)
     where = PostgresConditions(filter, first=2)
     if id is not None:
         where.add("jobs.id > {}" if newer else "jobs.id < {}", id)
@@ -38,14 +37,6 @@ async def find(context: PostgresContext, filter: Filter, cursor: str | None = No
     rows = await context.use(lambda connection: connection.fetch(text, limit + 1, *where.parameters), READ_SECONDS)
     part, next, previous = cut_page(rows, limit, cursor, lambda row: row["id"])
     return Page([stored_job(row) for row in part], next, previous)
-
-
-def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:
-    if cursor is None:
-        return False, None
-    if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
-        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
-    return cursor[0] == ">", cursor[1:]
 
 
 async def count(context: PostgresContext, filter: Filter) -> list[Count]:
