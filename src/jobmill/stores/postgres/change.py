@@ -23,20 +23,33 @@ _encode = msgspec.json.Encoder().encode
 async def change(
     context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000
 ) -> Changed:
+    statements = context.statements
     queues: set[str] = set()
 
     async def work(connection: Connection) -> Changed:
         queues.clear()
         now_ms = await context.now_ms(connection)
+        patches: dict[str, Patch] = {}
+        refused: dict[str, str] = {}
         if isinstance(which, Filter):
-            subjects, more = await _matching(connection, context.statements, which, change, limit)
-            refused: dict[str, str] = {}
+            subjects, more = await _matching(connection, statements, which, change, limit)
         else:
             ids = list(dict.fromkeys(which))
-            subjects, more = await _by_id(connection, context.statements, ids[:limit]), len(ids) > limit
+            subjects, more = await _by_id(connection, statements, ids[:limit]), len(ids) > limit
             refused = dict.fromkeys({*ids[:limit]} - {one.id for one in subjects}, NO_SUCH_JOB)
-        patches = await _apply(connection, context.statements, subjects, change, now_ms, refused)
-        queues.update(one.queue for one in subjects if one.id in patches)
+        for one in subjects:
+            patch = decide(change, one, now_ms, len(patches))
+            if isinstance(patch, Patch) and patch.becomes_live:
+                # One by one, because of two jobs with the same unique key only the first becomes live.
+                owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
+                patch = patch if owner is None else key_taken(owner)
+            if isinstance(patch, Patch):
+                patches[one.id] = patch
+                queues.add(one.queue)
+            else:
+                refused[one.id] = patch
+        await _write(connection, statements, patches, now_ms)
+        await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
         return Changed(ids=list(patches), refused=refused, more=more)
 
     changed = await context.transact(work)
@@ -80,34 +93,10 @@ async def _locked(connection: Connection, text: str, where: PostgresConditions, 
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-async def _apply(
-    connection: Connection,
-    statements: Statements,
-    subjects: Sequence[Subject],
-    change: Change,
-    now_ms: int,
-    refused: dict[str, str],
-) -> dict[str, Patch]:
-    """Decide and write; the patches that were written, by id. Refusals are added to `refused`."""
-    patches: dict[str, Patch] = {}
-    for one in subjects:
-        patch = decide(change, one, now_ms, len(patches))
-        if isinstance(patch, Patch) and patch.becomes_live:
-            # One by one, because of two jobs with the same unique key only the first becomes live.
-            owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
-            patch = patch if owner is None else key_taken(owner)
-        if isinstance(patch, Patch):
-            patches[one.id] = patch
-        else:
-            refused[one.id] = patch
-    await _write(connection, statements, {id: patch for id, patch in patches.items() if not patch.becomes_live}, now_ms)
-    await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
-    return patches
-
-
 async def _write(connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int) -> None:
-    """Write patches of one change, which all write the same fields."""
-    rows = [patch_columns(id, patch, now_ms) for id, patch in patches.items() if patch.fields]
+    """Write patches of one change, which all write the same fields, except those of jobs that became live."""
+    written = {id: patch for id, patch in patches.items() if patch.fields and not patch.becomes_live}
+    rows = [patch_columns(id, patch, now_ms) for id, patch in written.items()]
     columns = rows[0] if rows else {}
     if columns.get("state") in FINAL:
         text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")
