@@ -67,12 +67,11 @@ async def test_functions_and_tables_have_the_defaults_of_the_core(sql: asyncpg.C
 
 
 async def test_the_jobs_table_has_the_defaults_and_limits_of_the_core(sql: asyncpg.Connection) -> None:
-    arguments = await sql.fetchval("SELECT pg_get_function_arguments('jobmill.jobs_table_cancel'::regproc)")
-    assert f"DEFAULT '{{{KEEP_FAILED.age_ms}}}'::bigint[]" in arguments
+    assert f"now_ms + {KEEP_FAILED.age_ms}," in await source(sql, "jobs_table_cancel")
     assert f"finished_ms + {DAY_MS}," in await source(sql, "jobs_table_leave")
     for function in ("jobs_table_enqueue", "jobs_table_deciding"):
         assert f"type, {MAX_NAME}, false, false)" in await source(sql, function)
-    for function in ("jobs_table_enqueue", "jobs_table_edit", "jobs_table_restart"):
+    for function in ("jobs_table_enqueue", "jobs_table_updated", "jobs_table_restart"):
         assert f"wake(ARRAY['{DEFAULT_QUEUE}'])" in await source(sql, function)
     # The same options by which the store keeps a job in the history until the table's trigger has seen it.
     for function in ("jobs_table_enqueue", "jobs_table_job_changed", "settle_final"):

@@ -11,7 +11,7 @@ import pytest
 
 from jobmill import InvalidValue, SchemaTooOld, StoreError
 from jobmill.harmonyk import JobsTable, install_jobs_table
-from jobmill.stores.common.extensions import renewals
+from jobmill.stores.common.sql import renewals
 from jobmill.stores.memory import MemoryStore
 from jobmill.stores.postgres import PostgresStore, schema
 from jobmill.testing import drain

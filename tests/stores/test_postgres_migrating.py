@@ -72,10 +72,10 @@ async def test_nothing_is_made_without_being_asked(url: str, sql: asyncpg.Connec
 
 async def test_migrations_run_once_and_are_recorded(url: str, sql: asyncpg.Connection) -> None:
     store = PostgresStore(url)
-    names = [file.stem for _, file in schemas.files()]
+    names = [file.stem for file in schemas.MIGRATIONS.values()]
     assert await store.migrate() == names
     rows = await sql.fetch("SELECT number, name FROM jobmill.migrations ORDER BY number")
-    assert [tuple(row) for row in rows] == [(number, file.stem) for number, file in schemas.files()]
+    assert [tuple(row) for row in rows] == [(number, file.stem) for number, file in schemas.MIGRATIONS.items()]
     assert [row[0] for row in rows] == list(range(1, len(names) + 1))
     before = await objects(sql)
     assert await store.migrate() == []

@@ -43,6 +43,12 @@ def waking(store: PostgresStore) -> WorkNotifications:
     return store.context.loops.here().notifications
 
 
+def has_unsent(store: PostgresStore) -> bool:
+    """Whether other processes may still have to be notified."""
+    notifier = waking(store)._notifier
+    return notifier is not None and not notifier.done()
+
+
 async def asleep(store: PostgresStore) -> asyncio.Task[None]:
     """Somebody who has looked, found nothing and lain down, and whom others know to sleep."""
     while True:
@@ -50,7 +56,7 @@ async def asleep(store: PostgresStore) -> asyncio.Task[None]:
         sleeping = asyncio.create_task(store.wait_for_work((QUEUE,), store.now() + FAR_MS))
         # Until it is noted and the last look is over, each sleep ends soon.
         done, _ = await asyncio.wait([sleeping], timeout=0.05)
-        if not done and waking(store).is_noted and waking(store).is_listening:
+        if not done and waking(store).noted_until and waking(store).is_listening:
             return sleeping
         await sleeping
 
@@ -130,7 +136,7 @@ async def test_who_sleeps_for_long_is_known_to_sleep_all_the_time(
 
     working = asyncio.create_task(worker())
     async with connected(direct.context.url.url) as connection:
-        await until(lambda: waking(sleeper).is_noted)
+        await until(lambda: waking(sleeper).noted_until)
         end = time.monotonic() + 4
         while time.monotonic() < end:
             sleepers = await connection.fetchval(
@@ -151,8 +157,8 @@ async def test_a_ring_while_the_sleep_is_noted_again_is_heard(
 ) -> None:
     sleeping = await asleep(sleeper)
     sleeping.cancel()
-    for key in waking(sleeper)._noted_until:
-        waking(sleeper)._noted_until[key] = time.monotonic() - 0.001
+    for key in waking(sleeper).noted_until:
+        waking(sleeper).noted_until[key] = time.monotonic() - 0.001
 
     def ring(statement: bytes) -> bool:
         if b"sleepers" in statement:
@@ -184,7 +190,7 @@ async def test_a_burst_is_told_a_few_times_however_many_sleep(direct: PostgresSt
         took = time.monotonic() - began
         async with asyncio.timeout(SOON_S):
             await asyncio.gather(*sleeping)
-        await until(lambda: not waking(direct).has_unsent)
+        await until(lambda: not has_unsent(direct))
         await connection.execute("SELECT pg_notify('jobmill', 'end')")
         await until(lambda: "end" in heard)
     told = [queue for queue in heard if queue == QUEUE]
@@ -200,7 +206,7 @@ async def test_nobody_is_told_where_nobody_sleeps(direct: PostgresStore, migrate
         await notified(connection, heard)
         for _ in range(10):
             await put_one(direct)
-        await until(lambda: not waking(direct).has_unsent)
+        await until(lambda: not has_unsent(direct))
         await connection.execute("SELECT pg_notify('jobmill', 'end')")
         await until(lambda: heard)
     assert heard == ["end"]
@@ -219,9 +225,9 @@ async def test_who_enqueues_does_not_wait_for_the_teller(proxied: PostgresStore,
     async with asyncio.timeout(SOON_S):
         await proxied.enqueue([new()])
         await told.wait()
-    assert waking(proxied).has_unsent
+    assert has_unsent(proxied)
     proxy.go_on()
-    await until(lambda: not waking(proxied).has_unsent)
+    await until(lambda: not has_unsent(proxied))
 
 
 ONLY_ENQUEUES = {

@@ -26,7 +26,7 @@ def test_the_code_uses_every_statement() -> None:
 
 def test_statements_come_without_comments() -> None:
     assert all("--" not in sql(name) for name in [*SMALL, *LONG])
-    assert sql("errors_of") == "SELECT errors FROM jobmill_jobs WHERE seq = ?1"
+    assert sql("progress") == "UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1"
 
 
 def test_a_statement_about_rows_has_parameters_for_each() -> None:

@@ -87,7 +87,7 @@ async def test_another_process_wakes_this_one(
     store: SqliteStore, other: Other, monkeypatch: pytest.MonkeyPatch, polling: bool
 ) -> None:
     if polling:
-        monkeypatch.setattr(wake, "watch", lambda file: wake.PollingWatch())
+        monkeypatch.setattr(wake, "inotify", lambda file: None)
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(5):
             sleeper = await asleep(store)

@@ -146,7 +146,7 @@ async def test_threads_with_loops_of_their_own_share_a_store(store: SqliteStore)
 
 async def test_a_long_query_does_not_delay_the_writer(store: SqliteStore) -> None:
     go = threading.Event()
-    reading = store._read(lambda _: go.wait(10))
+    reading = store._opened().reader.submit(lambda _: go.wait(10))
     await put_one(store)
     go.set()
     assert await reading is True

@@ -14,6 +14,7 @@ from jobmill import Context, Worker
 from jobmill.core.durations import to_datetime
 from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
 from jobmill.core.values import Claim, Claimed, Lease, Report
+from jobmill.harmonyk import install_jobs_table
 from tests.upgrade.conftest import Frozen
 from tests.upgrade.reading import plain, read, table_rows
 from tests.upgrade.scene import ORG, TABLE, row_id, usage
@@ -297,3 +298,21 @@ async def test_rows_of_a_jobs_table_are_jobs_still(frozen: Frozen) -> None:
         assert (await frozen.jobs.get(str(made))).state == "waiting"
         await sql.execute(f"UPDATE {TABLE} SET status = 'queued' WHERE id = $1", row_id("row_failed"))
         assert (await frozen.jobs.get(row_id("row_failed"))).state == "waiting"
+
+
+@pytest.mark.stores("postgres")
+async def test_a_jobs_table_may_be_installed_again(frozen: Frozen) -> None:
+    from tests.kit.postgres import connected
+
+    installed = await install_jobs_table(frozen.store, TABLE)
+    assert (installed.created, installed.added, installed.enqueued) == (False, (), 0)
+    id = row_id("row_due")
+    async with connected(frozen.url) as sql:
+        await sql.execute(f"UPDATE {TABLE} SET type = 'other', attempts = 2 WHERE id = $1", id)
+        job = await frozen.jobs.get(id)
+        assert (job.name, job.errors, job.state) == ("other", 2, "waiting")
+        await sql.execute(f"UPDATE {TABLE} SET status = 'failed' WHERE id = $1", id)
+        assert (await frozen.jobs.get(id)).state == "cancelled"
+        # No function of the first version is left beside another one of its name.
+        names = "SELECT proname FROM pg_proc WHERE proname LIKE 'jobs\\_table\\_%' GROUP BY proname HAVING count(*) > 1"
+        assert await sql.fetch(names) == []

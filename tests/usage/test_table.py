@@ -174,9 +174,9 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "old.db"
-    every = schema.migrations()
+    first = {1: schema.MIGRATIONS[1]}
     with monkeypatch.context() as older:
-        older.setattr(schema, "migrations", lambda: every[:1])
+        older.setattr(schema, "MIGRATIONS", first)
         jobs = jobmill.connect(store=SqliteStore(path))
         enqueued = await jobs.enqueue("noop")
         await jobs.close()
@@ -195,7 +195,7 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     # An older Jobmill leaves it alone from then on.
     before = path.read_bytes()
     with monkeypatch.context() as older:
-        older.setattr(schema, "migrations", lambda: every[:1])
+        older.setattr(schema, "MIGRATIONS", first)
         with pytest.raises(jobmill.SchemaTooNew):
             await SqliteStore(path).open()
     assert path.read_bytes() == before

@@ -158,9 +158,14 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
         case Reprioritize():
             return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
         case Remove():
-            return Patch(fields={}, removes=True, events=(_event(subject, "removed", subject.state, now_ms),))
+            return Patch(fields={}, removes=True, events=(removed_event(subject, now_ms),))
         case Seize():
             return _seize(change, subject, now_ms)
+
+
+def removed_event(subject: Subject, now_ms: int) -> Event:
+    """The event that a job has left the store."""
+    return _event(subject, "removed", subject.state, now_ms)
 
 
 def _cancel(subject: Subject, now_ms: int) -> Patch:

@@ -1,19 +1,49 @@
-"""Cursors of stores that number their rows: the position of a page, and of a reader of a feed."""
+"""Cursors: the position of a page of jobs, and of a reader of a feed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 from jobmill.errors import InvalidValue
+
+T = TypeVar("T")
 
 MAX_NUMBER = 2**63 - 1
 
 
-def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
-    """Whether a page continues to newer jobs, and the number after which it begins; None begins at the newest."""
+def split_cursor(cursor: str | None) -> tuple[bool, str | None]:
+    """Whether a page continues to newer jobs, and the job after which it begins; None begins at the newest."""
     if cursor is None:
         return False, None
-    if cursor[:1] not in ("<", ">"):
+    if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
         raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
-    return cursor[0] == ">", read_position(cursor[1:], "cursor", cursor)
+    return cursor[0] == ">", cursor[1:]
+
+
+def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
+    """The same where jobs have numbers."""
+    newer, position = split_cursor(cursor)
+    if cursor is None or position is None:
+        return newer, None
+    return newer, read_position(position, "cursor", cursor)
+
+
+def cut_page(
+    found: Sequence[T], limit: int, cursor: str | None, key: Callable[[T], object]
+) -> tuple[list[T], str | None, str | None]:
+    """A page of what was found beyond a cursor, newest first, and the cursors of the pages after and before it.
+
+    A store looks for one more than `limit`, which shows whether the page is the last one in its direction.
+    """
+    goes_back = cursor is not None and cursor[0] == ">"
+    part, more = list(found[:limit]), len(found) > limit
+    if not part:
+        return part, None, None
+    if goes_back:
+        part.reverse()
+    has_older, has_newer = (True, more) if goes_back else (more, cursor is not None)
+    return part, f"<{key(part[-1])}" if has_older else None, f">{key(part[0])}" if has_newer else None
 
 
 def older_than(number: int) -> str:

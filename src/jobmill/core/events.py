@@ -6,13 +6,14 @@ them from here, so that they always agree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
 
 from jobmill.core.job import NULL, Job, Progress, State
-from jobmill.core.values import Settlement
+from jobmill.core.values import NewJob, Receipt, Settlement
 
 EventType: TypeAlias = Literal[
     "enqueued",
@@ -52,6 +53,15 @@ def job_event(job: Job, type: EventType, now_ms: int, **data: Any) -> Event:
     return Event(type=type, job_id=job.id, name=job.name, queue=job.queue, at_ms=now_ms, attempt=job.attempt, data=data)
 
 
+def enqueued_events(new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
+    """The events of jobs that were created."""
+    return [
+        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
+        for new, receipt in zip(new_jobs, receipts, strict=True)
+        if receipt.created
+    ]
+
+
 def claim_events(job: Job, now_ms: int, *, lease_lost: bool) -> list[Event]:
     """The events of a claim: who runs the job now, and that another worker lost it where its lease had ended."""
     claimed = job_event(job, "claimed", now_ms, worker=job.worker)
@@ -78,6 +88,16 @@ def settlement_events(settlement: Settlement, now_ms: int) -> list[Event]:
         events.append(_settled(settlement, "retrying", now_ms, delay_ms=delay_ms))
     else:
         events.append(_settled(settlement, "failed", now_ms, error=settlement.error))
+    return events
+
+
+def written_events(settlement: Settlement, now_ms: int) -> list[Event]:
+    """The events of a settlement in a feed: also that the job was removed, where it is not kept."""
+    events = settlement_events(settlement, now_ms)
+    if settlement.keep is not None and settlement.keep.at_once:
+        lease = settlement.lease
+        removed = bare_job(lease.id, lease.name, lease.queue, settlement.state, settlement.errors)
+        events.append(job_event(removed, "removed", now_ms))
     return events
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec import Struct
 from jobmill.core.job import JobOptions
 from jobmill.errors import InvalidValue
 from jobmill.harmonyk.rules import PRESET
-from jobmill.stores.common.extensions import renewals
+from jobmill.stores.common.sql import literal, quoted, renewals
 
 if TYPE_CHECKING:
     from jobmill.store import Store
@@ -26,8 +26,8 @@ FOLDER = Path(__file__).parent / "sql"
 #: The stored options of a job that came from the jobs table.
 OPTIONS = msgspec.json.encode(JobOptions(preset=PRESET)).decode()
 
-_PART = re.compile(r'"((?:[^"]|"")+)"|([A-Za-z_][A-Za-z0-9_]*)')
-_EXPECTED = "the name of a table, such as public.jobs"
+_NAME = r'"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_]*'
+_TABLE = re.compile(rf"(?:({_NAME})\.)?({_NAME})")
 _NO_SUCH_SCHEMA = "3F000"
 
 
@@ -74,9 +74,9 @@ async def renew(connection: Any, schema: str) -> None:
         return
     name, owner, present = installed
     # The objects of the table stay with the role that installed it.
-    await connection.execute(f"SET LOCAL ROLE {_quoted(owner)}")
+    await connection.execute(f"SET LOCAL ROLE {quoted(owner)}")
     await _install(connection, _statements(schema, name), name)
-    await connection.execute(f"SET LOCAL ROLE {_quoted(present)}")
+    await connection.execute(f"SET LOCAL ROLE {quoted(present)}")
 
 
 renewals["jobs_table"] = renew
@@ -101,42 +101,32 @@ async def _install(connection: Any, statements: Statements, table: str) -> JobsT
 def _postgres(store: Store) -> PostgresStore:
     if store.name != "postgres":
         raise InvalidValue("store", "a PostgreSQL store", store.name)
-    from jobmill.stores.postgres import PostgresStore
-
-    assert isinstance(store, PostgresStore)
-    return store
+    return cast("PostgresStore", store)
 
 
 def _statements(schema: str, table: str | None = None) -> Statements:
     """The statements for a jobs table of this name and the schema of a store."""
-    from jobmill.stores.postgres.statements import Statements, literal
+    from jobmill.stores.postgres.statements import Statements
 
     name = "" if table is None else quoted_name(schema, table)
-    return Statements(schema, FOLDER, table=name, table_text=literal(name), options=literal(OPTIONS))
+    values = {"table": name, "table_text": literal(name), "options": literal(OPTIONS)}
+    return Statements(schema, FOLDER, remove=Statements(schema)("remove"), **values)
 
 
 def quoted_name(own_schema: str, table: str) -> str:
     """A table's name as SQL reads it, with its schema (public, where none is given), and quoted."""
     from jobmill.stores.postgres.statements import check_schema
 
-    parts: list[str] = []
-    end = 0
-    while found := _PART.match(table, end):
-        parts.append(found[1].replace('""', '"') if found[1] else found[2].lower())
-        end = found.end() + 1
-        if table[found.end() : end] != ".":
-            break
-    if not 1 <= len(parts) <= 2 or end != len(table) + 1:
-        raise InvalidValue("jobs_table", _EXPECTED, table)
-    schema, name = parts if len(parts) == 2 else ("public", parts[0])
+    found = _TABLE.fullmatch(table)
+    if found is None:
+        raise InvalidValue("jobs_table", "the name of a table, such as public.jobs", table)
+    schema, name = map(_unquoted, found.groups("public"))
     if schema == own_schema:
         raise InvalidValue("jobs_table", f"a table outside of the schema {schema!r}, which is our own", table)
     for part in (schema, name):
         check_schema(part, "jobs_table")
-    return f"{_quoted(schema)}.{_quoted(name)}"
+    return f"{quoted(schema)}.{quoted(name)}"
 
 
-def _quoted(name: str) -> str:
-    from jobmill.stores.postgres.statements import quoted
-
-    return quoted(name)
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part[0] == '"' else part.lower()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from jobmill.errors import InvalidValue, MissingExtra
@@ -22,43 +24,30 @@ def store_for(url: str) -> Store:
     if parts.scheme == "sqlite":
         return _sqlite(url)
     if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+        with _driver("postgresql:// needs asyncpg: pip install 'jobmill[postgres]'", "asyncpg"):
+            from jobmill.stores.postgres import PostgresStore
+        return PostgresStore(url)
     if parts.scheme in REDIS:
-        return _redis(url)
+        with _driver("redis:// needs redis and hiredis: pip install 'jobmill[redis]'", "redis", "hiredis"):
+            from jobmill.stores.redis import RedisStore
+        return RedisStore(url)
     if parts.scheme in ("mongodb", "mongodb+srv"):
-        return _mongo(url)
+        with _driver("mongodb:// needs pymongo: pip install 'jobmill[mongo]'", "pymongo", "bson"):
+            from jobmill.stores.mongo import MongoStore
+        return MongoStore(url)
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
     raise InvalidValue("url", "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://", url, advice)
 
 
-def _postgres(url: str) -> Store:
+@contextlib.contextmanager
+def _driver(advice: str, *packages: str) -> Iterator[None]:
+    """Raise MissingExtra with this advice where one of these packages is not installed."""
     try:
-        from jobmill.stores.postgres import PostgresStore
+        yield
     except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
+        if error.name not in packages:
             raise
-        raise MissingExtra("postgresql:// needs asyncpg: pip install 'jobmill[postgres]'") from None
-    return PostgresStore(url)
-
-
-def _redis(url: str) -> Store:
-    try:
-        from jobmill.stores.redis import RedisStore
-    except ModuleNotFoundError as error:
-        if error.name not in ("redis", "hiredis"):
-            raise
-        raise MissingExtra("redis:// needs redis and hiredis: pip install 'jobmill[redis]'") from None
-    return RedisStore(url)
-
-
-def _mongo(url: str) -> Store:
-    try:
-        from jobmill.stores.mongo import MongoStore
-    except ModuleNotFoundError as error:
-        if error.name not in ("pymongo", "bson"):
-            raise
-        raise MissingExtra("mongodb:// needs pymongo: pip install 'jobmill[mongo]'") from None
-    return MongoStore(url)
+        raise MissingExtra(advice) from None
 
 
 def _sqlite(url: str) -> Store:

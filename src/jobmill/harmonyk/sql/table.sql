@@ -25,6 +25,11 @@ CREATE UNLOGGED TABLE IF NOT EXISTS {schema}.jobs_table_asked (
     id uuid NOT NULL, restarts boolean NOT NULL DEFAULT false
 );
 
+-- Functions that only the first version had.
+DROP FUNCTION IF EXISTS
+    {schema}.jobs_table_cancel(text[], bigint, bigint[], integer[]),
+    {schema}.jobs_table_edit(text, text, text, integer, bigint, boolean, text, text);
+
 -- install values
 -- install tell
 -- install ending

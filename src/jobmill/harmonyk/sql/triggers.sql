@@ -71,5 +71,5 @@ REVOKE ALL ON FUNCTION
     {schema}.jobs_table_updated(), {schema}.jobs_table_deleted(), {schema}.jobs_table_truncating(),
     {schema}.jobs_table_at_commit(), {schema}.jobs_table_job_changed(), {schema}.jobs_table_job_removed(),
     {schema}.jobs_table_enqueue(uuid[]), {schema}.jobs_table_write(uuid[]), {schema}.jobs_table_leave(text[]),
-    {schema}.jobs_table_cancel(text[], bigint, bigint[], integer[]), {schema}.jobs_table_remove(text[])
+    {schema}.jobs_table_cancel(text[]), {schema}.jobs_table_remove(text[])
 FROM PUBLIC;

@@ -6,6 +6,7 @@ DECLARE
     this text := NEW.id::text;
     is_running boolean;
     is_held boolean;
+    is_moved boolean := NEW.next_run_at IS DISTINCT FROM OLD.next_run_at AND NEW.next_run_at IS NOT NULL;
 BEGIN
     SELECT jobs.lease_until_ms > 0 INTO is_running FROM {schema}.jobs WHERE jobs.id = this;
     IF is_running IS NULL THEN
@@ -32,14 +33,19 @@ BEGIN
             INSERT INTO {schema}.jobs_table_asked (id) VALUES (NEW.id);
         END IF;
     ELSIF is_held THEN
-        PERFORM {schema}.jobs_table_edit(
-            this,
-            CASE WHEN NEW.type <> OLD.type THEN NEW.type END,
-            CASE WHEN NEW.payload <> OLD.payload THEN NEW.payload::text END,
-            CASE WHEN NEW.attempts <> OLD.attempts THEN NEW.attempts END,
-            CASE WHEN NEW.next_run_at IS DISTINCT FROM OLD.next_run_at THEN {schema}.jobs_table_ms(NEW.next_run_at) END,
-            NEW.last_error IS DISTINCT FROM OLD.last_error, NEW.last_error, NEW.org_id::text
-        );
+        UPDATE {schema}.jobs SET
+            updated_ms = {schema}.now_ms(), tenant = NEW.org_id::text,
+            name = CASE WHEN NEW.type <> OLD.type THEN NEW.type ELSE jobs.name END,
+            payload = CASE WHEN NEW.payload <> OLD.payload THEN NEW.payload::text ELSE jobs.payload END,
+            errors = CASE WHEN NEW.attempts <> OLD.attempts THEN NEW.attempts ELSE jobs.errors END,
+            due_ms = CASE WHEN is_moved THEN {schema}.jobs_table_ms(NEW.next_run_at) ELSE jobs.due_ms END,
+            error = CASE WHEN NEW.last_error IS DISTINCT FROM OLD.last_error THEN NEW.last_error ELSE jobs.error END
+        WHERE jobs.id = this;
+        -- The job may now stand before the position of a claim cursor, and workers may sleep too long.
+        IF is_moved OR NEW.type <> OLD.type THEN
+            PERFORM nextval('{schema}.rewinds');
+            PERFORM {schema}.wake(ARRAY[{default_queue}]);
+        END IF;
     ELSIF
         (NEW.type, NEW.payload, NEW.attempts, NEW.next_run_at, NEW.last_error)
         IS DISTINCT FROM (OLD.type, OLD.payload, OLD.attempts, OLD.next_run_at, OLD.last_error)
@@ -49,22 +55,4 @@ BEGIN
         INSERT INTO {schema}.jobs_table_asked (id) VALUES (NEW.id);
     END IF;
     RETURN NULL;
-END $$;
-
--- Change a waiting job, which is locked, as its row was edited; NULL: not edited.
-CREATE OR REPLACE FUNCTION {schema}.jobs_table_edit(
-    this text, new_name text, new_payload text, new_errors integer, new_due_ms bigint, has_error boolean,
-    new_error text, new_tenant text
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
-BEGIN
-    UPDATE {schema}.jobs SET
-        updated_ms = {schema}.now_ms(), name = coalesce(new_name, jobs.name), tenant = new_tenant,
-        payload = coalesce(new_payload, jobs.payload), errors = coalesce(new_errors, jobs.errors),
-        due_ms = coalesce(new_due_ms, jobs.due_ms), error = CASE WHEN has_error THEN new_error ELSE jobs.error END
-    WHERE jobs.id = this;
-    -- The job may now stand before the position of a claim cursor, and workers may sleep too long.
-    IF new_name IS NOT NULL OR new_due_ms IS NOT NULL THEN
-        PERFORM nextval('{schema}.rewinds');
-        PERFORM {schema}.wake(ARRAY[{default_queue}]);
-    END IF;
 END $$;

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from jobmill.core.cursors import newer_than, older_than, read_cursor
+from jobmill.core.cursors import cut_page, read_cursor
 from jobmill.core.job import STATES, Job, Keep
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.recurrence import Recurrence
@@ -101,20 +101,10 @@ def expired(jobs: Iterable[tuple[int, Job, Keep]], now_ms: int) -> list[str]:
 def page(jobs: Iterable[tuple[int, Job]], cursor: str | None, limit: int) -> Page:
     """A page of jobs, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
-    found = sorted(jobs, key=lambda one: -one[0])
-    if newer:
-        beyond = [one for one in found if seq is not None and one[0] > seq]
-        part, has_newer = beyond[-limit:], len(beyond) > limit
-        has_older = bool(part)
-    else:
-        beyond = [one for one in found if seq is None or one[0] < seq]
-        part, has_older = beyond[:limit], len(beyond) > limit
-        has_newer = seq is not None and bool(part)
-    return Page(
-        [job for _, job in part],
-        next=older_than(part[-1][0]) if has_older else None,
-        previous=newer_than(part[0][0]) if has_newer else None,
-    )
+    by_seq = dict(jobs)
+    beyond = [one for one in by_seq if seq is None or (one > seq if newer else one < seq)]
+    part, next, previous = cut_page(sorted(beyond, reverse=not newer), limit, cursor, str)
+    return Page([by_seq[seq] for seq in part], next, previous)
 
 
 def counts(jobs: Iterable[Job]) -> list[Count]:

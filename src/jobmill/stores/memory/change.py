@@ -15,17 +15,17 @@ from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import delete
 
 
-def change(context: MemoryContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+def change(context: MemoryContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
     changed: list[str] = []
     refused: dict[str, str] = {}
     if isinstance(which, Filter):
-        which = structs.replace(which, states=states_for(wanted, which))
+        which = structs.replace(which, states=states_for(change, which))
         ids = [id for id, stored in context.jobs.by_id.items() if matches(stored.job, which)]
     else:
         ids = list(dict.fromkeys(which))
     for id in ids[:limit]:
-        refusal = _change_one(context, context.jobs.by_id.get(id), wanted, len(changed))
+        refusal = _change_one(context, context.jobs.by_id.get(id), change, len(changed))
         if refusal is None:
             changed.append(id)
         else:
@@ -34,11 +34,11 @@ def change(context: MemoryContext, which: Sequence[str] | Filter, wanted: Change
     return Changed(ids=changed, refused=refused, more=len(ids) > limit)
 
 
-def _change_one(context: MemoryContext, stored: StoredJob | None, wanted: Change, index: int) -> str | None:
+def _change_one(context: MemoryContext, stored: StoredJob | None, change: Change, index: int) -> str | None:
     """Change one job, or return why it is refused."""
     if stored is None:
         return NO_SUCH_JOB
-    patch = decide(wanted, Subject.of(stored.job), context.now_ms, index)
+    patch = decide(change, Subject.of(stored.job), context.now_ms, index)
     if not isinstance(patch, Patch):
         return patch
     owner = context.jobs.owner(stored.job.queue, stored.job.name, stored.job.unique_key)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jobmill.core.values import Claim, Exchanged
-from jobmill.stores.memory.claim import claim
+from jobmill.stores.memory import claim as claims
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.settle import settle
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
 
-def exchange(context: MemoryContext, settlements: Sequence[Settlement], wish: Claim | None) -> Exchanged:
+def exchange(context: MemoryContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
     """Settle, then claim jobs that this call did not settle."""
     settled = [settle(context, done) for done in settlements]
     excluded = {done.lease.id for done in settlements}
-    claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, excluded)
+    claimed, next_due_ms = ([], None) if claim is None else claims.claim(context, claim, excluded)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)

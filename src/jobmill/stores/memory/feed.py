@@ -22,7 +22,7 @@ def publish(context: MemoryContext, events: Sequence[Event]) -> None:
                 state.feed.popleft()
 
 
-def events(context: MemoryContext, queue: str, after: str | None, limit: int) -> list[Event]:
+def events(context: MemoryContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """The feed after an event."""
     feed = context.queues[queue].feed if queue in context.queues else ()
     seen = 0 if after is None else read_position(after, "after", after)

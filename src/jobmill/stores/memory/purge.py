@@ -10,7 +10,7 @@ from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
 
 
-def purge(context: MemoryContext, limit: int) -> Purged:
+def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, or not among the last of their queue and state."""
     ids = expired(((stored.seq, stored.job, stored.keep) for stored in context.jobs.by_id.values()), context.now_ms)
     for id in ids[:limit]:

@@ -32,7 +32,7 @@ def configure(context: MemoryContext, queue: str, change: QueueChange) -> QueueS
     return settings
 
 
-def settings(context: MemoryContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+def settings(context: MemoryContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """What is set for these queues, or for all that have settings."""
     wanted = list(context.queues) if queues is None else queues
     return {queue: context.queues.get(queue, QueueState()).limits.settings for queue in wanted}

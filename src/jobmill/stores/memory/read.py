@@ -20,7 +20,7 @@ def _matching(context: MemoryContext, filter: Filter) -> list[tuple[int, Job]]:
     return [(stored.seq, stored.job) for stored in context.jobs.by_id.values() if matches(stored.job, filter)]
 
 
-def find(context: MemoryContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+def find(context: MemoryContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page of matches, newest first."""
     return page(_matching(context, filter), cursor, limit)
 
@@ -30,11 +30,11 @@ def count(context: MemoryContext, filter: Filter) -> list[Count]:
     return counts(job for _, job in _matching(context, filter))
 
 
-def stats(context: MemoryContext, queue: str | None, name: str | None) -> list[Stats]:
+def stats(context: MemoryContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
     return statistics([job for _, job in _matching(context, Filter(queue=queue, name=name))], context.now_ms)
 
 
-def logs(context: MemoryContext, id: str, limit: int) -> list[LogLine]:
+def logs(context: MemoryContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
     return list(context.logs.get(id, ()))[-limit:]

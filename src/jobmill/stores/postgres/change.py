@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec import structs
 
 from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
 from jobmill.core.job import FINAL
@@ -19,22 +20,36 @@ from jobmill.stores.postgres.statements import Statements
 _encode = msgspec.json.Encoder().encode
 
 
-async def change(context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
-    """See the port."""
+async def change(
+    context: PostgresContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000
+) -> Changed:
+    statements = context.statements
     queues: set[str] = set()
 
     async def work(connection: Connection) -> Changed:
         queues.clear()
         now_ms = await context.now_ms(connection)
+        patches: dict[str, Patch] = {}
+        refused: dict[str, str] = {}
         if isinstance(which, Filter):
-            subjects, more = await _matching(connection, context.statements, which, change, limit)
-            refused: dict[str, str] = {}
+            subjects, more = await _matching(connection, statements, which, change, limit)
         else:
             ids = list(dict.fromkeys(which))
-            subjects, more = await _by_id(connection, context.statements, ids[:limit]), len(ids) > limit
+            subjects, more = await _by_id(connection, statements, ids[:limit]), len(ids) > limit
             refused = dict.fromkeys({*ids[:limit]} - {one.id for one in subjects}, NO_SUCH_JOB)
-        patches = await _apply(connection, context.statements, subjects, change, now_ms, refused)
-        queues.update(one.queue for one in subjects if one.id in patches)
+        for one in subjects:
+            patch = decide(change, one, now_ms, len(patches))
+            if isinstance(patch, Patch) and patch.becomes_live:
+                # One by one, because of two jobs with the same unique key only the first becomes live.
+                owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
+                patch = patch if owner is None else key_taken(owner)
+            if isinstance(patch, Patch):
+                patches[one.id] = patch
+                queues.add(one.queue)
+            else:
+                refused[one.id] = patch
+        await _write(connection, statements, patches, now_ms)
+        await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
         return Changed(ids=list(patches), refused=refused, more=more)
 
     changed = await context.transact(work)
@@ -50,10 +65,11 @@ async def _by_id(connection: Connection, statements: Statements, ids: Sequence[s
     """The jobs of these ids, locked, in their order."""
     found: dict[str, Subject] = {}
     # A job may move from one table to the other between two queries; the third finds one that was requeued meanwhile.
-    for name in ("live_subjects", "final_subjects", "live_subjects"):
-        missing = [id for id in ids if id not in found]
-        if missing:
-            found.update({row[0]: subject(row) for row in await connection.fetch(statements(name), missing)})
+    for name in ("live_matches", "final_matches", "live_matches"):
+        if missing := [id for id in ids if id not in found]:
+            where = PostgresConditions(Filter(), first=2)
+            where.add("jobs.id = ANY ({}::text[])", missing)
+            found |= {one.id: one for one in await _locked(connection, statements(name), where, len(missing))}
     return [found[id] for id in ids if id in found]
 
 
@@ -61,46 +77,26 @@ async def _matching(
     connection: Connection, statements: Statements, filter: Filter, change: Change, limit: int
 ) -> tuple[list[Subject], bool]:
     """Jobs that match and may be changed, locked; and whether there are more."""
-    where = PostgresConditions(filter, states_for(change, filter), first=2)
+    where = PostgresConditions(structs.replace(filter, states=states_for(change, filter)), first=2)
     found: list[Subject] = []
     for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
         if wanted and len(found) <= limit:
-            rows = await connection.fetch(where.into(statements(name)), limit + 1 - len(found), *where.parameters)
-            found += map(subject, rows)
+            found += await _locked(connection, statements(name), where, limit + 1 - len(found))
     return found[:limit], len(found) > limit
+
+
+async def _locked(connection: Connection, text: str, where: PostgresConditions, limit: int) -> list[Subject]:
+    rows = await connection.fetch(where.into(text), limit, *where.parameters)
+    return [subject(row) for row in rows]
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-async def _apply(
-    connection: Connection,
-    statements: Statements,
-    subjects: Sequence[Subject],
-    change: Change,
-    now_ms: int,
-    refused: dict[str, str],
-) -> dict[str, Patch]:
-    """Decide and write; the patches that were written, by id. Refusals are added to `refused`."""
-    patches: dict[str, Patch] = {}
-    for one in subjects:
-        patch = decide(change, one, now_ms, len(patches))
-        if isinstance(patch, Patch) and patch.becomes_live:
-            # One by one, because of two jobs with the same unique key only the first becomes live.
-            owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
-            patch = patch if owner is None else key_taken(owner)
-        if isinstance(patch, Patch):
-            patches[one.id] = patch
-        else:
-            refused[one.id] = patch
-    await _write(connection, statements, {id: patch for id, patch in patches.items() if not patch.becomes_live}, now_ms)
-    await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
-    return patches
-
-
 async def _write(connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int) -> None:
-    """Write patches of one change, which all write the same fields."""
-    rows = [patch_columns(id, patch, now_ms) for id, patch in patches.items() if patch.fields]
+    """Write patches of one change, which all write the same fields, except those of jobs that became live."""
+    written = {id: patch for id, patch in patches.items() if patch.fields and not patch.becomes_live}
+    rows = [patch_columns(id, patch, now_ms) for id, patch in written.items()]
     columns = rows[0] if rows else {}
     if columns.get("state") in FINAL:
         text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -10,9 +9,10 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from jobmill.core.changes import Patch, Subject
-from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress
+from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, keep_cancelled
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
 #: The columns that the tables jobs and history share.
@@ -23,10 +23,6 @@ SHARED_COLUMNS = (
     "last_finished_ms",
 )
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
-
-
-#: Fields of Job whose columns have other names.
-_COLUMN_OF = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
 
 
 class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
@@ -49,18 +45,8 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     last_finished_ms: int | None = None
 
 
-class _Plain(Struct, frozen=True):
-    """The part of it that is always readable."""
-
-    unique_key: str | None = None
-    tenant: str | None = None
-    error: str | None = None
-
-
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode_extra = msgspec.json.Decoder(_Extra).decode
-_decode_plain = msgspec.json.Decoder(_Plain).decode
-_decode_options = msgspec.json.Decoder(JobOptions).decode
 
 # ---------------------------------------------------------------------------------------------------- rows
 
@@ -109,54 +95,30 @@ def _with_extra(job: Job, text: str) -> Job:
     return structs.replace(job, **fields)
 
 
-def stored_jobs(rows: Sequence[asyncpg.Record]) -> list[Job]:
-    """Rows with the columns of `read`, in their order."""
-    return [_stored_job(row) for row in rows]
-
-
-def _stored_job(row: asyncpg.Record) -> Job:
-    """A row as a Job; an unreadable one with what can be read of it, and the reason in `deferred_error`."""
-    job = Job(
-        id=row["id"],
-        name=row["name"],
-        queue=row["queue"],
-        payload_json=NULL,
-        state=row["state"],
-        priority=row["priority"],
-        due_ms=row["due_ms"],
-        created_ms=row["created_ms"],
-        updated_ms=row["updated_ms"],
-        started_ms=row["started_ms"] or None,
-        finished_ms=row["finished_ms"],
-        errors=row["errors"],
-        crashes=row["crashes"],
-        claims=row["claims"],
-        worker=row["worker"] or None,
-    )
+def stored_job(row: asyncpg.Record) -> Job:
+    """A row with the columns of `read`; an unreadable job with what can be read, and the reason in `deferred_error`."""
+    fields = dict(row)
+    payload, extra = fields.pop("payload"), fields.pop("extra")
+    job = Job(payload_json=NULL, **fields)
     try:
-        job = structs.replace(job, payload_json=_payload(row["payload"]))
-        return job if row["extra"] is None else _with_extra(job, row["extra"])
+        job = structs.replace(job, payload_json=_payload(payload))
+        return job if extra is None else _with_extra(job, extra)
     except UnreadableJob as error:
-        plain = structs.asdict(_decode_plain(row["plain"]))
-        return structs.replace(job, **plain, deferred_error=f"the stored job cannot be read: {error}")
+        return structs.replace(job, deferred_error=f"the stored job cannot be read: {error}")
 
 
 # ---------------------------------------------------------------------------------------------------- changes
 
 
 def subject(row: asyncpg.Record) -> Subject:
-    """A row with the columns of `subject` or `live_subject`; options that cannot be read count as none."""
+    """A row with the columns of `subject` or `live_subject`."""
     id, name, queue, state, errors, options = row
-    try:
-        keep = None if options is None else _decode_options(options).keep_failed
-    except msgspec.MsgspecError:
-        keep = None
-    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep)
+    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
 
 
 def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
     """The columns that a patch writes, and the id of its job."""
-    columns = {"id": id, **{_COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}}
+    columns = {"id": id, **{COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}}
     if "result" in columns:
         result = bytes(columns["result"])
         columns["result"] = None if result == bytes(NULL) else result.decode()

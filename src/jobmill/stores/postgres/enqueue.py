@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from jobmill.core.events import Event
+from jobmill.core.events import enqueued_events
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreBusy
@@ -42,31 +42,27 @@ class WrongSchema(Exception):
 
 
 async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-    """See the port."""
     if not new_jobs:
         return []
-    loop = context.loops.here()
+    loop, at_ms = context.loops.here(), context.clock.given_ms()
     queues = {new.queue for new in new_jobs}
     groups = grouped(new_jobs)
     receipts: list[Receipt] = []
+
+    async def work(connection: Connection, adds_events: bool) -> list[Receipt]:
+        receipts = await insert(partial(_call, context, connection), groups, (at_ms, adds_events, False, None))
+        if adds_events:
+            await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
+        return receipts
+
     if len(groups) == 1 and loop.feeds_on.isdisjoint(queues):
         try:
-            first = (context.clock.given_ms(), False, False, None)
-            receipts = await context.use(lambda c: insert(partial(_call, context, c), groups, first))
+            receipts = await context.use(lambda connection: work(connection, False))
         except FeedIsOn:
             loop.feeds_on |= queues
     if not receipts:
-        receipts = await context.transact(lambda c: _insert_with_events(context, c, groups))
+        receipts = await context.transact(lambda connection: work(connection, True))
     loop.notifications.notify(queues)
-    return receipts
-
-
-async def _insert_with_events(
-    context: PostgresContext, connection: Connection, groups: Sequence[Sequence[NewJob]]
-) -> list[Receipt]:
-    first = (context.clock.given_ms(), True, False, None)
-    receipts = await insert(partial(_call, context, connection), groups, first)
-    await add_and_learn(context, connection, enqueued_events(groups, receipts, context.clock.now()))
     return receipts
 
 
@@ -125,10 +121,7 @@ async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: 
     assert new.recurrence is not None
     # The revision has a column of its own, so that the stored rules can be compared as text.
     rule = _encode(structs.replace(new.recurrence, revision=0)).decode()
-    due = new.due
-    job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, new.payload_json.decode())
-    more = (new.unique_key, new.tenant, _options(new), rule, new.keeps_due)
-    ((id, how),) = await call("enqueue_recurring", (*first, *job, *more))
+    ((id, how),) = await call("enqueue_recurring", (*first, *_row(new), rule, new.keeps_due))
     _check_done(how)
     return [Receipt(id, how)]
 
@@ -138,11 +131,6 @@ def _check_done(how: str) -> None:
         raise FeedIsOn
     if how == "elsewhere":
         raise WrongSchema
-
-
-def _options(new: NewJob) -> str | None:
-    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
-    return None if is_plain else _encode(new.options).decode()
 
 
 def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
@@ -160,28 +148,16 @@ _OPTIONAL = (4, 7, 8, 9)
 
 def _row(new: NewJob) -> tuple[object, ...]:
     due, payload = new.due, new.payload_json.decode()
+    is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
+    options = None if is_plain else _encode(new.options).decode()
     job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)
-    return (*job, new.unique_key, new.tenant, _options(new))
+    return (*job, new.unique_key, new.tenant, options)
 
 
-def enqueued_events(groups: Sequence[Sequence[NewJob]], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
-    """The events of jobs that were created."""
-    new_jobs = [new for group in groups for new in group]
-    return [
-        Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
-        for new, receipt in zip(new_jobs, receipts, strict=True)
-        if receipt.created
-    ]
-
-
+_FIRST_TYPES = ("bigint", "boolean", "boolean", "bigint")
+_ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
 TYPES: dict[str, tuple[str, ...]] = {
-    "enqueue_jobs": (
-        *("bigint", "boolean", "boolean", "bigint", "text[]", "text[]", "text[]", "integer[]", "bigint[]", "bigint[]"),
-        *("text[]", "text[]", "text[]", "text[]"),
-    ),
-    "enqueue_recurring": (
-        *("bigint", "boolean", "boolean", "bigint", "text", "text", "text", "integer", "bigint", "bigint", "text"),
-        *("text", "text", "text", "text", "boolean"),
-    ),
+    "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _ROW_TYPES)),
+    "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
 }

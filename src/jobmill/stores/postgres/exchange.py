@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from jobmill.core.events import written_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled
 from jobmill.stores.common.claim_cursor import Start
 from jobmill.stores.postgres import claim as claims
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 
 async def exchange(context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-    """See the port."""
     loop, start = context.loops.here(), None
     if claim is not None and not loop.lease_pool.is_connected:
         claim = claim if await loop.connect_for_leases(or_settle=bool(settlements)) else None
@@ -54,33 +54,27 @@ async def _call(
     If the feed of a queue is on, the call and the new events share a transaction.
     """
     queues, feeds_on = {one.lease.queue for one in by_id.values()}, context.loops.here().feeds_on
-    parameters = (context.clock.given_ms(), False, *settle.parameters(by_id.values(), queues), *wish)
+    at_ms, parameters = context.clock.given_ms(), (*settle.parameters(by_id.values(), queues), *wish)
+    text = context.statements.call("exchange", 2 + len(parameters))
     queues.update(claim.queues if claim is not None else ())
     if feeds_on.isdisjoint(queues):
-        text, began = context.statements.call("exchange", len(parameters)), context.clock.start()
-        rows = await context.use(lambda connection: connection.fetch(text, *parameters))
+        began = context.clock.start()
+        rows = await context.use(lambda connection: connection.fetch(text, at_ms, False, *parameters))
         if rows[-1][11] != "feed":
             context.clock.learn(rows[-1][6], began)
             return rows
         feeds_on |= queues
-    return await context.transact(lambda connection: _call_with_events(context, connection, by_id, claim, parameters))
 
+    async def work(connection: Connection) -> list[asyncpg.Record]:
+        *claimed, head = rows = await connection.fetch(text, at_ms, True, *parameters)
+        now_ms, done = head[6], settle.done_ids(by_id, head[3])
+        events = [event for id, one in by_id.items() if id in done for event in written_events(one, now_ms)]
+        if claim is not None:
+            events += claims.events_of(claimed, claim.worker, now_ms)
+        await add_and_learn(context, connection, events)
+        return rows
 
-async def _call_with_events(
-    context: PostgresContext,
-    connection: Connection,
-    by_id: dict[str, Settlement],
-    claim: Claim | None,
-    parameters: tuple[object, ...],
-) -> list[asyncpg.Record]:
-    at_ms, _, *others = parameters
-    rows = await connection.fetch(context.statements.call("exchange", len(parameters)), at_ms, True, *others)
-    now_ms, done = rows[-1][6], settle.done_ids(by_id, rows[-1][3])
-    events = settle.events_of([one for id, one in by_id.items() if id in done], now_ms)
-    if claim is not None:
-        events += claims.events_of(rows[:-1], claim.worker, now_ms)
-    await add_and_learn(context, connection, events)
-    return rows
+    return await context.transact(work)
 
 
 async def _claimed(

@@ -18,7 +18,6 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 async def publish(context: PostgresContext, events: Sequence[Event]) -> None:
-    """See the port."""
     if events:
         await context.use(lambda connection: add_events(connection, context.statements, events))
 
@@ -44,8 +43,7 @@ async def add_and_learn(context: PostgresContext, connection: Connection, events
     feeds_on.update(on)
 
 
-async def read_events(context: PostgresContext, queue: str, after: str | None, limit: int) -> list[Event]:
-    """See the port."""
+async def events(context: PostgresContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     seen = 0 if after is None else read_position(after, "after", after)
     statements = context.statements
 

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from jobmill.core.job import FINAL, LIVE, STATES, State
+from jobmill.core.job import FINAL, LIVE, STATES
 from jobmill.core.values import Filter
+from jobmill.stores.common.sql import conditions_of
 
-_CONDITIONS = {
-    "queue": "jobs.queue = {}",
-    "name": "jobs.name = {}",
-    "tenant": "jobs.tenant = {}",
-    "unique_key": "jobs.unique_key = {}",
-    "created_after_ms": "jobs.created_ms >= {}",
-    "created_before_ms": "jobs.created_ms < {}",
-    "due_after_ms": "jobs.due_ms >= {}",
-    "due_before_ms": "jobs.due_ms < {}",
-    "finished_after_ms": "jobs.finished_ms >= {}",
-    "finished_before_ms": "jobs.finished_ms < {}",
-}
 # A live job's state follows from its lease. These conditions name the column, so that an index can be used.
 _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_until_ms > 0"}
 
 
 class PostgresConditions:
-    """Conditions and their parameters, numbered from `first` on; of jobs in `states`, else in those of the filter."""
+    """Conditions and their parameters, numbered from `first` on."""
 
-    def __init__(self, filter: Filter, states: Collection[State] | None = None, first: int = 1) -> None:
+    def __init__(self, filter: Filter, first: int = 1) -> None:
         self._first = first
         self.parameters: list[object] = []
-        wanted = states if states is not None else STATES if filter.states is None else filter.states
+        wanted = STATES if filter.states is None else filter.states
         live = [_LIVE_STATES[state] for state in LIVE if state in wanted]
         final = [f"'{state}'" for state in FINAL if state in wanted]
         self.has_live, self.has_final = bool(live), bool(final)
         self._live = [f"({' OR '.join(live)})" if live else "false"] if len(live) < len(LIVE) else []
         self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
-        for field, condition in _CONDITIONS.items():
-            value = getattr(filter, field)
-            if value is not None:
-                self.add(condition, value)
+        for condition, value in conditions_of(filter):
+            self.add(condition, value)
 
     def add(self, condition: str, value: object) -> None:
         """Add a condition with one parameter, `{}`."""
         self.parameters.append(value)
-        text = condition.replace("{}", f"${self._first + len(self.parameters) - 1}")
+        text = condition.format(f"${self._first + len(self.parameters) - 1}")
         self._live.append(text)
         self._final.append(text)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import Patch, Remove, Subject, decide
+from jobmill.core.changes import removed_event
 from jobmill.core.values import Purged
+from jobmill.stores.common.sql import quoted
 from jobmill.stores.postgres.change import remove
 from jobmill.stores.postgres.codec import subject
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_events
 from jobmill.stores.postgres.schema import extensions
-from jobmill.stores.postgres.statements import quoted
 
 # How many rows an extension of the schema may catch up on in one purge.
 CATCH_UP_ROWS = 10_000
 
 
-async def purge(context: PostgresContext, limit: int) -> Purged:
+async def purge(context: PostgresContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, then those that are not among the last of their queue and state."""
     return await context.transact(lambda connection: _purge(context, connection, limit))
 
@@ -33,14 +33,8 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
             rows = await connection.fetch(statements("purge_surplus"), queue, state, last, limit + 1)
             known = {one.id for one in found}
             found += [subject(row) for row in rows if row[0] not in known]
-    await _remove(context, connection, found[:limit], now_ms)
+    await remove(connection, statements, [one.id for one in found[:limit]])
+    await add_events(connection, statements, [removed_event(one, now_ms) for one in found[:limit]])
     schema = statements.quoted_schema
     await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
     return Purged(min(len(found), limit), more=len(found) > limit)
-
-
-async def _remove(context: PostgresContext, connection: Connection, subjects: list[Subject], now_ms: int) -> None:
-    await remove(connection, context.statements, [one.id for one in subjects])
-    patches = [decide(Remove(), one, now_ms) for one in subjects]
-    events = [event for patch in patches if isinstance(patch, Patch) for event in patch.events]
-    await add_events(connection, context.statements, events)

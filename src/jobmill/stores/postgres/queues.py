@@ -14,14 +14,12 @@ from jobmill.stores.postgres.context import PostgresContext
 
 
 async def configure(context: PostgresContext, queue: str, change: QueueChange) -> QueueSettings:
-    """See the port."""
     statements = context.statements
 
     async def work(connection: Connection) -> QueueSettings:
         if change.running_limit is not UNSET:
             # Exchanges that began before do not note the jobs that run here; all that begin later do.
             await connection.execute(f"SELECT pg_advisory_xact_lock({statements.lock})")
-        await connection.execute(statements("queue_row"), queue)
         row = await connection.fetchrow(statements("queue_locked"), queue)
         assert row is not None
         before = _settings(row)
@@ -33,13 +31,12 @@ async def configure(context: PostgresContext, queue: str, change: QueueChange) -
             await connection.execute(statements("note_running"), queue)
         return after
 
-    settings = await context.transact(work)
+    after = await context.transact(work)
     context.loops.here().notifications.notify([queue])
-    return settings
+    return after
 
 
-async def settings_of(context: PostgresContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
-    """See the port."""
+async def settings(context: PostgresContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     rows = await context.use(lambda connection: connection.fetch(context.statements("queues")))
     known = {row["queue"]: _settings(row) for row in rows}
     return known if queues is None else {queue: known.get(queue) or QueueSettings() for queue in queues}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jobmill.core.cursors import cut_page, split_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
-from jobmill.errors import InvalidValue
-from jobmill.stores.postgres.codec import stored_jobs
+from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.filters import PostgresConditions
@@ -21,43 +21,25 @@ MAX_DURATIONS = 10_000
 
 
 async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:
-    """See the port."""
     text = context.statements("get")
     rows = await context.use(lambda connection: connection.fetch(text, list(ids)), READ_SECONDS)
-    jobs = {job.id: job for job in stored_jobs(rows)}
+    jobs = {job.id: job for job in map(stored_job, rows)}
     return [jobs.get(id) for id in ids]
 
 
-async def find(context: PostgresContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+async def find(context: PostgresContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, the greatest id first: ids begin with the time. A cursor is "<" or ">" and the id that it is beyond."""
-    newer, id = _read_cursor(cursor)
+    newer, id = split_cursor(cursor)
     where = PostgresConditions(filter, first=2)
     if id is not None:
         where.add("jobs.id > {}" if newer else "jobs.id < {}", id)
     text = where.into(context.statements("find")).replace("{order}", "ASC" if newer else "DESC")
     rows = await context.use(lambda connection: connection.fetch(text, limit + 1, *where.parameters), READ_SECONDS)
-    more = len(rows) > limit
-    jobs = stored_jobs(rows[:limit])
-    if newer:
-        jobs.reverse()
-    has_older, has_newer = (bool(jobs), more) if newer else (more, cursor is not None and bool(jobs))
-    return Page(
-        jobs,
-        next=f"<{jobs[-1].id}" if has_older and jobs else None,
-        previous=f">{jobs[0].id}" if has_newer and jobs else None,
-    )
-
-
-def _read_cursor(cursor: str | None) -> tuple[bool, str | None]:
-    if cursor is None:
-        return False, None
-    if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
-        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
-    return cursor[0] == ">", cursor[1:]
+    part, next, previous = cut_page(rows, limit, cursor, lambda row: row["id"])
+    return Page([stored_job(row) for row in part], next, previous)
 
 
 async def count(context: PostgresContext, filter: Filter) -> list[Count]:
-    """See the port."""
     return await context.use(lambda connection: _count(context, connection, filter), READ_SECONDS)
 
 
@@ -68,8 +50,7 @@ async def _count(context: PostgresContext, connection: Connection, filter: Filte
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-async def stats(context: PostgresContext, queue: str | None, name: str | None) -> list[Stats]:
-    """See the port."""
+async def stats(context: PostgresContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     now_ms, statements = context.clock.now(), context.statements
 
     async def read(connection: Connection) -> list[Stats]:
@@ -85,8 +66,7 @@ async def stats(context: PostgresContext, queue: str | None, name: str | None) -
     return await context.use(read, READ_SECONDS)
 
 
-async def logs(context: PostgresContext, id: str, limit: int) -> list[LogLine]:
-    """See the port."""
+async def logs(context: PostgresContext, id: str, limit: int = 1_000) -> list[LogLine]:
     text = context.statements("logs")
     rows = await context.use(lambda connection: connection.fetch(text, id, limit), READ_SECONDS)
     return [LogLine(at_ms, text) for at_ms, text in reversed(rows)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmill.core.events import Event, bare_job, progress_event
+from jobmill.core.events import bare_job, progress_event
 from jobmill.core.values import Report
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
@@ -16,7 +16,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def report(context: PostgresContext, reports: Sequence[Report]) -> list[str]:
-    """See the port."""
     if not reports:
         return []
     documents = _encode([_document(one) for one in reports]).decode()
@@ -24,7 +23,12 @@ async def report(context: PostgresContext, reports: Sequence[Report]) -> list[st
     async def work(connection: Connection) -> list[str]:
         rows = await connection.fetch(context.statements.call("report", 2), context.clock.given_ms(), documents)
         errors: dict[str, int | None] = {row[0]: row[1] for row in rows}
-        events = [event for one in reports for event in _events(one, errors, context.clock.now())]
+        now_ms = context.clock.now()
+        events = [
+            progress_event(bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", n), one.progress, now_ms)
+            for one in reports
+            if one.progress is not None and (n := errors[one.lease.id]) is not None
+        ]
         await add_events(connection, context.statements, events)
         return [one.lease.id for one in reports if errors[one.lease.id] is None]
 
@@ -34,11 +38,3 @@ async def report(context: PostgresContext, reports: Sequence[Report]) -> list[st
 def _document(one: Report) -> dict[str, object]:
     progress = None if one.progress is None else _encode(one.progress).decode()
     return {"id": one.lease.id, "token": one.lease.token, "progress": progress, "lines": one.lines}
-
-
-def _events(one: Report, errors: dict[str, int | None], now_ms: int) -> list[Event]:
-    count = errors[one.lease.id]
-    if one.progress is None or count is None:
-        return []
-    job = bare_job(one.lease.id, one.lease.name, one.lease.queue, "running", count)
-    return [progress_event(job, one.progress, now_ms)]

@@ -2,7 +2,7 @@
 
 Other parts of Jobmill may extend the schema. An extension x is a view x and a function x_catch_up(integer), which
 purge calls. So the database itself says what a worker has to do for it. A migration renews extensions, for which the
-part of Jobmill that knows them must be imported: see stores/common/extensions.py.
+part of Jobmill that knows them must be imported: see `renewals`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from jobmill.errors import SchemaTooNew, SchemaTooOld, StoreError
-from jobmill.stores.common.extensions import renewals
+from jobmill.errors import SchemaTooOld, StoreError
+from jobmill.stores.common.sql import migrations_in, quoted, refuse_newer, renewals
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.statements import HERE, Statements
@@ -22,11 +22,9 @@ T = TypeVar("T")
 # The first version in which the body of a function may be plain SQL (RETURN …).
 MIN_VERSION = 14
 MIGRATE_SECONDS = 600.0
-
-
-def files() -> list[tuple[int, Path]]:
-    """Number and file of all migrations that this Jobmill knows."""
-    return [(int(file.name[:4]), file) for file in sorted((HERE / "migrations").glob("[0-9]*.sql"))]
+MIGRATIONS = migrations_in(HERE / "migrations")
+ROLES = ("producer", "reader", "worker", "admin")
+_MAX_PREFIX_BYTES = 63 - 1 - max(map(len, ROLES))
 
 
 async def open_schema(context: PostgresContext) -> None:
@@ -53,7 +51,7 @@ async def migrate(context: PostgresContext) -> list[str]:
         # A second process waits here, and then finds that nothing is left to do.
         await connection.execute(f"SELECT pg_advisory_xact_lock({statements.lock})")
         applied = await _applied(connection, statements)
-        missing = [file for number, file in files() if number not in applied]
+        missing = [file for number, file in MIGRATIONS.items() if number not in applied]
         if missing:
             renew = [_renewal(name, statements) for name in await extensions(connection, statements)]
             await connection.execute(_script(missing, statements, fresh=not applied))
@@ -93,9 +91,8 @@ def _renewal(extension: str, statements: Statements) -> Callable[[Connection, st
 async def _check(connection: Connection, statements: Statements) -> None:
     """Raise SchemaTooOld where migrations are missing, SchemaTooNew where a migration is unknown."""
     applied = await _applied(connection, statements)
-    missing = [number for number, _ in files() if number not in applied]
-    if missing:
-        what = "is not set up yet" if len(missing) == len(files()) else f"lacks {len(missing)} migrations"
+    if missing := MIGRATIONS.keys() - applied:
+        what = f"lacks {len(missing)} migrations" if applied else "is not set up yet"
         raise SchemaTooOld(
             f"the schema {statements.schema!r} {what}; run `jobmill migrate` (or `await jobs.store.migrate()`)"
         )
@@ -110,19 +107,14 @@ async def _applied(connection: Connection, statements: Statements) -> set[int]:
     if await connection.fetchval("SELECT to_regclass($1)", table) is None:
         return set()
     numbers = {row[0] for row in await connection.fetch(f"SELECT number FROM {table}")}
-    newest = max(number for number, _ in files())
-    if numbers and max(numbers) > newest:
-        raise SchemaTooNew(
-            f"the schema {statements.schema!r} was written by a newer Jobmill (schema {max(numbers)}, this one knows "
-            f"{newest}); update Jobmill; nothing was changed"
-        )
+    refuse_newer(f"the schema {statements.schema!r}", numbers, MIGRATIONS)
     return numbers
 
 
 def script(statements: Statements, more: str = "") -> str:
     """All migrations, and more SQL, as one script for psql, for a database that has none of them."""
     lock = f"SELECT pg_advisory_xact_lock({statements.lock});\n"
-    migrations = _script([file for _, file in files()], statements, fresh=True)
+    migrations = _script(list(MIGRATIONS.values()), statements, fresh=True)
     return "".join(["BEGIN;\n", lock, migrations, f"\n{more}" if more else "", "COMMIT;\n"])
 
 
@@ -135,6 +127,14 @@ def _script(missing: Sequence[Path], statements: Statements, *, fresh: bool) -> 
             "    number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()\n);\n"
         )
     for file in missing:
-        parts.append(f"\n-- {file.stem}\n\n{statements.migration(file)}\n")
+        parts.append(f"\n-- {file.stem}\n\n{statements.filled(file.read_text('utf-8'))}\n")
         parts.append(f"INSERT INTO {schema}.migrations (number, name) VALUES ({int(file.name[:4])}, '{file.stem}');\n")
     return "".join(parts)
+
+
+def roles_script(statements: Statements) -> str:
+    """SQL that makes the roles, named after the schema, and grants them what they need; harmless when run again."""
+    # Roles belong to the whole server: schemas of one name in two databases share theirs.
+    prefix = statements.schema.encode()[:_MAX_PREFIX_BYTES].decode(errors="ignore")
+    names = {role: quoted(f"{prefix}_{role}") for role in ROLES}
+    return Statements(statements.schema, **names).script("roles")

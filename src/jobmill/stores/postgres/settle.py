@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobmill.core.events import Event, bare_job, job_event, settlement_events
-
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
@@ -86,14 +84,3 @@ def done_ids(by_id: dict[str, Settlement], answer: str | None) -> set[str]:
 def freed_queues(settled: Iterable[Settlement]) -> set[str]:
     """Queues in which a settled job waits again and is due at once."""
     return {one.lease.queue for one in settled if one.state == "waiting" and (one.due is None or one.due.after_ms == 0)}
-
-
-def events_of(settled: Iterable[Settlement], now_ms: int) -> list[Event]:
-    """The events of settlements that were done."""
-    events: list[Event] = []
-    for one in settled:
-        events += settlement_events(one, now_ms)
-        if one.keep is not None and one.keep.at_once and one.state != "waiting":
-            gone = bare_job(one.lease.id, one.lease.name, one.lease.queue, one.state, one.errors)
-            events.append(job_event(gone, "removed", now_ms))
-    return events

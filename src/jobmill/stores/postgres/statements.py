@@ -2,8 +2,7 @@
 
 In a file `{schema}` stands for the schema, `{channel}` for the channel on which sleeping workers listen, `{lock}` for
 the two numbers of an advisory lock, a name of DEFAULTS for a default or limit of the core, and the name of another
-statement for its text. A line `-- install x` stands for the file x. Short statements are together in small.sql, each
-after a line `-- name: x`.
+statement for its text. A line `-- install x` stands for the file x.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from jobmill.core.payload import MAX_BYTES
 from jobmill.core.values import QueueSettings
 from jobmill.errors import InvalidValue
 from jobmill.handlers.options import DEFAULT_QUEUE
+from jobmill.stores.common.sql import literal, quoted, statements_in, without_comments
 
 HERE = Path(__file__).parent
 
@@ -40,28 +40,26 @@ DEFAULTS = {
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _INSTALL = re.compile(r"^-- install (\w+)$", re.MULTILINE)
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _MAX_NAME_BYTES = 63
 
 
 class Statements:
     """The statements of a folder, for one schema."""
 
-    def __init__(self, schema: str, folder: Path = HERE / "sql", **values: str) -> None:
+    def __init__(self, schema: str, folder: Path = HERE / "sql", /, **values: str) -> None:
         self.schema = check_schema(schema)
         self.quoted_schema = quoted(schema)
         # A channel is a name, and as long as a name may be.
         self.channel = "jobmill" if schema == "jobmill" else f"jobmill_{zlib.crc32(schema.encode()):08x}"
         self.lock = f"{LOCK_CLASS}, {zlib.crc32(schema.encode()) - 2**31}"
-        self._folder = folder
+        self._texts = statements_in(folder)
         own = {"schema": self.quoted_schema, "schema_text": literal(schema), "channel": self.channel, "lock": self.lock}
         self._values = {**DEFAULTS, **own, **values}
 
     @functools.cache  # noqa: B019  (a store has one, for as long as it lives)
     def __call__(self, name: str) -> str:
         """The statement of this name, without its comments."""
-        lines = [line for line in self._text(name).splitlines() if not line.lstrip().startswith("--")]
-        return self._filled("\n".join(lines).strip())
+        return self.filled(without_comments(self._texts[name]))
 
     @functools.cache  # noqa: B019
     def call(self, function: str, parameters: int) -> str:
@@ -71,44 +69,18 @@ class Statements:
 
     def script(self, name: str) -> str:
         """The file of this name as a script: with its comments, and with the files that it installs."""
-        return self._filled(_INSTALL.sub(lambda found: self._text(found[1]).strip(), self._text(name)))
+        return self.filled(self._texts[name])
 
-    def migration(self, file: Path) -> str:
-        """The script of a migration."""
-        return self._filled(_INSTALL.sub(lambda found: self._text(found[1]).strip(), file.read_text("utf-8")))
-
-    def _text(self, name: str) -> str:
-        short = _short_statements(self._folder).get(name)
-        return short if short is not None else (self._folder / f"{name}.sql").read_text("utf-8")
-
-    def _filled(self, text: str) -> str:
-        return _PLACEHOLDER.sub(self._value, text)
+    def filled(self, text: str) -> str:
+        """SQL with the files that it installs, and with values and statements in place of their names."""
+        return _PLACEHOLDER.sub(self._value, _INSTALL.sub(lambda found: self._texts[found[1]].strip(), text))
 
     def _value(self, found: re.Match[str]) -> str:
         name = found[1]
         if name in self._values:
             return self._values[name]
-        is_statement = name in _short_statements(self._folder) or (self._folder / f"{name}.sql").exists()
         # The caller fills in other names, such as {order}.
-        return self(name) if is_statement else found[0]
-
-
-@functools.cache
-def _short_statements(folder: Path) -> dict[str, str]:
-    file = folder / "small.sql"
-    parts = _NAME.split(file.read_text("utf-8")) if file.exists() else [""]
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A text as SQL writes it, for any setting of standard_conforming_strings."""
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'" if "\\" not in text else "E'" + escaped.replace("\\", "\\\\") + "'"
+        return self(name) if name in self._texts else found[0]
 
 
 def check_schema(schema: str, field: str = "schema") -> str:

@@ -14,12 +14,16 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.postgres.connection.connector import CONNECT_SECONDS, Connector, close
 from jobmill.stores.postgres.connection.pool import ConnectionPool
 from jobmill.stores.postgres.statements import Statements
+
+if TYPE_CHECKING:
+    from jobmill.stores.postgres.context import PostgresContext
 
 log = logging.getLogger("jobmill.postgres")
 
@@ -41,6 +45,11 @@ POLL_SECONDS = 0.5
 RECONNECT_SECONDS = (0.2, 1.0, 5.0, 15.0, 60.0)
 
 
+async def wait_for_work(context: PostgresContext, queues: Sequence[str], until_ms: int) -> None:
+    if (seconds := (until_ms - context.clock.now()) / 1000) > 0:
+        await context.loops.here().notifications.wait(queues, seconds)
+
+
 class NotHeard(Exception):
     """Notifications do not reach the listener."""
 
@@ -56,23 +65,14 @@ class WorkNotifications:
         self.bell = Bell()
         # By set of queues: the number of rings when the last exchange began; and until when the row is valid.
         self._seen: dict[frozenset[str], int] = {}
-        self._noted_until: dict[frozenset[str], float] = {}
-        self._listening = asyncio.Event()
+        self.noted_until: dict[frozenset[str], float] = {}
+        #: Whether notifications reach this loop now.
+        self.is_listening = False
         self._listener: asyncio.Task[None] | None = None
         self._polls = False
         self._pending: set[str] = set()
         self._notifier: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether notifications reach this loop now."""
-        return self._listening.is_set()
-
-    @property
-    def is_noted(self) -> bool:
-        """Whether the table has a row for a sleeper of this loop."""
-        return bool(self._noted_until)
 
     # ------------------------------------------------------------------------------------------------ sleep
 
@@ -87,39 +87,30 @@ class WorkNotifications:
         Return at once if the row in the table is new: the caller must query once more before it sleeps.
         """
         key = frozenset(queues)
-        if self._listener is None or self._listener.done():
-            self._start_listening()
+        if not self._closed and (self._listener is None or self._listener.done()):
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
         seen = self._seen.get(key, 0)
         if self.bell.count(key) == seen and not self._closed:
-            max_seconds = await self._note(key) if self._listening.is_set() and not self._polls else POLL_SECONDS
+            max_seconds = await self._note(key) if self.is_listening else POLL_SECONDS
             await self.bell.wait(key, min(seconds, max_seconds), seen)
         self._seen[key] = self.bell.count(key)
 
     async def _note(self, key: frozenset[str]) -> float:
         """Make sure that the table has a valid row for this sleeper. Return how long it may sleep."""
-        now, until = time.monotonic(), self._noted_until.get(key, 0.0)
-        if now > until:
-            await self._write_note(key)
-            if now >= until + NOTED_MS / 1000 - RENEW_SECONDS:
-                return 0.0  # no notification was sent for jobs that were enqueued before the row existed
-        return RENEW_SECONDS
-
-    async def _write_note(self, key: frozenset[str]) -> None:
-        began = time.monotonic()
-        listener = f"{self._name}-{hash(key) & 0xFFFFFFFF:08x}"
-        parameters = (listener, sorted(key), NOTED_MS, FORGET_MS)
+        now, until = time.monotonic(), self.noted_until.get(key, 0.0)
+        if now <= until:
+            return RENEW_SECONDS
+        parameters = (f"{self._name}-{hash(key) & 0xFFFFFFFF:08x}", sorted(key), NOTED_MS, FORGET_MS)
         text = self._statements("sleep")
         await self._pool.use(lambda connection: connection.execute(text, *parameters))
         # If the listener was lost in the meantime, notifications do not arrive.
-        if self._listening.is_set():
-            self._noted_until[key] = began + RENEW_SECONDS
+        if self.is_listening:
+            self.noted_until[key] = now + RENEW_SECONDS
+        # If there was no valid row, no notification was sent for jobs that were enqueued before.
+        was_valid = now < until + NOTED_MS / 1000 - RENEW_SECONDS
+        return RENEW_SECONDS if was_valid else 0.0
 
     # ------------------------------------------------------------------------------------------------ notify
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether other processes may still have to be notified."""
-        return bool(self._pending) or (self._notifier is not None and not self._notifier.done())
 
     def notify(self, queues: Iterable[str]) -> None:
         """Report that there may be jobs: at once to sleepers of this loop, soon to sleepers of other processes."""
@@ -160,10 +151,6 @@ class WorkNotifications:
 
     # ------------------------------------------------------------------------------------------------ listen
 
-    def _start_listening(self) -> None:
-        if not self._closed:
-            self._listener = asyncio.get_running_loop().create_task(self._listen())
-
     async def _listen(self) -> None:
         """Keep a connection that listens. Ring whenever it is made or lost: a notification may have been missed."""
         failures = 0
@@ -171,23 +158,21 @@ class WorkNotifications:
             try:
                 await self._listen_once()
             except NotHeard:
-                self._poll_instead()
+                if not self._polls:
+                    log.warning(
+                        "LISTEN does not work on this connection to PostgreSQL (a pooler?): "
+                        "looking for work every %g s",
+                        POLL_SECONDS,
+                    )
+                self._polls = True
             except Exception as error:
                 log.debug("the connection that listens for work is lost: %s", error)
             finally:
-                failures = 0 if self._listening.is_set() else failures + 1
-                self._listening.clear()
-                self._noted_until.clear()
+                failures = 0 if self.is_listening else failures + 1
+                self.is_listening = False
+                self.noted_until.clear()
                 self.bell.ring()
             await asyncio.sleep(RECONNECT_SECONDS[min(failures, len(RECONNECT_SECONDS) - 1)])
-
-    def _poll_instead(self) -> None:
-        if not self._polls:
-            self._polls = True
-            log.warning(
-                "LISTEN does not work on this connection to PostgreSQL (a pooler?): looking for work every %g s",
-                POLL_SECONDS,
-            )
 
     async def _listen_once(self) -> None:
         """Listen until the connection is lost. Raise NotHeard if notifications never arrive."""
@@ -212,8 +197,7 @@ class WorkNotifications:
                 await connection.add_listener(self._statements.channel, heard)
             if not await self._probe(probed):
                 raise NotHeard
-            self._polls = False
-            self._listening.set()
+            self._polls, self.is_listening = False, True
             self.bell.ring()
             while not await _happens(ended, PROBE_AGAIN_SECONDS):
                 # A further probe detects a connection without a server, for example after its host has failed.

@@ -11,22 +11,15 @@ import contextlib
 import inspect
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import asyncpg
 
+from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.postgres.context import PostgresContext
-from jobmill.stores.postgres.enqueue import (
-    TYPES,
-    CallFunction,
-    FeedIsOn,
-    WrongSchema,
-    enqueued_events,
-    grouped,
-    insert,
-)
+from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, insert
 from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.statements import Statements
 
@@ -41,23 +34,8 @@ _NOT_ALLOWED = "42501"
 # Transaction states of psycopg, as libpq numbers them.
 _IDLE, _IN_ERROR = 0, 3
 
-_PARAMETER = re.compile(r"\$(\d+)::([a-z ]+(?:\[\])?)")
-
-
-class CallerConnection(Protocol):
-    """A connection of the caller's, in a transaction."""
-
-    def parameter(self, number: int) -> str:
-        """A parameter as the driver writes it."""
-
-    def escaped(self, text: str) -> str:
-        """SQL without parameters as the driver writes it."""
-
-    async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """Run a statement; its rows."""
-
-    async def execute(self, text: str) -> None:
-        """Run a statement without parameters and rows."""
+# The colons may be escaped.
+_PARAMETER = re.compile(r"\$(\d+)\\?:\\?:([a-z ]+(?:\[\])?)")
 
 
 async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -69,15 +47,20 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     """
     caller = await _caller_connection(connection)
     statements, schema_id = context.statements, context.schema_id
-    groups, at_ms, call = grouped(new_jobs), context.clock.given_ms(), _call_function(caller, context.statements)
+    groups, at_ms = grouped(new_jobs), context.clock.given_ms()
+
+    async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
+        text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
+        return await caller.fetch(_for_driver(text, caller), parameters)
+
     try:
         if len(groups) <= 1:
             with contextlib.suppress(FeedIsOn):
                 return await insert(call, groups, (at_ms, False, True, schema_id))
         async with _all_or_nothing(caller):
             receipts = await insert(call, groups, (at_ms, True, True, schema_id))
-            events = enqueued_events(groups, receipts, context.clock.now())
-            if events:
+            if events := enqueued_events(new_jobs, receipts, context.clock.now()):
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
             return receipts
     except WrongSchema:
@@ -102,23 +85,10 @@ async def _all_or_nothing(caller: CallerConnection) -> AsyncIterator[None]:
     await caller.execute("RELEASE SAVEPOINT jobmill_enqueue")
 
 
-def _call_function(caller: CallerConnection, statements: Statements) -> CallFunction:
-    async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
-        numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
-        text = f"SELECT * FROM {statements.quoted_schema}.{function}({numbered})"
-        return await caller.fetch(_for_driver(text, caller), parameters)
-
-    return call
-
-
 def _for_driver(text: str, caller: CallerConnection) -> str:
     """A statement with parameters such as $1::text[] as a driver writes it. Not every driver infers their types."""
-    parts: list[str] = []
-    end = 0
-    for found in _PARAMETER.finditer(text):
-        parts += [caller.escaped(text[end : found.start()]), f"CAST({caller.parameter(int(found[1]))} AS {found[2]})"]
-        end = found.end()
-    return "".join(parts) + caller.escaped(text[end:])
+    escaped = text.translate(caller.escapes)
+    return _PARAMETER.sub(lambda found: f"CAST({caller.parameter.format(found[1])} AS {found[2]})", escaped)
 
 
 def _explain(error: Exception, connection: Any, statements: Statements, schema_id: int | None) -> None:
@@ -171,6 +141,9 @@ def _check_loop(driver: Any, given: Any) -> None:
 class AsyncpgCaller:
     """A connection of asyncpg or of its pool."""
 
+    parameter: ClassVar[str] = "${}"
+    escapes: ClassVar[dict[int, str]] = {}
+
     def __init__(self, connection: Any) -> None:
         try:
             is_closed = connection.is_closed()
@@ -182,12 +155,6 @@ class AsyncpgCaller:
             _refuse(connection, "begin one: async with connection.transaction(): ...")
         _check_loop(connection, connection)
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return f"${number}"
-
-    def escaped(self, text: str) -> str:
-        return text
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         # Plain records, also where the caller has set another class for them.
@@ -201,6 +168,9 @@ class AsyncpgCaller:
 class PsycopgCaller:
     """A connection of psycopg, sync or async."""
 
+    parameter: ClassVar[str] = "%s"
+    escapes: ClassVar[dict[int, str]] = {ord("%"): "%%"}
+
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         if connection.closed:
             _refuse(connection, "this one is closed")
@@ -210,12 +180,6 @@ class PsycopgCaller:
         if connection.autocommit and status == _IDLE:
             _refuse(connection, "begin one: with connection.transaction(): ...")
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return "%s"
-
-    def escaped(self, text: str) -> str:
-        return text.replace("%", "%%")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         # A cursor of our own, because the caller may have set other factories; in a pipeline it waits for the answer.
@@ -269,14 +233,11 @@ async def _connection_of(given: Any) -> Any:
 class SqlalchemyCaller:
     """A connection of SQLAlchemy, sync or async."""
 
+    parameter: ClassVar[str] = ":p{}"
+    escapes: ClassVar[dict[int, str]] = {ord(":"): "\\:"}
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-
-    def parameter(self, number: int) -> str:
-        return f":p{number}"
-
-    def escaped(self, text: str) -> str:
-        return text.replace(":", "\\:")
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         given = {f"p{number}": value for number, value in enumerate(parameters, 1)}
@@ -290,3 +251,8 @@ class SqlalchemyCaller:
 
         answer = self._connection.execute(sqlalchemy_text(text), given)
         return await answer if inspect.isawaitable(answer) else answer
+
+
+#: A connection of the caller's, in a transaction. `parameter` is a parameter as the driver writes it, and `escapes` has
+#: the sign that begins one.
+CallerConnection: TypeAlias = AsyncpgCaller | PsycopgCaller | SqlalchemyCaller

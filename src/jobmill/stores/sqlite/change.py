@@ -17,54 +17,41 @@ from jobmill.stores.sqlite.filters import conditions
 from jobmill.stores.sqlite.statements import sql
 
 
-def change(context: SqliteContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
     changed: list[str] = []
     refused: dict[str, str] = {}
     events: list[Event] = []
+    found: list[tuple[str, SubjectRow | None]]
     if isinstance(which, Filter):
-        rows, more = _matching(context, structs.replace(which, states=states_for(wanted, which)), limit)
+        where, parameters = conditions(structs.replace(which, states=states_for(change, which)))
+        statement = sql("subjects").replace("{conditions}", where)
+        rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
+        found, more = [(row[1], row) for row in rows[:limit]], len(rows) > limit
     else:
         ids = list(dict.fromkeys(which))
-        rows, more = _by_id(context, ids[:limit], refused), len(ids) > limit
-    for row in rows:
-        id = row[1]
-        patch = decide(wanted, subject_of(row), context.now_ms, len(changed))
-        refusal = patch if isinstance(patch, str) else _apply(context, row, patch)
-        if refusal is not None:
-            refused[id] = refusal
-        elif isinstance(patch, Patch):
+        found, more = [(id, context.row("subject", (id,))) for id in ids[:limit]], len(ids) > limit
+    for id, row in found:
+        patch = NO_SUCH_JOB if row is None else _change_one(context, row, change, len(changed))
+        if isinstance(patch, Patch):
             changed.append(id)
             events += patch.events
+        else:
+            refused[id] = patch
     publish(context, events)
     context.wakes += bool(changed)
     return Changed(ids=changed, refused=refused, more=more)
 
 
-def _by_id(context: SqliteContext, ids: Sequence[str], refused: dict[str, str]) -> list[SubjectRow]:
-    rows: list[SubjectRow] = []
-    for id in ids:
-        row = context.row("subject", (id,))
-        if row is None:
-            refused[id] = NO_SUCH_JOB
-        else:
-            rows.append(row)
-    return rows
-
-
-def _matching(context: SqliteContext, filter: Filter, limit: int) -> tuple[list[SubjectRow], bool]:
-    where, parameters = conditions(filter)
-    statement = sql("subjects").replace("{conditions}", where)
-    rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
-    return rows[:limit], len(rows) > limit
-
-
-def _apply(context: SqliteContext, row: SubjectRow, patch: Patch) -> str | None:
-    """Write a patch; the reason where another job prevents it."""
+def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: int) -> Patch | str:
+    """Decide and write; the patch, or why the job is refused."""
+    patch = decide(change, subject_of(row), context.now_ms, index)
+    if isinstance(patch, str):
+        return patch
     seq, state = row[0], row[4]
     if patch.removes:
         context.write("remove", (as_json([seq]),))
-        return None
+        return patch
     columns = patched_columns(patch, context.now_ms)
     assignments = ", ".join(f"{column} = ?" for column in columns)
     if patch.seize is not None:
@@ -76,4 +63,4 @@ def _apply(context: SqliteContext, row: SubjectRow, patch: Patch) -> str | None:
         # Only the unique index can refuse. A failed statement undoes itself and nothing else.
         (owner,) = context.row("rival", (seq,))
         return key_taken(owner)
-    return None
+    return patch

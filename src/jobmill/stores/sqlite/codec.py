@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Patch, Subject
-from jobmill.core.events import Event, bare_job, job_event
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import NewJob, QueueSettings, RateLimit
+from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
 if TYPE_CHECKING:
@@ -108,9 +108,6 @@ def _json_or_null(json: bytes) -> str | None:
 #: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options.
 SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None]
 
-
-# The fields of a Job whose column has another name, and the columns that hold JSON.
-_COLUMNS = {"result_json": "result", "occurrence_ms": "slot_ms", "deferred_error": "doomed"}
 _JSON_COLUMNS = {"result", "progress"}
 
 
@@ -120,15 +117,9 @@ def subject_of(row: SubjectRow) -> Subject:
     return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
 
 
-def removed_event(row: SubjectRow, now_ms: int) -> Event:
-    """The event that a job of this row was removed."""
-    _, id, name, queue, state, errors, _ = row
-    return job_event(bare_job(id, name, queue, state, errors), "removed", now_ms)
-
-
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
     """The columns that a patch writes."""
-    columns = {_COLUMNS.get(field, field): value for field, value in patch.fields.items()}
+    columns = {COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}
     for column in _JSON_COLUMNS.intersection(columns):
         columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
     if "state" in columns:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from jobmill.stores.sqlite.codec import QueueRow
-from jobmill.stores.sqlite.statements import batches, flat, sql, sql_rows
+from jobmill.stores.sqlite.statements import MAX_ROWS, sql, sql_rows
 
 
 class NeedsCare(Exception):
@@ -37,12 +38,17 @@ class SqliteContext(Struct):
         """Run a statement; the number of rows it matched."""
         return self.cursor.execute(sql(name), parameters).rowcount
 
-    def write_rows(self, name: str, first: Iterable[object], rows: Sequence[Sequence[object]]) -> int:
+    def run_rows(
+        self, name: str, first: Sequence[object], rows: Sequence[Sequence[object]]
+    ) -> Iterator[sqlite3.Cursor]:
+        """Run a statement about many rows, in as many parts as it takes. `first`: its parameters before the rows."""
+        for start in range(0, len(rows), MAX_ROWS):
+            part = rows[start : start + MAX_ROWS]
+            yield self.cursor.execute(sql_rows(name, len(part)), [*first, *itertools.chain.from_iterable(part)])
+
+    def write_rows(self, name: str, first: Sequence[object], rows: Sequence[Sequence[object]]) -> int:
         """Run a statement about many rows; the number of rows it matched."""
-        matched = 0
-        for batch in batches(rows):
-            matched += self.cursor.execute(sql_rows(name, len(batch)), flat(first, batch)).rowcount
-        return matched
+        return sum(cursor.rowcount for cursor in self.run_rows(name, first, rows))
 
     def row(self, name: str, parameters: Sequence[object] = ()) -> Any:
         """The one row that a statement returns, or None."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.events import Event
+from jobmill.core.events import enqueued_events
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
@@ -41,8 +41,8 @@ def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
     for new in created:
         if len(new.payload_json) > LARGE_PAYLOAD:
             context.write("insert_payload", (new.id, new.payload_json.decode()))
-    if queues := feeding(context):
-        publish(context, [_enqueued(new, context.now_ms) for new in created if new.queue in queues])
+    if feeding(context):
+        publish(context, enqueued_events(new_jobs, receipts, context.now_ms))
     return receipts
 
 
@@ -51,7 +51,7 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
     if new.id in fresh:
         fresh.remove(new.id)
         return Receipt(new.id, "created")
-    if context.row("seq_of", (new.id,)):
+    if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
     _, owner, _ = context.row("owner", (new.queue, new.name, new.unique_key))
     return Receipt(owner, "duplicate")
@@ -59,7 +59,7 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
 
 def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     """A recurring job whose unique key is live updates the live job, even while that runs."""
-    if context.row("seq_of", (new.id,)):
+    if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
     if owner is None:
@@ -91,7 +91,3 @@ def _readable(recurrence: str) -> Recurrence | None:
     except msgspec.MsgspecError:
         # The update replaces a recurrence that cannot be read.
         return None
-
-
-def _enqueued(new: NewJob, now_ms: int) -> Event:
-    return Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)

@@ -33,7 +33,7 @@ def publish(context: SqliteContext, events: Sequence[Event]) -> None:
         trim_feed(context, queue, row)
 
 
-def events(context: SqliteContext, queue: str, after: str | None, limit: int) -> list[Event]:
+def events(context: SqliteContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """The feed after an event."""
     seen = 0 if after is None else read_position(after, "after", after)
     return [_decode(row[0]) for row in context.rows("events", (queue, seen, limit))]

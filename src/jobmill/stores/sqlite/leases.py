@@ -8,24 +8,20 @@ import msgspec
 
 from jobmill.core.values import Lease
 from jobmill.stores.sqlite.context import SqliteContext
-from jobmill.stores.sqlite.statements import batches, flat, sql_rows
 
 
 def held(context: SqliteContext, leases: Sequence[Lease]) -> set[int]:
     """The indexes of the leases that still own their jobs."""
     rows = [(index, locate(context, lease), lease.token) for index, lease in enumerate(leases)]
     found: set[int] = set()
-    for batch in batches(rows):
-        (indexes,) = context.cursor.execute(sql_rows("held", len(batch)), flat((context.now_ms,), batch)).fetchone()
-        found.update(msgspec.json.decode(indexes))
+    for cursor in context.run_rows("held", (context.now_ms,), rows):
+        found.update(msgspec.json.decode(cursor.fetchone()[0]))
     return found
 
 
 def locate(context: SqliteContext, lease: Lease) -> int:
     """The seq of a lease's job: the lease carries it, unless it was made outside this store."""
-    return lease.locator if type(lease.locator) is int else _seq_of(context, lease.id)
-
-
-def _seq_of(context: SqliteContext, id: str) -> int:
-    row = context.row("seq_of", (id,))
+    if type(lease.locator) is int:
+        return lease.locator
+    row = context.row("subject", (lease.id,))
     return row[0] if row else 0

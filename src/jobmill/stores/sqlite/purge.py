@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from jobmill.core.changes import removed_event
 from jobmill.core.values import Purged
-from jobmill.stores.sqlite.codec import SubjectRow, as_json, removed_event
+from jobmill.stores.sqlite.codec import SubjectRow, as_json, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
 
 
-def purge(context: SqliteContext, limit: int) -> Purged:
+def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, then those that are not among the last of their queue and state."""
     found: dict[int, SubjectRow] = {row[0]: row for row in context.rows("purge_old", (context.now_ms, limit + 1))}
     for queue, state, keep_last in context.rows("keep_last"):
@@ -17,6 +18,6 @@ def purge(context: SqliteContext, limit: int) -> Purged:
             found.update((row[0], row) for row in rows)
     removed = list(found.values())[:limit]
     context.write("remove", (as_json([row[0] for row in removed]),))
-    if queues := feeding(context):
-        publish(context, [removed_event(row, context.now_ms) for row in removed if row[3] in queues])
+    if feeding(context):
+        publish(context, [removed_event(subject_of(row), context.now_ms) for row in removed])
     return Purged(len(removed), more=len(found) > limit)

@@ -41,7 +41,7 @@ def configure(context: SqliteContext, queue: str, change: QueueChange) -> QueueS
     return settings
 
 
-def settings(context: SqliteContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+def settings(context: SqliteContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """What is set for these queues, or for all that have a row."""
     known = known_queues(context)
     if queues is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from jobmill.core.cursors import MAX_NUMBER, newer_than, older_than, read_cursor
+from jobmill.core.cursors import MAX_NUMBER, cut_page, read_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
@@ -60,26 +60,16 @@ def get(context: SqliteContext, ids: Sequence[str]) -> list[Job | None]:
     return [jobs.get(id) for id in ids]
 
 
-def find(context: SqliteContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
     newer, seq = read_cursor(cursor)
-    seqs = _find_seqs(context, filter, MAX_NUMBER if seq is None else seq, limit + 1, newer=newer)
-    more = len(seqs) > limit
-    seqs = seqs[:limit]
-    if newer:
-        seqs.reverse()
-    has_older, has_newer = (bool(seqs), more) if newer else (more, cursor is not None and bool(seqs))
-    return Page(
-        _readable_jobs(context, seqs) if seqs else [],
-        next=older_than(seqs[-1]) if has_older and seqs else None,
-        previous=newer_than(seqs[0]) if has_newer and seqs else None,
-    )
-
-
-def _find_seqs(context: SqliteContext, filter: Filter, seq: int, limit: int, *, newer: bool) -> list[int]:
     where, parameters = conditions(filter)
-    statement = sql("find_newer" if newer else "find_older").replace("{conditions}", where)
-    return [row[0] for row in context.cursor.execute(statement, (*parameters, seq, limit)).fetchall()]
+    beyond, order = (">", "ASC") if newer else ("<", "DESC")
+    statement = sql("find").replace("{conditions}", where).replace("{beyond}", beyond).replace("{order}", order)
+    parameters += [MAX_NUMBER if seq is None else seq, limit + 1]
+    found = [row[0] for row in context.cursor.execute(statement, parameters).fetchall()]
+    seqs, next, previous = cut_page(found, limit, cursor, str)
+    return Page(_readable_jobs(context, seqs) if seqs else [], next, previous)
 
 
 def count(context: SqliteContext, filter: Filter) -> list[Count]:
@@ -92,7 +82,7 @@ def count(context: SqliteContext, filter: Filter) -> list[Count]:
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-def stats(context: SqliteContext, queue: str | None, name: str | None) -> list[Stats]:
+def stats(context: SqliteContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
     table = by_queue_and_name(count(context, Filter(queue=queue, name=name)))
     return [
@@ -112,7 +102,7 @@ def _durations(context: SqliteContext, queue: str, name: str) -> list[float]:
     return msgspec.json.decode(durations, type=list[float])
 
 
-def logs(context: SqliteContext, id: str, limit: int) -> list[LogLine]:
+def logs(context: SqliteContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
     lines = [LogLine(at_ms, text) for at_ms, text in context.rows("logs", (id, limit))]
     lines.reverse()

@@ -36,6 +36,6 @@ def _log(context: SqliteContext, seq: int, lines: Sequence[str]) -> None:
 def _progress(context: SqliteContext, seq: int, lease: Lease, progress: Progress) -> None:
     context.write("progress", (seq, context.now_ms, as_json(progress)))
     if lease.queue in feeding(context):
-        (errors,) = context.row("errors_of", (seq,))
+        errors = context.row("subject", (lease.id,))[5]
         job = bare_job(lease.id, lease.name, lease.queue, "running", errors)
         publish(context, [progress_event(job, progress, context.now_ms)])

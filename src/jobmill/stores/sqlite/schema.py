@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
-from jobmill.errors import SchemaTooNew, StoreError
+from jobmill.errors import StoreError
+from jobmill.stores.common.sql import migrations_in, refuse_newer
 from jobmill.stores.sqlite.connection import begin, connect, translated_errors
-from jobmill.stores.sqlite.connection.connect import MIN_VERSION
+from jobmill.stores.sqlite.connection.connect import MIN_VERSION, run_when_free
 from jobmill.stores.sqlite.connection.network import refuse_network
 from jobmill.stores.sqlite.statements import HERE
 
@@ -25,11 +27,7 @@ CREATE TABLE IF NOT EXISTS jobmill_migrations (
 )
 """
 
-
-def migrations() -> list[tuple[int, str, str]]:
-    """Number, name and SQL of all migrations that this Jobmill knows."""
-    files = sorted((HERE / "migrations").glob("[0-9]*.sql"))
-    return [(int(file.name[:4]), file.stem, file.read_text("utf-8")) for file in files]
+MIGRATIONS = migrations_in(HERE / "migrations")
 
 
 def migrate(path: Path, synchronous: str) -> list[str]:
@@ -48,24 +46,12 @@ def migrate(path: Path, synchronous: str) -> list[str]:
 
 def _migrate(path: Path, synchronous: str) -> list[str]:
     if path.exists() and path.stat().st_size:
-        done = _applied_to(path, synchronous)
-        if done == {number for number, _, _ in migrations()}:
-            return []
-    connection = connect(path, synchronous, mode="rwc")
-    try:
+        with closing(connect(path, synchronous, mode="ro")) as connection:
+            if _applied(connection, path) == MIGRATIONS.keys():
+                return []
+    with closing(connect(path, synchronous, mode="rwc")) as connection:
         _use_wal(connection)
         return _apply(connection, path)
-    finally:
-        connection.close()
-
-
-def _applied_to(path: Path, synchronous: str) -> set[int]:
-    """The numbers of the migrations that the file has, through a read-only connection."""
-    connection = connect(path, synchronous, mode="ro")
-    try:
-        return _applied(connection, path)
-    finally:
-        connection.close()
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> set[int]:
@@ -76,29 +62,15 @@ def _applied(connection: sqlite3.Connection, path: Path) -> set[int]:
     if known.fetchone() is None:
         return set()
     numbers = {row[0] for row in connection.execute("SELECT number FROM jobmill_migrations")}
-    newest = max((number for number, _, _ in migrations()), default=0)
-    if numbers and max(numbers) > newest:
-        raise SchemaTooNew(
-            f"{path} was written by a newer Jobmill (schema {max(numbers)}, this one knows {newest}); "
-            "update Jobmill; nothing was changed"
-        )
+    refuse_newer(str(path), numbers, MIGRATIONS)
     return numbers
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. That needs a moment without other connections: retry while another process makes the file."""
-    deadline = time.monotonic() + 5
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-            continue
-        if mode != "wal":
-            raise StoreError(f"SQLite cannot keep a write-ahead log here (journal mode {mode}); use a local disk")
-        return
+    """Switch to WAL. That needs a moment without other connections; another process may be making the file."""
+    (mode,) = run_when_free(connection, "PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(f"SQLite cannot keep a write-ahead log here (journal mode {mode}); use a local disk")
 
 
 def _apply(connection: sqlite3.Connection, path: Path) -> list[str]:
@@ -110,12 +82,12 @@ def _apply(connection: sqlite3.Connection, path: Path) -> list[str]:
         connection.execute(_RECORD)
         # Another process may have been first.
         done = _applied(connection, path)
-        for number, name, text in migrations():
+        for number, file in MIGRATIONS.items():
             if number not in done:
-                _run(connection, text)
-                now_ms = time.time_ns() // 1_000_000
-                connection.execute("INSERT INTO jobmill_migrations VALUES (?, ?, ?)", (number, name, now_ms))
-                ran.append(name)
+                _run(connection, file.read_text("utf-8"))
+                row = (number, file.stem, time.time_ns() // 1_000_000)
+                connection.execute("INSERT INTO jobmill_migrations VALUES (?, ?, ?)", row)
+                ran.append(file.stem)
         connection.execute("COMMIT")
     except BaseException:
         connection.rollback()

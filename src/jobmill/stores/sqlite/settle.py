@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from jobmill.core.events import Event, bare_job, job_event, settlement_events
+from jobmill.core.events import written_events
 from jobmill.core.values import Settled
 from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
@@ -28,9 +28,8 @@ def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Se
     if _write(context, settlements) != len(settlements):
         raise NeedsCare
     if queues := feeding(context):
-        publish(
-            context, [event for done in settlements if done.lease.queue in queues for event in _events(done, context)]
-        )
+        written = [done for done in settlements if done.lease.queue in queues]
+        publish(context, [event for done in written for event in written_events(done, context.now_ms)])
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
     context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
     return answers
@@ -70,12 +69,3 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
     for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
         written += context.write_rows(statement, (context.now_ms,), rows)
     return written
-
-
-def _events(done: Settlement, context: SqliteContext) -> list[Event]:
-    events = settlement_events(done, context.now_ms)
-    if done.keep is not None and done.keep.at_once:
-        lease = done.lease
-        removed = bare_job(lease.id, lease.name, lease.queue, done.state, done.errors)
-        events.append(job_event(removed, "removed", context.now_ms))
-    return events

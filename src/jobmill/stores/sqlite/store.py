@@ -7,45 +7,18 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from jobmill.core.changes import Change, Changed
-from jobmill.core.events import Event
-from jobmill.core.job import Job
-from jobmill.core.usage import Usage
-from jobmill.core.values import (
-    Claim,
-    Count,
-    Exchanged,
-    Filter,
-    Lease,
-    LogLine,
-    NewJob,
-    Page,
-    Purged,
-    QueueChange,
-    QueueSettings,
-    Receipt,
-    Report,
-    Stats,
-)
+from jobmill.core.values import Claim, Exchanged, NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.sqlite import feed, read, schema
-from jobmill.stores.sqlite import queues as queue_verbs
-from jobmill.stores.sqlite.change import change as change_jobs
+from jobmill.stores.sqlite import change, enqueue, exchange, extend, feed, purge, queues, read, report, schema, usage
 from jobmill.stores.sqlite.connection import translated_errors
 from jobmill.stores.sqlite.connection.open_file import OpenFile
 from jobmill.stores.sqlite.context import SqliteContext
-from jobmill.stores.sqlite.enqueue import enqueue
-from jobmill.stores.sqlite.exchange import exchange
-from jobmill.stores.sqlite.extend import extend
-from jobmill.stores.sqlite.purge import purge
-from jobmill.stores.sqlite.report import report
-from jobmill.stores.sqlite.usage import record_usage
 from jobmill.stores.sqlite.within import enqueue_within, refuse_deadlock
 
 if TYPE_CHECKING:
@@ -53,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Verb = Callable[Concatenate[SqliteContext, P], T]
+Function = Callable[Concatenate[SqliteContext, P], T]
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 
@@ -68,6 +41,24 @@ class SystemClock:
         """The time in milliseconds."""
         self._last = max(self._last, time.time_ns() // 1_000_000)
         return self._last
+
+
+def _written(function: Function[P, T]) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
+    """A method that runs a function on the writer's thread, in a transaction."""
+
+    async def method(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await store._write(function, *args, **kwargs)
+
+    return method
+
+
+def _read(function: Function[P, T]) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
+    """A method that runs a function on the reader's thread, in a snapshot."""
+
+    async def method(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await store._opened().reader.submit(lambda context: function(context, *args, **kwargs))
+
+    return method
 
 
 class SqliteStore:
@@ -132,10 +123,10 @@ class SqliteStore:
         """A uuid7."""
         return new_id()
 
-    # ------------------------------------------------------------------------------------------------ jobs
+    # ------------------------------------------------------------------------------------------------ verbs
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        return await self._write(enqueue, new_jobs) if new_jobs else []
+        return await self._write(enqueue.enqueue, new_jobs) if new_jobs else []
 
     async def enqueue_within(self, connection: sqlite3.Connection, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port. Runs on the caller's thread, because connection and lock belong to the caller."""
@@ -148,16 +139,10 @@ class SqliteStore:
         refuse_deadlock(self.path)
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
-        exchanged, seen = await self._write(exchange, settlements, claim)
+        exchanged, seen = await self._write(exchange.exchange, settlements, claim)
         if claim is not None:
             self._seen[frozenset(claim.queues)] = seen
         return exchanged
-
-    async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
-        return await self._write(extend, leases, for_ms) if leases else []
-
-    async def report(self, reports: Sequence[Report]) -> list[str]:
-        return await self._write(report, reports) if reports else []
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """See the port. Without an exchange in between, the next sleep ends at the next ring."""
@@ -165,46 +150,21 @@ class SqliteStore:
         await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
         self._seen[key] = self._bell.count(key)
 
-    async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        return await self._write(change_jobs, which, change, limit)
+    extend = _written(extend.extend)
+    report = _written(report.report)
+    change = _written(change.change)
+    purge = _written(purge.purge)
+    configure = _written(queues.configure)
+    publish = _written(feed.publish)
+    record_usage = _written(usage.record_usage)
 
-    async def purge(self, limit: int = 1_000) -> Purged:
-        return await self._write(purge, limit)
-
-    async def record_usage(self, records: Sequence[Usage]) -> None:
-        if records:
-            await self._write(record_usage, records)
-
-    # ------------------------------------------------------------------------------------------------ read
-
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        return await self._read(read.get, ids)
-
-    async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        return await self._read(read.find, filter, cursor, limit)
-
-    async def count(self, filter: Filter) -> list[Count]:
-        return await self._read(read.count, filter)
-
-    async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        return await self._read(read.stats, queue, name)
-
-    async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
-        return await self._read(read.logs, id, limit)
-
-    # ------------------------------------------------------------------------------------------------ queues
-
-    async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
-        return await self._write(queue_verbs.configure, queue, change)
-
-    async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-        return await self._read(queue_verbs.settings, queues)
-
-    async def publish(self, events: Sequence[Event]) -> None:
-        await self._write(feed.publish, events)
-
-    async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
-        return await self._read(feed.events, queue, after, limit)
+    get = _read(read.get)
+    find = _read(read.find)
+    count = _read(read.count)
+    stats = _read(read.stats)
+    logs = _read(read.logs)
+    settings = _read(queues.settings)
+    events = _read(feed.events)
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -213,9 +173,6 @@ class SqliteStore:
             raise StoreError("the store is not open; await its open() first")
         return self._file
 
-    def _write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    def _write(self, function: Function[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         refuse_deadlock(self.path)
-        return self._opened().writer.submit(lambda context: verb(context, *args, **kwargs))
-
-    def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        return self._opened().reader.submit(lambda context: verb(context, *args, **kwargs))
+        return self._opened().writer.submit(lambda context: function(context, *args, **kwargs))

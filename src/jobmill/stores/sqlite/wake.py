@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
+import selectors
+import socket
 import sqlite3
 import sys
 import threading
@@ -36,7 +37,7 @@ class CommitWatcher:
         self._changed = changed
         self._version = self._data_version()
         self._closed = False
-        self._watch = watch(f"{path}-wal")
+        self._watch = FileWatch(f"{path}-wal")
         self._thread = threading.Thread(target=self._serve, name="jobmill-sqlite-watcher", daemon=True)
         self._thread.start()
 
@@ -75,82 +76,61 @@ class CommitWatcher:
         return version
 
 
-class InotifyWatch:
-    """How the watcher waits for writes to a file where the kernel reports them: Linux."""
+class FileWatch:
+    """Waits for writes to a file, which the kernel reports on Linux; elsewhere each wait for a write takes 5 ms."""
 
-    def __init__(self, inotify: int) -> None:
-        self._inotify = inotify
-        self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wake_ups, self._both = select.poll(), select.poll()
-        self._wake_ups.register(self._read_end, select.POLLIN)
-        self._both.register(self._read_end, select.POLLIN)
-        self._both.register(inotify, select.POLLIN)
+    def __init__(self, file: str) -> None:
+        self._inotify = inotify(file)
+        self._woken, self._waker = socket.socketpair()
+        self._wake_ups, self._both = selectors.DefaultSelector(), selectors.DefaultSelector()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        for selector in (self._wake_ups, self._both):
+            selector.register(self._woken, selectors.EVENT_READ)
+        if self._inotify is not None:
+            self._both.register(self._inotify, selectors.EVENT_READ)
 
     def wait_for_wake_up(self) -> None:
         """Wait until `wake_up` is called. Writes in the meantime are reported afterwards."""
-        self._wake_ups.poll()
-        _drain(self._read_end)
+        self._wake_ups.select()
+        self._woken.recv(65_536)
 
     def wait_for_write(self, seconds: float | None) -> bool:
-        """Wait for a write, a wake-up or the end of the time; whether it was a write."""
-        ready = [descriptor for descriptor, _ in self._both.poll(None if seconds is None else seconds * 1000)]
-        for descriptor in ready:
-            _drain(descriptor)
-        return self._inotify in ready
+        """Wait for a write, a wake-up or the end of the time; whether the kernel reported a write."""
+        found = self._both.select(POLL_SECONDS if self._inotify is None else seconds)
+        ready = {key.fileobj for key, _ in found}
+        if self._woken in ready:
+            self._woken.recv(65_536)
+        if self._inotify is None or self._inotify not in ready:
+            return False
+        os.read(self._inotify, 65_536)
+        return True
 
     def wake_up(self) -> None:
-        """End the present wait, or the next one, through a pipe, which can be polled together with inotify."""
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of wake-ups that nobody has read so far
-            os.write(self._write_end, b".")
+        """End the present wait, or the next one."""
+        with contextlib.suppress(BlockingIOError):  # full of wake-ups that nobody has read so far
+            self._waker.send(b".")
 
     def close(self) -> None:
-        """Close the descriptors."""
-        for descriptor in (self._read_end, self._write_end, self._inotify):
-            os.close(descriptor)
+        """Close everything."""
+        for one in (self._wake_ups, self._both, self._woken, self._waker):
+            one.close()
+        if self._inotify is not None:
+            os.close(self._inotify)
 
 
-class PollingWatch:
-    """The same where the kernel does not report writes: each wait for a write ends after 5 ms."""
-
-    def __init__(self) -> None:
-        self._woken = threading.Event()
-
-    def wait_for_wake_up(self) -> None:
-        """Wait until `wake_up` is called."""
-        self._woken.wait()
-        self._woken.clear()
-
-    def wait_for_write(self, seconds: float | None) -> bool:
-        """Wait for a moment; another process may have written meanwhile."""
-        if self._woken.wait(POLL_SECONDS):
-            self._woken.clear()
-        return False
-
-    def wake_up(self) -> None:
-        """End a wait."""
-        self._woken.set()
-
-    def close(self) -> None:
-        """There are no descriptors."""
-
-
-def watch(file: str) -> InotifyWatch | PollingWatch:
-    """The best watch for writes to a file that this system has."""
+def inotify(file: str) -> int | None:
+    """A descriptor that is readable after each write to a file; None where the kernel does not report writes."""
     if not sys.platform.startswith("linux"):
-        return PollingWatch()
+        return None
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, AttributeError):
-        return PollingWatch()
+        return None
     if descriptor < 0:
-        return PollingWatch()
+        return None
     if libc.inotify_add_watch(descriptor, os.fsencode(file), _IN_MODIFY) < 0:
         os.close(descriptor)
-        return PollingWatch()
-    return InotifyWatch(descriptor)
-
-
-def _drain(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(descriptor, 65_536)
+        return None
+    return descriptor

@@ -40,12 +40,9 @@ _open: ContextVar[tuple[_Open, ...]] = ContextVar("jobmill_sqlite_within", defau
 
 def refuse_deadlock(path: Path) -> None:
     """Raise StoreBusy for a write that would wait for a lock which its own caller holds."""
-    if _open.get():
-        _refuse_own_lock(path)
-
-
-def _refuse_own_lock(path: Path) -> None:
-    still = tuple(one for one in _open.get() if one.is_open())
+    if not (known := _open.get()):
+        return
+    still = tuple(one for one in known if one.is_open())
     _open.set(still)
     if any(one.path == path for one in still):
         raise StoreBusy(

@@ -24,10 +24,10 @@ WHERE pg_class.relnamespace = to_regnamespace('{schema}') AND pg_class.relkind =
 ) AS jobs
 
 -- name: read
--- The columns of a job to read, from {live} or from history AS jobs.
+-- The columns of a job to read, named as its fields, from {live} or from history AS jobs.
 jobs.id, jobs.name, jobs.queue, jobs.state, jobs.priority, jobs.due_ms, jobs.created_ms, jobs.updated_ms,
-jobs.started_ms, jobs.finished_ms, jobs.errors, jobs.crashes, jobs.claims, jobs.worker, jobs.payload, {extra} AS extra,
-json_build_object('unique_key', jobs.unique_key, 'tenant', jobs.tenant, 'error', jobs.error)::text AS plain
+nullif(jobs.started_ms, 0) AS started_ms, jobs.finished_ms, jobs.errors, jobs.crashes, jobs.claims,
+nullif(jobs.worker, '') AS worker, jobs.error, jobs.unique_key, jobs.tenant, jobs.payload, {extra} AS extra
 
 -- name: get
 -- Jobs by id, in any order. $1 ids.
@@ -83,14 +83,6 @@ jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
 -- What a change must know of a live job.
 jobs.id, jobs.name, jobs.queue, CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'waiting' END, jobs.errors,
 jobs.options
-
--- name: live_subjects
--- Live jobs by id, locked in the order of ids. $1 ids.
-SELECT {live_subject} FROM {schema}.jobs WHERE jobs.id = ANY ($1::text[]) ORDER BY jobs.id FOR UPDATE
-
--- name: final_subjects
--- Final jobs by id, locked in the order of ids. $1 ids.
-SELECT {subject} FROM {schema}.history AS jobs WHERE jobs.id = ANY ($1::text[]) ORDER BY jobs.id FOR UPDATE
 
 -- name: live_matches
 -- Live jobs that match, locked in the order of ids. $1 limit; the other parameters are those of the conditions.
@@ -176,13 +168,9 @@ LIMIT $4 FOR UPDATE SKIP LOCKED
 -- All queues that have settings, with all columns.
 SELECT * FROM {schema}.queues ORDER BY queue
 
--- name: queue_row
--- Make a queue's row, if there is none. $1 queue.
-INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT DO NOTHING
-
 -- name: queue_locked
--- A queue's row, locked. $1 queue.
-SELECT * FROM {schema}.queues WHERE queue = $1 FOR UPDATE
+-- A queue's row, locked; it is made if there is none. $1 queue.
+INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING *
 
 -- name: configure
 -- Write a queue's settings. $1 queue, $2 paused, $3 rate_count, $4 rate_per_ms, $5 running_limit, $6 feed,

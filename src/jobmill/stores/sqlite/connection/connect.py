@@ -48,35 +48,29 @@ def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connec
 
 
 def begin(connection: sqlite3.Connection, how: str = "IMMEDIATE", seconds: float = BUSY_SECONDS) -> None:
-    """Begin a transaction; StoreBusy where another connection holds the lock for this long.
+    """Begin a transaction; StoreBusy where another connection holds the lock for this long."""
+    run_when_free(connection, f"BEGIN {how}", seconds)
+
+
+def run_when_free(connection: sqlite3.Connection, statement: str, seconds: float = BUSY_SECONDS) -> sqlite3.Cursor:
+    """Run a statement that needs a lock, again and again while another connection holds it.
 
     SQLite's own waiting sleeps up to 100 ms at a time and is not fair; this tries again sooner.
     """
-    if not _begins(connection, how):
-        _begin_later(connection, how, seconds)
-
-
-def _begins(connection: sqlite3.Connection, how: str) -> bool:
-    try:
-        connection.execute(f"BEGIN {how}")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-            raise
-        return False
-    return True
-
-
-def _begin_later(connection: sqlite3.Connection, how: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        try:
+            return connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
         if time.monotonic() >= deadline:
-            raise StoreBusy(
-                f"another connection has held the write lock of the database for {seconds:g} s; "
-                "keep transactions short, and commit or roll back what is open"
-            )
+            break
         time.sleep(pause)
-        if _begins(connection, how):
-            return
+    raise StoreBusy(
+        f"another connection has held the write lock of the database for {seconds:g} s; "
+        "keep transactions short, and commit or roll back what is open"
+    )
 
 
 @contextmanager

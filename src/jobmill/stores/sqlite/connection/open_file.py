@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobmill.stores.common.bell import Bell
-from jobmill.stores.sqlite.connection.connect import connect, translated_errors
-from jobmill.stores.sqlite.connection.reader import Reader
-from jobmill.stores.sqlite.connection.threads import WorkThread
+from jobmill.stores.sqlite.connection.connect import begin, connect, translated, translated_errors
+from jobmill.stores.sqlite.connection.threads import Answer, Work, WorkThread
 from jobmill.stores.sqlite.connection.writer import Writer
+from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.wake import CommitWatcher
 
 
@@ -26,11 +26,26 @@ class OpenFile:
         except BaseException:
             self._close_connections()
             raise
+        self._path, self._synchronous, self._clock, self._bell = path, synchronous, clock, bell
         self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run)
-        self.reader = WorkThread("jobmill-sqlite-reader", Reader(self._read_connection, path, clock).run)
-        self._path, self._synchronous, self._bell = path, synchronous, bell
+        self.reader = WorkThread("jobmill-sqlite-reader", self._read)
         self._lock = threading.Lock()
         self._watcher: CommitWatcher | None = None
+
+    def _read(self, queries: Sequence[Work]) -> Sequence[Answer]:
+        """Run queries on a connection of their own, so that a long one does not delay the writer."""
+        return [self._read_one(query) for query in queries]
+
+    def _read_one(self, query: Work) -> Answer:
+        """Run a query in a snapshot of its own, which shows all that its caller was answered before."""
+        try:
+            begin(self._read_connection, "DEFERRED")
+            try:
+                return query(SqliteContext(self._read_connection.cursor(), self._clock()))
+            finally:
+                self._read_connection.rollback()
+        except Exception as error:
+            return translated(error, self._path)
 
     def watch(self) -> None:
         """A worker falls asleep: notice what other connections have committed, and watch them from now on."""

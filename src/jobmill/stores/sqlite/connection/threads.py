@@ -22,16 +22,8 @@ Work = Callable[[SqliteContext], Any]
 _Call = tuple[Work, asyncio.Future[Any]]
 
 
-class FailedCall:
-    """An answer that is an exception."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-Answer = Any | FailedCall
+#: What a call returned, or the exception that it raised.
+Answer = Any
 
 
 class WorkThread:
@@ -93,7 +85,7 @@ def _deliver(answers: Sequence[tuple[asyncio.Future[Any], Answer]]) -> None:
     for future, answer in answers:
         if future.done():
             continue  # the caller was cancelled
-        if isinstance(answer, FailedCall):
-            future.set_exception(answer.error)
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
         else:
             future.set_result(answer)

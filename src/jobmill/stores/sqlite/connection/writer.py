@@ -22,7 +22,7 @@ from jobmill.errors import StoreUnavailable
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.sqlite.codec import QueueRow
 from jobmill.stores.sqlite.connection.connect import begin, translated
-from jobmill.stores.sqlite.connection.threads import Answer, FailedCall, Work
+from jobmill.stores.sqlite.connection.threads import Answer, Work
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 
 # The interval at which the writer checks that the path still leads to the file that it has opened.
@@ -58,7 +58,7 @@ class Writer:
                 return self._transaction(batch, careful=True)
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
-                return [FailedCall(translated(error, self._path))] * len(batch)
+                return [translated(error, self._path)] * len(batch)
         return [self.run([work])[0] for work in batch]
 
     def notice_commits(self) -> None:

@@ -4,13 +4,7 @@
 -- A skip scan: two seeks per name and priority, however many jobs wait, are delayed or have other names.
 -- Measured: 9 us for one name; settle + claim with a million waiting jobs costs 1.05 times as much as with 2,000.
 WITH RECURSIVE ranges (name, priority) AS (
-    SELECT
-        wanted.value,
-        (
-            SELECT min(jobs.priority) FROM jobmill_jobs AS jobs
-            WHERE jobs.state = 'waiting' AND jobs.queue = ?1 AND jobs.name = wanted.value
-        )
-    FROM json_each(?2) AS wanted
+    SELECT wanted.value, -1 FROM json_each(?2) AS wanted
     UNION ALL
     SELECT
         ranges.name,
@@ -32,7 +26,7 @@ SELECT
             ),
             ranges.name
         ))
-        FROM ranges WHERE ranges.priority IS NOT NULL
+        FROM ranges WHERE ranges.priority >= 0
     ),
     (
         SELECT json_group_array(json_array(ended.priority, ended.due_ms, ended.seq, ended.name, 1))

@@ -6,10 +6,6 @@
 -- The jobs inserted last. ?1 their number. Rows: id.
 SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 
--- name: seq_of
--- ?1 id. One row: seq.
-SELECT seq FROM jobmill_jobs WHERE id = ?1
-
 -- name: owner
 -- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence.
 SELECT seq, id, recurrence FROM jobmill_jobs
@@ -80,10 +76,6 @@ WHERE
 -- ?1 seq, ?2 now, ?3 progress as JSON.
 UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1
 
--- name: errors_of
--- ?1 seq. One row: the number of errors.
-SELECT errors FROM jobmill_jobs WHERE seq = ?1
-
 -- name: log
 -- Add log lines. Per line: seq, its number, at_ms, text.
 INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES {rows of 4 from ?1}
@@ -99,7 +91,7 @@ DELETE FROM jobmill_logs WHERE seq = ?1 AND line <= ?2
 -- -------------------- change and purge
 
 -- name: subject
--- What a decision about a job needs. ?1 id. One row: seq, id, name, queue, state, errors, options.
+-- What a decision about a job needs, and what identifies it. ?1 id. One row: seq, id, name, queue, state, errors, options.
 SELECT seq, id, name, queue, state, errors, options FROM jobmill_jobs WHERE id = ?1
 
 -- name: subjects
@@ -134,13 +126,9 @@ SELECT jobs.id, jobs.seq FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS
 -- A job that cannot be read together with others. ?1 seq. One row: id, queue, name, the job's JSON as a blob.
 SELECT jobs.id, jobs.queue, jobs.name, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
 
--- name: find_newer
--- A page of matches above a seq, oldest first. The conditions' parameters, then seq, limit. Rows: seq.
-SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq > ? ORDER BY jobs.seq LIMIT ?
-
--- name: find_older
--- A page of matches below a seq, newest first. The conditions' parameters, then seq, limit. Rows: seq.
-SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq < ? ORDER BY jobs.seq DESC LIMIT ?
+-- name: find
+-- A page of matches beyond a seq: < and DESC, or > and ASC. The conditions' parameters, then seq, limit. Rows: seq.
+SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq {beyond} ? ORDER BY jobs.seq {order} LIMIT ?
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
