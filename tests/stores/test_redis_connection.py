@@ -16,12 +16,11 @@ import redis
 from redis.asyncio.connection import Connection
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.connection import connect, pipelined
+from jobmill.stores.redis.connection import connect, pipelined, pool
 from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.connect import take_stream
 from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
-from jobmill.stores.redis.connection.pool import LoopConnections
-from jobmill.stores.redis.url import RedisUrl
+from jobmill.stores.redis.url import Address, RedisUrl
 from tests.helpers import until
 from tests.kit.places import free_port, port_of
 from tests.kit.proxy import Proxy
@@ -197,14 +196,14 @@ async def test_many_callers_share_one_failure(
     proxied: RedisClient, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
-    new = LoopConnections.new
+    make = connect.connect
 
-    async def counted(self: LoopConnections, *args: object) -> PipelinedConnection:
+    async def counted(url: RedisUrl, address: Address | None, name: str) -> PipelinedConnection:
         nonlocal made
         made += 1
-        return await new(self, *args)  # type: ignore[arg-type]
+        return await make(url, address, name)
 
-    monkeypatch.setattr(LoopConnections, "new", counted)
+    monkeypatch.setattr(pool, "connect", counted)
     proxy.refuse()
     answers = await asyncio.gather(*(proxied.call("a", "PING") for _ in range(50)), return_exceptions=True)
     assert {type(one) for one in answers} == {StoreUnavailable}
