@@ -38,12 +38,6 @@ local function end_recurrence(id, h)
   end
 end
 
-local function forget_retention(id)
-  call('ZREM', Q .. ':jobmill:cancelled', id)
-  call('ZREM', Q .. ':jobmill:expiry', id)
-  call('ZREM', Q .. ':jobmill:last', id)
-end
-
 local verbs = {}
 
 function verbs.cancel(id, h, set, p)
@@ -119,12 +113,8 @@ function verbs.requeue(id, h, set, p)
   end
   if p.due > now then
     call('HSET', key, 'delay', p.due - now)
-    to_delayed(id, p.due)
-    event('delayed', 'jobId', id, 'delay', p.due)
-  else
-    to_waiting(id, tonumber(h.priority) or 0, decoded(h.opts).lifo)
-    event('waiting', 'jobId', id, 'prev', set)
   end
+  wait_until(id, p.due, tonumber(h.priority) or 0, decoded(h.opts).lifo, set)
   feed_events(id, h, p)
 end
 
@@ -134,13 +124,7 @@ function verbs.reschedule(id, h, set, p)
   end
   take_out(id, set)
   call('HSET', job_key(id), 'delay', math.max(0, p.due - now), 'jmd', p.due, 'jmu', now)
-  if p.due > now then
-    to_delayed(id, p.due)
-    event('delayed', 'jobId', id, 'delay', p.due)
-  else
-    to_waiting(id, tonumber(h.priority) or 0)
-    event('waiting', 'jobId', id, 'prev', set == 'wait' and 'waiting' or set)
-  end
+  wait_until(id, p.due, tonumber(h.priority) or 0, false, set == 'wait' and 'waiting' or set)
   delayed_changed = true
 end
 
@@ -188,7 +172,7 @@ function verbs.remove(id, h, set, p)
   if has_running_child(id) then
     return {'refused', 'a child of the job is running'}
   end
-  local children, _ = children_of(id), nil
+  local children = children_of(id)
   for _, child in ipairs(children) do
     elsewhere(child, function(its_id)
       local state, its_set = state_of(its_id)
@@ -200,14 +184,12 @@ function verbs.remove(id, h, set, p)
     end)
   end
   if #children > 0 then
-    _, set = state_of(id)  -- it waited for the last of them
+    set = select(2, state_of(id))  -- it waited for the last of them
   end
   take_out(id, set)
   forget_retention(id)
   end_recurrence(id, h)
-  if h.deid and call('GET', Q .. ':de:' .. h.deid) == id then
-    call('DEL', Q .. ':de:' .. h.deid, Q .. ':dn:' .. h.deid)
-  end
+  drop_deduplication(id, h.deid)
   if h.parentKey then
     child_gone(id, h.parentKey)
   end

@@ -4,7 +4,6 @@
 --- include events
 --- include waiting
 --- include repair
---- include state
 --- include add
 --- include flows
 --- include retention
@@ -47,10 +46,7 @@ for _, id in ipairs(ids) do
     if is_list then
       call('LREM', key, -1, id)
     end
-    local deid = h[5]
-    if deid and call('GET', Q .. ':de:' .. deid) == id then
-      call('DEL', Q .. ':de:' .. deid, Q .. ':dn:' .. deid)
-    end
+    drop_deduplication(id, h[5])
     forget(id, is_list and 'completed' or ask.source)
     removed[#removed + 1] = id
   end

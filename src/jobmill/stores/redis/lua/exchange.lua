@@ -84,7 +84,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     -- At once: after an error below, recovery finds them there without a lock.
     call('LPUSH', ACTIVE, unpack(ids))
   end
-  local rooms, good = c.names, {}
+  local names, good = c.names, {}
   for i = 1, #ids do
     local id = ids[i]
     local h = redis.pcall('HGETALL', P .. id)
@@ -99,7 +99,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
         is_special = true
       end
     end
-    local room = name and rooms[name]
+    local room = name and names[name]
     if is_special or not room or room <= 0 then
       for k = #ids, i, -1 do
         call('LREM', ACTIVE, 1, ids[k])
@@ -107,7 +107,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
       end
       break
     end
-    rooms[name] = room - 1
+    names[name] = room - 1
     call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
     call('SET', P .. id .. ':lock', lock, 'PX', lock_ms)
     call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
@@ -180,21 +180,17 @@ end
 first = promote()
 local room, window_ends = room_in_window()
 local active = concurrency and call('LLEN', Q .. ':active')
-local most = paused and 0 or c.n
+local max_taken = paused and 0 or c.n
 if concurrency then
-  most = math.min(most, concurrency - active)
+  max_taken = math.min(max_taken, concurrency - active)
 end
 if room then
-  most = math.min(most, room)
+  max_taken = math.min(max_taken, room)
 end
 local left, passed, beyond, fruitless = false, false, nil, 0
-if most > 0 then
+if max_taken > 0 then
   make_lock(c)
-  local more = {}
-  left, passed, beyond, fruitless = claim_waiting(c, most, c.names, not_these, more)
-  for i = 1, #more do
-    taken[#taken + 1] = more[i]
-  end
+  left, passed, beyond, fruitless = claim_waiting(c, max_taken + #taken, not_these, taken)
 else
   call('DEL', NOTHING)
 end

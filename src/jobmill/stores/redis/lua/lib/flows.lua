@@ -30,17 +30,16 @@ local function release_parent(P, pid)
   call('XADD', P .. ':events', '*', 'event', 'waiting', 'jobId', pid, 'prev', 'waiting-children')
 end
 
-local function release_if_none_pending(P, pid, parent_key)
+local function release_if_none_pending(parent_key)
   if call('SCARD', parent_key .. ':dependencies') == 0 then
-    release_parent(P, pid)
+    release_parent(split_key(parent_key))
   end
 end
 
 local function child_completed(id, parent_key, value)
   if call('SREM', parent_key .. ':dependencies', job_key(id)) == 1 then
     call('HSET', parent_key .. ':processed', job_key(id), value)
-    local P, pid = split_key(parent_key)
-    release_if_none_pending(P, pid, parent_key)
+    release_if_none_pending(parent_key)
   end
 end
 
@@ -75,28 +74,29 @@ local function child_failed(id, parent_key, parent_json, reason)
     if parent.idof then
       call('HSET', parent_key .. ':failed', child, reason)
     end
-    release_if_none_pending(P, pid, parent_key)
+    release_if_none_pending(parent_key)
   end
+end
+
+local function forget_end_of_child(id, parent_key)
+  call('HDEL', parent_key .. ':processed', job_key(id))
+  call('HDEL', parent_key .. ':failed', job_key(id))
+  call('ZREM', parent_key .. ':unsuccessful', job_key(id))
 end
 
 -- A finished child runs again: its parent waits for it once more.
 local function child_back(id, parent_key)
   if call('EXISTS', parent_key) == 1 then
     call('SADD', parent_key .. ':dependencies', job_key(id))
-    call('HDEL', parent_key .. ':processed', job_key(id))
-    call('HDEL', parent_key .. ':failed', job_key(id))
-    call('ZREM', parent_key .. ':unsuccessful', job_key(id))
+    forget_end_of_child(id, parent_key)
   end
 end
 
 -- A child is removed: its parent does not wait for it any more.
 local function child_gone(id, parent_key)
-  local P, pid = split_key(parent_key)
-  local pending = call('SREM', parent_key .. ':dependencies', job_key(id)) == 1
-  call('HDEL', parent_key .. ':processed', job_key(id))
-  call('HDEL', parent_key .. ':failed', job_key(id))
-  call('ZREM', parent_key .. ':unsuccessful', job_key(id))
-  if pending then
-    release_if_none_pending(P, pid, parent_key)
+  local was_pending = call('SREM', parent_key .. ':dependencies', job_key(id)) == 1
+  forget_end_of_child(id, parent_key)
+  if was_pending then
+    release_if_none_pending(parent_key)
   end
 end

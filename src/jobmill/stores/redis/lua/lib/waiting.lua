@@ -34,6 +34,17 @@ local function to_delayed(id, due)
   delayed_changed = true
 end
 
+-- To delayed, or where it waits if it is due, with the event; `prev`: the list or set that it comes from.
+local function wait_until(id, due, priority, lifo, prev)
+  if due > now then
+    to_delayed(id, due)
+    event('delayed', 'jobId', id, 'delay', due)
+  else
+    to_waiting(id, priority, lifo)
+    event('waiting', 'jobId', id, unpack(prev and {'prev', prev} or {}))
+  end
+end
+
 -- When the first delayed job is due; nil without one.
 local function first_delayed()
   local first = call('ZRANGE', Q .. ':delayed', 0, 0, 'WITHSCORES')
