@@ -15,7 +15,7 @@ from jobmill.stores.redis.claim import FRUITLESS_JOBS, ClaimProgress, jobs_to_sc
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext
 from jobmill.stores.redis.feed import publish
 from jobmill.stores.redis.scripts import EXCHANGE
-from jobmill.stores.redis.settle import id_of, in_order, settle_requests, undo_request
+from jobmill.stores.redis.settle import id_of, settle_requests, undo_request
 from jobmill.stores.redis.wake import ignore_marker, show_worker
 
 if TYPE_CHECKING:
@@ -108,20 +108,27 @@ async def _call(
 ) -> int | None:
     """One call. How many waiting jobs the next call of the same claim is to skip; None where there is none."""
     feed_on = c.feeds.get(queue, False)
-    plain, others, is_plain = settle_requests(list(settlements.values()), now_ms, feed_on)
+    plain, others = settle_requests(settlements, now_ms, feed_on)
     scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
     request = progress.request(skip, scan) if progress else None
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []
     plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless = await c.run(
-        EXCHANGE, queue, now_ms, plain=plain, settle=others, claim=request, not_these=settled_before
+        EXCHANGE,
+        queue,
+        now_ms,
+        plain=list(plain.values()),
+        settle=list(others.values()),
+        claim=request,
+        not_these=settled_before,
     )
-    codes = in_order(plain_codes, other_codes, is_plain) if plain and others else plain_codes or other_codes
-    for position, code in zip(settlements, codes, strict=True):
+    for position, code in zip((*plain, *others), (*plain_codes, *other_codes), strict=True):
         settled[position] = _SETTLED.get(code) or Refused(code.decode())
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
-        await _publish_late(c, list(settlements.values()), codes, now_ms)
+        # The feed was turned on since the last call: the events of this one follow right after it.
+        done = [one for position, one in settlements.items() if settled[position] == "done"]
+        await publish(c, [event for one in done for event in settlement_events(one, now_ms)])
     if progress is None or request is None:
         return None
     progress.take(queue, taken, now_ms)
@@ -136,9 +143,3 @@ async def _call(
         return int(skip)
     progress.due(next_due_ms)
     return None
-
-
-async def _publish_late(c: RedisContext, settlements: list[Settlement], codes: list[bytes], now_ms: int) -> None:
-    """The feed was turned on since the last call: the events of this one follow right after it."""
-    done = [one for one, code in zip(settlements, codes, strict=True) if code == b"done"]
-    await publish(c, [event for one in done for event in settlement_events(one, now_ms)])

@@ -1,6 +1,6 @@
 -- enqueue: many jobs of any kind, in order, in one step.
 -- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
---   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueue.py
+--   special: {timestamp, lifo, deid, sid, dedup (opts.de of BullMQ), run}; see enqueue.py
 -- Returns: for each job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include request
 
@@ -54,7 +54,7 @@ end
 local function owner_of(id, special, job)
   local mode, deid = special.dedup or {}, special.deid
   local owner_key = Q .. ':de:' .. deid
-  local ttl = not mode.keep and mode.ttl or nil
+  local ttl = not mode.keepLastIfActive and mode.ttl or nil
   local owner = call('GET', owner_key)
   if owner and call('EXISTS', job_key(owner)) == 0 and call('PTTL', owner_key) == -1 then
     owner = false  -- its job does not exist any more
@@ -79,7 +79,7 @@ local function owner_of(id, special, job)
     end
     return nil
   end
-  if mode.keep and call('LPOS', Q .. ':active', owner) then
+  if mode.keepLastIfActive and call('LPOS', Q .. ':active', owner) then
     call('DEL', Q .. ':dn:' .. deid)
     call('HSET', Q .. ':dn:' .. deid, 'name', job[2], 'data', job[3], 'opts', job[4], 'jid', id)
     call('PERSIST', owner_key)

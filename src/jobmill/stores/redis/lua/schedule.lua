@@ -1,6 +1,6 @@
 -- schedule: makes, changes or removes a job scheduler as Node does.
--- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
--- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
+-- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, next (of a cron)
+-- Returns: the id of the scheduler's next job, or whether one was removed.
 --- include request
 --- include events
 --- include waiting
@@ -103,4 +103,4 @@ opts['repeat'].offset = ask.offset
 local id = add_run(sid, slot, {name = ask.name, data = ask.data, opts = opts, priority = tonumber(opts.priority) or 0,
   own = {}, ours = false})
 set_markers()
-return {id, math.max(0, slot - now)}
+return id
