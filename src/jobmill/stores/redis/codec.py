@@ -72,44 +72,31 @@ def claimed_job(
     """The job after a claim. `h` is its hash before the claim. UnreadableJob if the hash cannot be read."""
     try:
         _check_json(h[b"data"])
-        if not (_PLAIN.issuperset(h) and b"jm" in h):
-            return _special_job(queue, id, h, worker, now_ms, crashed, shown)
-        # Most claimed jobs are of this kind. Measured: 2 us, instead of 9 us with _special_job.
-        created_ms = int(h[b"timestamp"])
-        return Job(
-            id=shown,
-            name=h[b"name"].decode(),
-            queue=queue,
-            payload_json=Raw(h[b"data"]),
-            state="running",
-            priority=int(h[b"priority"]),
-            due_ms=created_ms,
-            created_ms=created_ms,
-            updated_ms=now_ms,
-            started_ms=now_ms,
-            claims=1,
-            worker=worker,
-        )
+        if _PLAIN.issuperset(h) and b"jm" in h:
+            # Most claimed jobs are of this kind. Measured: 2 us, instead of 9 us with job_of.
+            created_ms = int(h[b"timestamp"])
+            return Job(
+                id=shown,
+                name=h[b"name"].decode(),
+                queue=queue,
+                payload_json=Raw(h[b"data"]),
+                state="running",
+                priority=int(h[b"priority"]),
+                due_ms=created_ms,
+                created_ms=created_ms,
+                updated_ms=now_ms,
+                started_ms=now_ms,
+                claims=1,
+                worker=worker,
+            )
+        if not isinstance(id, str):
+            raise UnreadableJob("its id is not UTF-8 text")
+        job = job_of(queue, id, "running", {b"name": h[b"name"], **h}, shown=shown, strict=True)
+        crashes = job.crashes + crashed
+        counts = {"claims": job.claims + 1, "crashes": crashes, "deferred_error": _deferred_error(h, crashes)}
+        return structs.replace(job, started_ms=now_ms, updated_ms=now_ms, worker=worker, **counts)
     except (KeyError, *_GARBAGE) as error:
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
-
-
-def _special_job(
-    queue: str, id: LocalId, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool, shown: str
-) -> Job:
-    if not isinstance(id, str):
-        raise UnreadableJob("its id is not UTF-8 text")
-    job = job_of(queue, id, "running", {b"name": h[b"name"], **h}, shown=shown, strict=True)
-    crashes = job.crashes + crashed
-    return structs.replace(
-        job,
-        started_ms=now_ms,
-        updated_ms=now_ms,
-        worker=worker,
-        claims=job.claims + 1,
-        crashes=crashes,
-        deferred_error=_deferred_error(h, crashes),
-    )
 
 
 def _why_unreadable(error: Exception, id: LocalId, h: dict[bytes, bytes]) -> str:
