@@ -77,7 +77,7 @@ async def test_it_has_a_name_that_no_worker_has_and_watches_over_its_connection(
 
 async def test_a_name_that_a_server_would_refuse(redis_url: str) -> None:
     async with connected(f"{redis_url.partition('?')[0]}?prefix=%C3%A4") as client:
-        assert await client.call("x", "CLIENT", "GETNAME") == b"?:jobmill"
+        assert await client.call("x", "CLIENT", "GETNAME") == b"_:jobmill"
 
 
 async def test_each_database_has_its_own_keys(redis_database_url: str, redis_server: Rooms) -> None:
