@@ -33,7 +33,7 @@ end
 
 -- A recurring job that is cancelled or removed does not run again.
 local function end_recurrence(id, h)
-  if h.rjk and id == 'repeat:' .. h.rjk .. ':' .. (call('ZSCORE', Q .. ':repeat', h.rjk) or '') then
+  if h.rjk and id == present_run(h.rjk) then
     end_scheduler(h.rjk)
   end
 end
@@ -68,22 +68,17 @@ end
 
 -- A recurring job that was ended runs again: its scheduler is made from its last run.
 local function begin_scheduler_again(id, h)
-  local record = Q .. ':repeat:' .. h.rjk
   local opts = decoded(h.opts)
   local rule = type(opts['repeat']) == 'table' and opts['repeat'] or {}
-  local last = call('HMGET', job_key(id), 'data', 'jmr', 'jmo')
-  call('DEL', record)
-  call('HSET', record, 'name', h.name, 'ic', rule.count or 1, 'offset', 0, 'data', last[1], 'jmr', last[2] or '{}')
+  local data, jmr = unpack(call('HMGET', job_key(id), 'data', 'jmr'))
+  local rest = {jmr = jmr or '{}', jmo = h.jmo}
   for _, field in ipairs({'pattern', 'tz', 'every', 'endDate', 'limit'}) do
-    if rule[field] then
-      call('HSET', record, field, rule[field])
-    end
+    rest[field] = rule[field]
   end
-  if last[3] then
-    call('HSET', record, 'jmo', last[3])
-  end
-  call('ZADD', Q .. ':repeat', string.match(id, '[^:]*$'), h.rjk)
-  call('HSET', Q .. ':jobmill:recurring', h.rjk, string.match(id, '[^:]*$'))
+  write_record(h.rjk, h.name, rule.count or 1, data, {'offset', 0}, rest)
+  local slot = string.match(id, '[^:]*$')
+  call('ZADD', Q .. ':repeat', slot, h.rjk)
+  call('HSET', Q .. ':jobmill:recurring', h.rjk, slot)
 end
 
 function verbs.requeue(id, h, set, p)
@@ -147,15 +142,6 @@ local function children_of(id)
     end
   end
   return found
-end
-
--- Calls a function with a job that may be in another queue: all keys begin with Q.
-local function elsewhere(key, act)
-  local here, P, id = Q, split_key(key)
-  Q = P
-  local answer = act(id)
-  Q = here
-  return answer
 end
 
 local has_running_child

@@ -206,9 +206,8 @@ local function end_run(id, key, h, s)
   -- The settlement has the retention of the last run; earlier runs have that of the job, or the one for runs.
   local keeps = (decoded(more[5]).o or {})[set == 'completed' and 'keep_succeeded' or 'keep_failed']
   finish(id, key, h, set, s, s.keep or (keeps and {last = keeps.last, age = keeps.age_ms} or s.keep_run))
-  local is_current = id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
   local limit = tonumber(record[3])
-  if not slot or not is_current or not record[1] or (limit and (tonumber(record[4]) or 0) >= limit) then
+  if not slot or id ~= present_run(sid) or not record[1] or (limit and (tonumber(record[4]) or 0) >= limit) then
     return
   end
   local opts = decoded(more[2])
