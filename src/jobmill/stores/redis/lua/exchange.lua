@@ -188,11 +188,10 @@ if room then
   max_taken = math.min(max_taken, room)
 end
 local left, passed, beyond, fruitless = false, false, nil, 0
+call('DEL', NOTHING)
 if max_taken > 0 then
   make_lock(c)
   left, passed, beyond, fruitless = claim_waiting(c, max_taken + #taken, not_these, taken)
-else
-  call('DEL', NOTHING)
 end
 
 -- When claiming again may bring something; and a marker for other workers where something is left.

@@ -3,6 +3,7 @@
 local MAX_SCANNED = 1000
 -- How many ids are read at once, at least.
 local MIN_READ = 20
+local EVENTS, WAIT, ACTIVE = Q .. ':events', Q .. ':wait', Q .. ':active'
 
 -- How many more jobs the rate limit allows in this window, and when the window ends; nil if there is no rate limit.
 local function room_in_window()
@@ -114,7 +115,7 @@ local function take(c, id, crashed, taken)
   elseif set_aside(id) then
     h = call('HGETALL', key)
   else
-    call('LREM', Q .. ':active', 1, id)
+    call('LREM', ACTIVE, 1, id)
     return 0  -- not a job
   end
   if sid then
@@ -130,7 +131,7 @@ local function take(c, id, crashed, taken)
   taken[#taken + 1] = {id, h, crashed and 1 or 0, is_older_run(id)}
   call('HSET', key, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
   call('SET', key .. ':lock', c.lock, 'PX', c.lock_ms)
-  event('active', 'jobId', id, 'prev', 'waiting')
+  call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   if feed_on then
     feed_claim(c, id, h, name, crashed)
   end
@@ -139,7 +140,7 @@ end
 
 -- The ids of up to `n` waiting jobs after the first `skip`, in claim order, and the list or set that has them.
 local function waiting_ids(skip, n)
-  local found = call('LRANGE', Q .. ':wait', -skip - n, -skip - 1)
+  local found = call('LRANGE', WAIT, -skip - n, -skip - 1)
   if #found > 0 then
     local ids = {}
     for i = #found, 1, -1 do
@@ -147,7 +148,7 @@ local function waiting_ids(skip, n)
     end
     return ids, 'wait'
   end
-  local rank = math.max(0, skip - call('LLEN', Q .. ':wait'))
+  local rank = math.max(0, skip - call('LLEN', WAIT))
   return call('ZRANGE', Q .. ':prioritized', rank, rank + n - 1), 'prioritized'
 end
 
@@ -175,14 +176,17 @@ local function claim_waiting(c, max_taken, not_these, taken)
       local name = redis.pcall('HGET', job_key(id), 'name')
       local room = room_for(c, id, name, not_these)
       if room > 0 then
-        if set == 'wait' then
-          call('LREM', Q .. ':wait', -1, id)
+        -- To active at once, as in exchange.lua.
+        if set == 'wait' and passed == 0 then
+          call('LMOVE', WAIT, ACTIVE, 'RIGHT', 'LEFT')
         else
-          call('ZREM', Q .. ':prioritized', id)
+          take_out(id, set)
+          call('LPUSH', ACTIVE, id)
         end
         -- BullMQ before version 5 puts markers such as "0:0" into this list. A marker has no hash.
-        if string.sub(id, 1, 2) ~= '0:' or call('EXISTS', job_key(id)) == 1 then
-          call('LPUSH', Q .. ':active', id)  -- at once, as in exchange.lua
+        if string.sub(id, 1, 2) == '0:' and call('EXISTS', job_key(id)) == 0 then
+          call('LREM', ACTIVE, 1, id)
+        else
           limited = limited + take(c, id, false, taken)
           fruitless = 0
         end
@@ -194,7 +198,7 @@ local function claim_waiting(c, max_taken, not_these, taken)
     end
   end
   count_in_window(limited)
-  left = left or (#taken == max_taken and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0)
+  left = left or (#taken == max_taken and call('LLEN', WAIT) + call('ZCARD', Q .. ':prioritized') > 0)
   local is_cut = scanned >= MAX_SCANNED and #taken < max_taken
   return left, passed > 0, is_cut and passed or nil, fruitless
 end

@@ -74,3 +74,16 @@ local function promote()
   waiting_grew = true
   return first_delayed()
 end
+
+-- Removes a job from its list or set.
+local function take_out(id, set)
+  if set == 'wait' then
+    if call('LREM', Q .. ':wait', -1, id) == 0 then
+      call('LREM', Q .. ':paused', -1, id)
+    end
+  elseif set == 'active' then
+    call('LREM', Q .. ':active', -1, id)
+  else
+    call('ZREM', Q .. ':' .. set, id)
+  end
+end
