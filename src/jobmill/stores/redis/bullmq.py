@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmill.stores.common.chunks import chunks
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json, flat
 from jobmill.stores.redis.ids import check_no_queue_key
 from jobmill.stores.redis.scripts import CLEAN, ENQUEUE, SCHEDULE
 
@@ -38,11 +38,9 @@ class BullmqDoor:
         self, id: str, now_ms: int, repeat: dict[str, Any], *, data: Any, opts: dict[str, Any], **scheduler: Any
     ) -> str:
         """Make or change a job scheduler; see schedule.lua. The id of its next job."""
-        record = [part for pair in repeat.items() for part in pair]
         texts = {"data": as_json(data), "opts": as_json(opts), "repeat_opts": as_json(repeat)}
-        next_id: bytes = await self._context.run(
-            SCHEDULE, self._queue, now_ms, sid=id, record=record, **texts, **scheduler
-        )
+        request = {"sid": id, "record": flat(repeat), **texts, **scheduler}
+        next_id: bytes = await self._context.run(SCHEDULE, self._queue, now_ms, **request)
         return next_id.decode()
 
     async def unschedule(self, id: str) -> bool:

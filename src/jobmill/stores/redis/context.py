@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,6 +44,11 @@ def by_queue(
 def as_json(value: Any) -> str:
     """JSON as text: the msgpack of Redis has no type for bytes."""
     return msgspec.json.encode(value).decode()
+
+
+def flat(fields: Mapping[str, Any]) -> list[Any]:
+    """Fields as a command takes them: name, value, name, value."""
+    return [part for field in fields.items() for part in field]
 
 
 class RedisContext:

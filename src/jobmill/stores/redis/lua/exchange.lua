@@ -84,7 +84,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     -- At once: after an error below, recovery finds them there without a lock.
     call('LPUSH', ACTIVE, unpack(ids))
   end
-  local names, good = c.names, {}
+  local names = c.names
   for i = 1, #ids do
     local id = ids[i]
     local h = redis.pcall('HGETALL', P .. id)
@@ -111,17 +111,16 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
     call('SET', P .. id .. ':lock', lock, 'PX', lock_ms)
     call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
-    good[i] = id
     taken[i] = {id, h, 0, 0}
   end
-  if #good == c.n then
+  if #taken == c.n then
     local is_empty = call('LLEN', WAIT) == 0 and call('ZCARD', Q .. ':prioritized') == 0
     if not is_empty then
       call('ZADD', Q .. ':marker', 0, '0')
     end
     return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0}
   end
-  c.n = c.n - #good
+  c.n = c.n - #taken
 end
 
 -- 3. The general way.
@@ -161,7 +160,7 @@ local function nothing_waits()
 end
 
 local function event_if_drained()
-  if ended and nothing_waits() and call('LLEN', Q .. ':active') == 0 then
+  if ended and nothing_waits() and call('LLEN', ACTIVE) == 0 then
     event('drained')
   end
 end
@@ -178,15 +177,8 @@ for _, id in ipairs(ask.not_these) do
   not_these[id] = true
 end
 first = promote()
-local room, window_ends = room_in_window()
-local active = concurrency and call('LLEN', Q .. ':active')
-local max_taken = paused and 0 or c.n
-if concurrency then
-  max_taken = math.min(max_taken, concurrency - active)
-end
-if room then
-  max_taken = math.min(max_taken, room)
-end
+local active = concurrency and call('LLEN', ACTIVE)
+local max_taken, room, window_ends = max_claims(c, active)
 local left, passed, beyond, fruitless = false, false, nil, 0
 call('DEL', NOTHING)
 if max_taken > 0 then

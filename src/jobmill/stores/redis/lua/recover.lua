@@ -40,17 +40,8 @@ for last = #ids, 1, -1000 do
     end
   end
 end
-local max_taken = paused and 0 or c.n
-local room = room_in_window()
-if room then
-  max_taken = math.min(max_taken, room)
-end
-if concurrency then
-  max_taken = math.min(max_taken, concurrency - (#ids - #ended))
-end
-local taken = {}
-local left = false
-local limited = 0
+local max_taken = max_claims(c, #ids - #ended)
+local taken, left, limited = {}, false, 0
 call('DEL', NOTHING)
 make_lock(c)
 for _, id in ipairs(ended) do

@@ -28,6 +28,13 @@ local function room_in_window()
   return math.max(0, max - used), ended or now + left
 end
 
+-- How many jobs a claim may take under pause and limits; and the room in the window, and when the window ends.
+local function max_claims(c, running)
+  local room, window_ends = room_in_window()
+  local free = concurrency and concurrency - running
+  return paused and 0 or math.min(c.n, room or c.n, free or c.n), room, window_ends
+end
+
 local function count_in_window(k)
   if k > 0 and meta[3] and call('INCRBY', Q .. ':limiter', k) == k then
     local duration = math.floor(tonumber(meta[4]) or 0)

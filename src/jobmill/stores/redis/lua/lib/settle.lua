@@ -137,13 +137,15 @@ local function back_to_prioritized(id, priority, seq)
       passed = i
     end
   end
-  local score = passed > 0 and tonumber(front[passed + 1]) or base
-  if passed == 0 and front[2] and tonumber(front[2]) <= base then
-    score = tonumber(front[2]) - 1
+  local score = base
+  if passed > 0 then
+    score = front[passed + 1]
+  elseif front[2] then
+    score = math.min(base, front[2] - 1)
   end
-  -- Those that stay in front move up by one.
+  -- Those that stay in front make room.
   for i = 1, passed, 2 do
-    call('ZADD', Q .. ':prioritized', i == 1 and tonumber(front[2]) - 1 or tonumber(front[i - 1]), front[i])
+    call('ZADD', Q .. ':prioritized', front[i + 1] - 1, front[i])
   end
   call('ZADD', Q .. ':prioritized', score, id)
 end
