@@ -60,11 +60,7 @@ local function owner_of(id, special, job)
     owner = false  -- its job does not exist any more
   end
   if not owner then
-    if ttl then
-      call('SET', owner_key, id, 'PX', ttl)
-    else
-      call('SET', owner_key, id)
-    end
+    call('SET', owner_key, id, unpack(ttl and {'PX', ttl} or {}))
     return nil
   end
   if mode.replace and call('ZREM', Q .. ':delayed', owner) == 1 then
@@ -72,11 +68,7 @@ local function owner_of(id, special, job)
     event('removed', 'jobId', owner, 'prev', 'delayed')
     event('deduplicated', 'jobId', id, 'deduplicationId', deid, 'deduplicatedJobId', owner)
     call('DEL', Q .. ':dn:' .. deid)
-    if ttl and mode.extend then
-      call('SET', owner_key, id, 'PX', ttl)
-    else
-      call('SET', owner_key, id, 'KEEPTTL')
-    end
+    call('SET', owner_key, id, unpack(ttl and mode.extend and {'PX', ttl} or {'KEEPTTL'}))
     return nil
   end
   if mode.keepLastIfActive and call('LPOS', Q .. ':active', owner) then
