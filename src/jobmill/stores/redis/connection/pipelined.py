@@ -110,9 +110,6 @@ class PipelinedConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def eof_received(self) -> None:
-        """Let the transport close itself."""
-
     def connection_lost(self, error: Exception | None) -> None:
         """End: the server or the network closed the connection."""
         self.end(f"Redis at {self._url} closed the connection" + (f": {error}" if error else ""))

@@ -6,19 +6,15 @@ local function wait_key()
   return ask.v5 and paused and Q .. ':paused' or Q .. ':wait'
 end
 
-local function to_prioritized(id, priority)
-  local counter = redis.pcall('INCR', Q .. ':pc')
-  if type(counter) ~= 'number' then
-    call('SET', Q .. ':pc', 1)  -- it was no number
-    counter = 1
-  end
-  call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
-end
-
 -- To the end of wait or of its priority; lifo: to the front of wait.
 local function to_waiting(id, priority, lifo)
   if priority > 0 then
-    to_prioritized(id, priority)
+    local counter = redis.pcall('INCR', Q .. ':pc')
+    if type(counter) ~= 'number' then
+      call('SET', Q .. ':pc', 1)  -- it was no number
+      counter = 1
+    end
+    call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
   else
     call(lifo and 'RPUSH' or 'LPUSH', wait_key(), id)
   end
@@ -60,18 +56,12 @@ local function promote()
   local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
     -- A key that is no hash is left to the claim: an error here would stop all jobs after it.
-    local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
-    if priority > 0 then
-      to_prioritized(id, priority)
-    else
-      call('LPUSH', wait_key(), id)
-    end
+    to_waiting(id, tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0)
     -- Only after it is elsewhere: a script that stops at an error is not undone.
     call('ZREM', Q .. ':delayed', id)
     event('waiting', 'jobId', id, 'prev', 'delayed')
     redis.pcall('HSET', job_key(id), 'delay', 0)
   end
-  waiting_grew = true
   return first_delayed()
 end
 
