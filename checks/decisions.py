@@ -78,6 +78,7 @@ def _defaults() -> dict[int, str]:
     named = {
         job.KEEP_SUCCEEDED.age_ms: "KEEP_SUCCEEDED",
         job.KEEP_FAILED.age_ms: "KEEP_FAILED",
+        job.KEEP_RUN.age_ms: "KEEP_RUN",
         job.LOG_LINES_KEPT: "LOG_LINES_KEPT",
         job.TRACEBACKS_KEPT: "TRACEBACKS_KEPT",
         retry.DEFAULT_CAP_MS: "DEFAULT_CAP_MS",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from jobmill.stores.redis.connection.client import RedisClient
+from jobmill.stores.redis.connection.pipelined import Word, pack
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.url import RedisUrl
 
@@ -32,11 +34,17 @@ async def opened(url: str) -> AsyncIterator[RedisContext]:
         await context.client.close()
 
 
+async def everywhere(client: RedisClient, *command: Word) -> list[Any]:
+    """The replies of all primaries."""
+    connections = client.here()
+    return [await (await connections.at(one)).send(pack(command)) for one in await connections.primaries()]
+
+
 async def clients(client: RedisClient, name: str) -> list[dict[str, str]]:
     """The connections of this name, as CLIENT LIST has them."""
     found = [
         dict(field.partition("=")[::2] for field in line.split(" "))
-        for text in await client.everywhere("CLIENT", "LIST")
+        for text in await everywhere(client, "CLIENT", "LIST")
         for line in text.decode().splitlines()
     ]
     return [one for one in found if one["name"] == name]

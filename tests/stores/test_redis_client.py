@@ -42,7 +42,6 @@ async def test_replies_are_bytes_as_they_came(redis_url: str, redis_name: str) -
         assert await client.call(key, "HSET", key, "ä", b"\xff\x00", "n", 7) == 2
         assert await client.call(key, "HGETALL", key) == ["ä".encode(), b"\xff\x00", b"n", b"7"]
         assert await client.call(key, "HGET", key, "gone") is None
-        assert await client.everywhere("ECHO", "x") == [b"x"]
 
 
 async def test_many_at_once(redis_url: str) -> None:

@@ -16,7 +16,7 @@ from jobmill.stores.redis.wake import wait_for_work, worker_name
 from tests.helpers import until
 from tests.kit.redis import RedisServer
 from tests.kit.redis_groups import RedisCluster
-from tests.stores.redis_clients import clients, connected, opened
+from tests.stores.redis_clients import clients, connected, everywhere, opened
 
 pytestmark = pytest.mark.stores("redis")
 
@@ -50,7 +50,7 @@ async def test_each_key_is_on_its_node(redis_cluster: RedisCluster, redis_cluste
             assert await client.many(key, [("INCR", key), ("GET", key)]) == [2, b"2"]
             assert await client.run(COUNT, key, []) == 3
             assert node.ask("GET", key) == b"3"
-        assert await client.everywhere("DBSIZE") == [1, 1, 1]
+        assert await everywhere(client, "DBSIZE") == [1, 1, 1]
 
 
 async def test_any_node_knows_the_others(redis_cluster: RedisCluster) -> None:
@@ -76,7 +76,7 @@ async def test_many_callers_share_the_question_who_has_what(
     monkeypatch.setattr(ClusterConnections, "_load_map", counted)
     async with connected(redis_cluster_url) as client:
         await asyncio.gather(*(client.call(f"k{n}", "EXISTS", f"k{n}") for n in range(200)))
-        assert len(await client.everywhere("PING")) == 3
+        assert len(await everywhere(client, "PING")) == 3
     assert asked == 1
 
 
@@ -102,7 +102,7 @@ async def test_nobody_is_there() -> None:
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await client.call("a", "GET", "a")
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
-            await client.everywhere("PING")
+            await everywhere(client, "PING")
 
 
 # ---------------------------------------------------------------------------------------------------- moves
@@ -188,7 +188,7 @@ async def test_a_replica_takes_over(own_redis_cluster: RedisCluster) -> None:
         await asyncio.to_thread(own_redis_cluster.await_failover, dead)
         assert await retried(client, key) >= 2
         assert await retried(client, other) >= 2
-        assert len(await client.everywhere("PING")) == 3
+        assert len(await everywhere(client, "PING")) == 3
         waiting = asyncio.create_task(wait_for_work(context, ("{mail}",), context.clock.now() + 30_000))
         await until(lambda: b"name=" + name in own_redis_cluster.primary_of(key).ask("CLIENT", "LIST"))
         waiting.cancel()

@@ -16,12 +16,11 @@ import redis
 from redis.asyncio.connection import Connection
 
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.redis.connection import connect, pipelined
+from jobmill.stores.redis.connection import connect, pipelined, pool
 from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.connect import take_stream
 from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
-from jobmill.stores.redis.connection.pool import LoopConnections
-from jobmill.stores.redis.url import RedisUrl
+from jobmill.stores.redis.url import Address, RedisUrl
 from tests.helpers import until
 from tests.kit.places import free_port, port_of
 from tests.kit.proxy import Proxy
@@ -78,7 +77,7 @@ async def test_it_has_a_name_that_no_worker_has_and_watches_over_its_connection(
 
 async def test_a_name_that_a_server_would_refuse(redis_url: str) -> None:
     async with connected(f"{redis_url.partition('?')[0]}?prefix=%C3%A4") as client:
-        assert await client.call("x", "CLIENT", "GETNAME") == b"?:jobmill"
+        assert await client.call("x", "CLIENT", "GETNAME") == b"_:jobmill"
 
 
 async def test_each_database_has_its_own_keys(redis_database_url: str, redis_server: Rooms) -> None:
@@ -197,14 +196,14 @@ async def test_many_callers_share_one_failure(
     proxied: RedisClient, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
-    new = LoopConnections.new
+    make = connect.connect
 
-    async def counted(self: LoopConnections, *args: object) -> PipelinedConnection:
+    async def counted(url: RedisUrl, address: Address | None, name: str) -> PipelinedConnection:
         nonlocal made
         made += 1
-        return await new(self, *args)  # type: ignore[arg-type]
+        return await make(url, address, name)
 
-    monkeypatch.setattr(LoopConnections, "new", counted)
+    monkeypatch.setattr(pool, "connect", counted)
     proxy.refuse()
     answers = await asyncio.gather(*(proxied.call("a", "PING") for _ in range(50)), return_exceptions=True)
     assert {type(one) for one in answers} == {StoreUnavailable}

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobmill.stores.redis import wake
+from jobmill.stores.redis.connection import pipelined
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.wake import wait_for_work, watch_of, worker_name
 from tests.helpers import until
@@ -117,16 +118,8 @@ async def test_the_marker_of_a_delayed_job_ends_the_wait_when_the_job_is_due(red
         await ends(waiting)
 
 
-async def test_a_wait_may_be_longer_than_other_calls_may_take(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmill.stores.redis.connection.pipelined.CALL_SECONDS", 0.2)
-    async with opened(redis_url) as context:
-        waiting = waits(context)
-        await blocked(context)
-        (client,) = await clients(context.client, name_of(context))
-        await asyncio.sleep(0.6)
-        assert [one["id"] for one in await clients(context.client, name_of(context))] == [client["id"]]
-        await marker(context, "ZADD", 0, "0")
-        await ends(waiting)
+def test_a_pop_ends_before_the_deadline_of_a_call() -> None:
+    assert wake.POP_SECONDS < pipelined.CALL_SECONDS
 
 
 async def test_several_waiters_share_one_connection(redis_url: str) -> None:
@@ -255,7 +248,7 @@ async def test_a_dead_connection_is_not_taken_for_a_quiet_queue(
     proxied: RedisContext, proxy: Proxy, direct: RedisContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "POP_SECONDS", 0.2)
-    monkeypatch.setattr(wake, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(pipelined, "CALL_SECONDS", 0.4)
     waiting = waits(proxied)
     await blocked(direct)
     proxy.half_open()

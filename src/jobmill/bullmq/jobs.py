@@ -27,11 +27,6 @@ class Deduplication(Struct, frozen=True, kw_only=True):
         given |= {"reschedule": self.reschedule, "keepLastIfActive": self.keep_last_if_active}
         return {name: value for name, value in given.items() if value not in (None, False)}
 
-    def as_mode(self) -> dict[str, Any]:
-        """As enqueue.lua takes it."""
-        mode = {"ttl": self.ttl, "extend": self.extend, "replace": self.replace, "reschedule": self.reschedule}
-        return mode | {"keep": self.keep_last_if_active}
-
 
 class Add(Struct, frozen=True, kw_only=True):
     """One job as Node's `queue.add(name, data, opts)` takes it; durations in ms."""
@@ -57,32 +52,26 @@ class Add(Struct, frozen=True, kw_only=True):
             check_id(self.job_id)
         if self.deduplication is not None and not isinstance(self.deduplication, Deduplication):
             raise InvalidValue("deduplication", "a jobmill.bullmq.Deduplication", self.deduplication)
-        special: dict[str, Any] = {"lifo": self.lifo}
-        if self.deduplication is not None:
-            special |= {"deid": self.deduplication.id, "dedup": self.deduplication.as_mode()}
+        dedup = None if self.deduplication is None else self.deduplication.as_opts()
         return {
             "id": self.job_id,
             "name": self.name,
             "data": self.data,
-            "opts": self._opts(),
+            "opts": self._opts(dedup),
             "delay": self.delay,
             "priority": self.priority,
-            "special": special,
+            "special": {"lifo": self.lifo, "dedup": dedup, "deid": dedup and dedup["id"]},
         }
 
-    def _opts(self) -> dict[str, Any]:
-        attempts = 0 if self.attempts is None else check_int(self.attempts, "attempts", 0)
+    def _opts(self, dedup: dict[str, Any] | None) -> dict[str, Any]:
         given = {
+            "attempts": None if self.attempts is None else check_int(self.attempts, "attempts", 0),
             "backoff": {"type": "fixed", "delay": self.backoff} if isinstance(self.backoff, int) else self.backoff,
             "delay": check_int(self.delay, "delay", 0) or None,
             "priority": check_priority(self.priority) or None,
             "lifo": self.lifo or None,
             "removeOnComplete": self.remove_on_complete,
             "removeOnFail": self.remove_on_fail,
-            "de": None if self.deduplication is None else self.deduplication.as_opts(),
+            "de": dedup,
         }
-        return {
-            "attempts": attempts,
-            **self.opts,
-            **{name: value for name, value in given.items() if value is not None},
-        }
+        return {"attempts": 0, **self.opts, **{name: value for name, value in given.items() if value is not None}}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Literal, get_args
 
 from jobmill.bullmq.jobs import Add
 from jobmill.core.changes import Requeue, Reschedule
@@ -17,8 +15,7 @@ from jobmill.errors import InvalidValue
 from jobmill.stores.redis import RedisStore
 
 # The maximum number of jobs that one call removes, the same as in Node.
-_CLEANED = 10_000
-_PLACES = ("completed", "failed", "wait", "active", "delayed", "prioritized")
+_MAX_CLEANED = 10_000
 
 Place = Literal["completed", "failed", "wait", "active", "delayed", "prioritized"]
 
@@ -60,6 +57,8 @@ class Queue:
     ) -> str | None:
         """Create or change a job scheduler. Return the id of its next job, or None if it has no further job."""
         now_ms = self._store.now()
+        if not id or ":" in id:
+            raise InvalidValue("id", 'a scheduler id without ":"', id)
         if (every is None) == (pattern is None):
             raise InvalidValue("pattern", "either pattern or every", pattern if every is None else every)
         if immediately and start_ms is not None:
@@ -73,15 +72,13 @@ class Queue:
             if first_ms is None:
                 return None
         repeat = {"pattern": pattern, "tz": tz, "limit": limit, "startDate": start_ms, "endDate": end_ms}
-        repeat = {field: value for field, value in repeat.items() if value is not None}
         return await self._door.schedule(
-            _checked_scheduler(id),
+            id,
             now_ms,
+            {field: value for field, value in repeat.items() if value is not None},
             name=name or id,
-            data=_json({} if data is None else data),
-            opts=_json(dict(opts or {})),
-            repeat_opts=_json(repeat),
-            record=[part for pair in repeat.items() for part in pair],
+            data={} if data is None else data,
+            opts=dict(opts or {}),
             every=every,
             offset=offset,
             start=start_ms,
@@ -94,15 +91,15 @@ class Queue:
 
     async def clean(self, grace_ms: int, limit: int = 0, place: Place = "completed") -> list[str]:
         """Remove the jobs of one state that are older than `grace_ms`. Return their ids."""
-        if place not in _PLACES:
-            raise InvalidValue("place", "one of " + ", ".join(_PLACES), place)
+        if place not in get_args(Place):
+            raise InvalidValue("place", "one of " + ", ".join(get_args(Place)), place)
         before_ms = self._store.now() - check_int(grace_ms, "grace_ms", 0)
         removed: list[str] = []
         while True:
-            most = min(_CLEANED, limit - len(removed)) if limit else _CLEANED
-            found = await self._door.clean(place, before_ms, most)
+            max_found = min(_MAX_CLEANED, limit - len(removed)) if limit else _MAX_CLEANED
+            found = await self._door.clean(place, before_ms, max_found)
             removed += found
-            if len(found) < most or len(removed) == limit:
+            if len(found) < max_found or len(removed) == limit:
                 return removed
 
     async def drain(self, delayed: bool = False) -> int:
@@ -134,13 +131,3 @@ class Queue:
             total += len(answer.ids)
             if not answer.more or not answer.ids:
                 return total
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _checked_scheduler(id: str) -> str:
-    if not id or ":" in id:
-        raise InvalidValue("id", 'a scheduler id without ":"', id)
-    return id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -109,22 +109,39 @@ def page(jobs: Iterable[tuple[int, Job]], cursor: str | None, limit: int) -> Pag
 
 def counts(jobs: Iterable[Job]) -> list[Count]:
     """How many jobs there are, by queue, name and state."""
-    found = Counter((job.queue, job.name, STATES.index(job.state)) for job in jobs)
-    return [Count(queue, name, STATES[state], number) for (queue, name, state), number in sorted(found.items())]
+    return JobTally(0, jobs).counts()
 
 
-def statistics(jobs: list[Job], now_ms: int) -> list[Stats]:
+def statistics(jobs: Iterable[Job], now_ms: int) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
-    table = by_queue_and_name(counts(jobs))
-    return [_statistics(jobs, now_ms, queue, name, by_state) for (queue, name), by_state in table.items()]
+    return JobTally(now_ms, jobs).stats()
 
 
-def _statistics(jobs: list[Job], now_ms: int, queue: str, name: str, by_state: dict[str, int]) -> Stats:
-    own = [job for job in jobs if (job.queue, job.name) == (queue, name)]
-    waits = [now_ms - job.due_ms for job in own if job.state == "waiting" and job.due_ms <= now_ms]
-    durations = [
-        float(job.finished_ms - job.started_ms)
-        for job in own
-        if job.state == "succeeded" and job.finished_ms is not None and job.started_ms is not None
-    ]
-    return summary(queue, name, by_state, max(waits, default=None), durations)
+class JobTally:
+    """Counts, the oldest wait and durations by queue and name, of jobs that are added one by one."""
+
+    def __init__(self, now_ms: int, jobs: Iterable[Job] = ()) -> None:
+        self._now_ms = now_ms
+        self._counts: Counter[tuple[str, str, int]] = Counter()
+        self._waits_ms: dict[tuple[str, str], int] = {}
+        self._durations_ms: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for job in jobs:
+            self.add(job)
+
+    def add(self, job: Job) -> None:
+        """Count a job."""
+        key = (job.queue, job.name)
+        self._counts[(*key, STATES.index(job.state))] += 1
+        if job.state == "waiting" and job.due_ms <= self._now_ms:
+            self._waits_ms[key] = max(self._waits_ms.get(key, 0), self._now_ms - job.due_ms)
+        elif job.state == "succeeded" and job.finished_ms is not None and job.started_ms is not None:
+            self._durations_ms[key].append(job.finished_ms - job.started_ms)
+
+    def counts(self) -> list[Count]:
+        """How many jobs there are, by queue, name and state."""
+        return [Count(queue, name, STATES[state], n) for (queue, name, state), n in sorted(self._counts.items())]
+
+    def stats(self) -> list[Stats]:
+        """The statistics of each queue and name."""
+        table = by_queue_and_name(self.counts())
+        return [summary(*key, n, self._waits_ms.get(key), self._durations_ms[key]) for key, n in table.items()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmill.stores.common.chunks import chunks
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json, flat
 from jobmill.stores.redis.ids import check_no_queue_key
 from jobmill.stores.redis.scripts import CLEAN, ENQUEUE, SCHEDULE
 
@@ -34,10 +34,14 @@ class BullmqDoor:
             ids += [id.decode() for _, id, _ in receipts]
         return ids
 
-    async def schedule(self, id: str, now_ms: int, **scheduler: Any) -> str:
+    async def schedule(
+        self, id: str, now_ms: int, repeat: dict[str, Any], *, data: Any, opts: dict[str, Any], **scheduler: Any
+    ) -> str:
         """Make or change a job scheduler; see schedule.lua. The id of its next job."""
-        answer = await self._context.run(SCHEDULE, self._queue, now_ms, sid=id, **scheduler)
-        return str(answer[0].decode())
+        texts = {"data": as_json(data), "opts": as_json(opts), "repeat_opts": as_json(repeat)}
+        request = {"sid": id, "record": flat(repeat), **texts, **scheduler}
+        next_id: bytes = await self._context.run(SCHEDULE, self._queue, now_ms, **request)
+        return next_id.decode()
 
     async def unschedule(self, id: str) -> bool:
         """End a scheduler and remove its next job; whether there was one."""
@@ -45,11 +49,9 @@ class BullmqDoor:
 
     async def clean(self, set: str, before_ms: int, limit: int, *, silent: bool = False) -> list[str]:
         """Remove jobs of one list or sorted set, as Node does; their ids. See clean.lua."""
-        now_ms, request = (
-            self._context.clock.now(),
-            {"source": set, "before": before_ms, "limit": limit, "silent": silent},
-        )
-        return [id.decode(errors="replace") for id in await self._context.run(CLEAN, self._queue, now_ms, **request)]
+        now_ms, request = self._context.clock.now(), {"source": set, "before": before_ms, "limit": limit}
+        ids = await self._context.run(CLEAN, self._queue, now_ms, **request, silent=silent)
+        return [id.decode(errors="replace") for id in ids]
 
     async def close_for(self, ms: int) -> None:
         """Let no claim through for a time, where the queue or a worker has a rate limit."""

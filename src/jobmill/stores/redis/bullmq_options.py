@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import Struct
@@ -100,6 +100,7 @@ def read_node(text: bytes) -> NodeOptions:
     """Node's opts as Node means them; ValueError where they cannot be read."""
     opts = _decode(text)
     repeat = opts.get("repeat")
+    # Converted, because a store may not import the class of a backoff.
     options = {
         "max_attempts": max(1, _whole(opts.get("attempts"))),
         "max_crashes": NODE_CRASHES,
@@ -107,19 +108,17 @@ def read_node(text: bytes) -> NodeOptions:
         "keep_succeeded": _keep(opts.get("removeOnComplete")),
         "keep_failed": _keep(opts.get("removeOnFail")),
     }
-    # Converted, because a store may not import the class of a backoff.
-    return NodeOptions(
-        msgspec.convert(options, JobOptions), _whole(opts.get("delay")), repeat if isinstance(repeat, dict) else None
-    )
+    converted = msgspec.convert(options, JobOptions)
+    return NodeOptions(converted, _whole(opts.get("delay")), repeat if isinstance(repeat, dict) else None)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: object) -> int:
     # An infinite number means a large one.
-    return (
-        int(max(-MAX_WHOLE, min(value, MAX_WHOLE)))
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else 0
-    )
+    return int(max(-MAX_WHOLE, min(value, MAX_WHOLE))) if _is_number(value) else 0
 
 
 def _backoff(given: object) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def _keep(given: object) -> dict[str, int]:
     """By default Node keeps jobs for ever."""
     if given is True:
         return {"last": 0}
-    if isinstance(given, int | float) and not isinstance(given, bool):
+    if _is_number(given):
         return {} if given < 0 else {"last": _whole(given)}
     keep = {}
     if isinstance(given, dict):
@@ -166,23 +165,18 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
 
 
 def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
-    """The recurrence of a scheduler that Node made, and its number of runs; ValueError where it cannot be read."""
-    zone = repeat.get("tz")
+    """The recurrence of a scheduler that Node made, and its number of runs; ValueError where it cannot be read.
+
+    An invalid recurrence is refused when its next run is computed.
+    """
+    every, pattern, end, zone = (repeat.get(field) for field in ("every", "pattern", "endDate", "tz"))
     if not isinstance(zone, str | None):
         raise ValueError(f"opts.repeat.tz: expected the name of a time zone, got {zone!r}")
-    runs = max(0, _whole(repeat.get("count", 1)) - 1)
-    return {"recurrence": node_recurrence(sid, name, repeat), "runs": runs}
-
-
-def node_recurrence(sid: str, name: str, repeat: dict[str, Any]) -> Recurrence:
-    """A scheduler that Node made, as a recurrence; an invalid one is refused when its next run is computed."""
-    every = repeat.get("every")
-    pattern = repeat.get("pattern")
-    end = repeat.get("endDate")
-    return Recurrence(
+    rule = Recurrence(
         key=scheduler_key(sid, name),
         cron=pattern if isinstance(pattern, str) and every is None else None,
         every_ms=None if every is None else max(1, _whole(every)),
-        timezone=repeat.get("tz") or "UTC",
+        timezone=zone or "UTC",
         until_ms=_whole(end) if isinstance(end, int | float) else None,
     )
+    return {"recurrence": rule, "runs": max(0, _whole(repeat.get("count", 1)) - 1)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +21,8 @@ from jobmill.core.changes import (
 )
 from jobmill.core.job import KEEP_FAILED
 from jobmill.core.values import Filter
-from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.codec import reset_fields
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import RedisContext, as_json, by_queue
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs, walk
 from jobmill.stores.redis.scripts import CHANGE
@@ -42,12 +40,8 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
         ids = list(dict.fromkeys(which))
         subjects, more = await _by_id(c, ids[:limit], refused), len(ids) > limit
     changed: list[str] = []
-    by_queue: defaultdict[str, list[FoundJob]] = defaultdict(list)
-    for one in subjects:
-        by_queue[one.job.queue].append(one)
-    for queue, own in by_queue.items():
-        for some in chunks(own, MAX_JOBS_PER_CALL):
-            await _change_some(c, queue, some, change, changed, refused)
+    for queue, some in by_queue(subjects, lambda one: one.job.queue):
+        await _change_some(c, queue, some, change, changed, refused)
     return Changed(ids=changed, refused=refused, more=more)
 
 

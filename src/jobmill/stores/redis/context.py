@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from jobmill.core.values import QueueSettings
+from jobmill.stores.common.chunks import chunks
 from jobmill.stores.common.server_clock import ServerClock
 from jobmill.stores.redis.circuit_breaker import CircuitBreaker
 from jobmill.stores.redis.connection.client import RedisClient
@@ -22,12 +24,31 @@ MAX_BYTES_PER_CALL = 8_000_000
 # With a caller's own clock, that clock decides when leases and windows end: their keys must outlive them.
 LINGER_MS = 3_600_000
 
+T = TypeVar("T")
+
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def by_queue(
+    items: Iterable[T], queue_of: Callable[[T], str], max_count: int = MAX_JOBS_PER_CALL
+) -> Iterator[tuple[str, Sequence[T]]]:
+    """Each queue with its items, in parts that one call may carry."""
+    found: defaultdict[str, list[T]] = defaultdict(list)
+    for item in items:
+        found[queue_of(item)].append(item)
+    for queue, own in found.items():
+        for part in chunks(own, max_count):
+            yield queue, part
 
 
 def as_json(value: Any) -> str:
     """JSON as text: the msgpack of Redis has no type for bytes."""
     return msgspec.json.encode(value).decode()
+
+
+def flat(fields: Mapping[str, Any]) -> list[Any]:
+    """Fields as a command takes them: name, value, name, value."""
+    return [part for field in fields.items() for part in field]
 
 
 class RedisContext:

@@ -10,10 +10,11 @@ from typing import Any
 from msgspec import structs
 
 from jobmill.core.job import NO_OPTIONS
+from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NOW, NewJob, Receipt
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis import bullmq_options
-from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json, flat
 from jobmill.stores.redis.ids import check_no_queue_key, deduplication_id, local_id, port_id, scheduler_id
 from jobmill.stores.redis.scripts import ENQUEUE
 
@@ -77,29 +78,25 @@ def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
 
 def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, Any] | None]:
     """The opts of a job with a delay, a unique key or a recurrence, and what enqueue.lua needs to know of the keys."""
-    deid = None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
-    special: dict[str, Any] | None = None
-    if new.unique_key is not None:
-        special = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
+    if new.unique_key is None:
+        return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms)), None
+    deid = deduplication_id(new.name, new.unique_key)
+    special: dict[str, Any] = {"deid": deid, "sid": scheduler_id(new.name, new.unique_key)}
     if new.recurrence is None:
         return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms, deid)), special
     # A run belongs to its scheduler, and has no deduplication id.
-    special = (special or {}) | {"run": _first_run(new, due_ms)}
-    return as_json(bullmq_options.as_opts(new.options, new.priority)), special
+    opts_json = as_json(bullmq_options.as_opts(new.options, new.priority))
+    return opts_json, special | {"run": _first_run(new, new.recurrence, due_ms, opts_json)}
 
 
-def _first_run(new: NewJob, occurrence_ms: int) -> dict[str, Any]:
+def _first_run(new: NewJob, rule: Recurrence, occurrence_ms: int, opts_json: str) -> dict[str, Any]:
     """The record of a recurring job's scheduler."""
-    rule = new.recurrence
-    assert rule is not None
     repeat = bullmq_options.repeat_opts(rule)
     offset = 0 if rule.every_ms is None else occurrence_ms % rule.every_ms
-    template = bullmq_options.as_opts(new.options, new.priority)
-    record = [part for field, value in repeat.items() for part in (field, value)]
     return {
         "sid": scheduler_id(new.name, rule.key),
         "rule": as_json(structs.replace(rule, revision=0)),
         "rule_opts": as_json(repeat),
-        "record": [*record, "offset", offset, "opts", as_json(template)],
+        "record": [*flat(repeat), "offset", offset, "opts", opts_json],
         "keeps_due": new.keeps_due,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jobmill.core.events import settlement_events
 from jobmill.core.values import Claim, Exchanged, Refused, Settled
@@ -12,10 +12,10 @@ from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.circuit_breaker import QueueError
 from jobmill.stores.redis.claim import FRUITLESS_JOBS, ClaimProgress, jobs_to_scan, recover
-from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext
+from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, by_queue
 from jobmill.stores.redis.feed import publish
 from jobmill.stores.redis.scripts import EXCHANGE
-from jobmill.stores.redis.settle import id_of, in_order, settle_requests, undo_request
+from jobmill.stores.redis.settle import id_of, settle_requests, undo_request
 from jobmill.stores.redis.wake import ignore_marker, show_worker
 
 if TYPE_CHECKING:
@@ -27,22 +27,22 @@ _SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "los
 async def exchange(c: RedisContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
     """See the port. Each queue is a step of its own. A queue with an error does not stop the others."""
     now_ms = c.clock.now()
-    by_queue: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for position, settlement in enumerate(settlements):
-        by_queue.setdefault(settlement.lease.queue, []).append(position)
+        positions.setdefault(settlement.lease.queue, []).append(position)
     progress = None if claim is None else ClaimProgress(claim, {id_of(one.lease) for one in settlements})
-    queues = list(dict.fromkeys((*(claim.queues if claim else ()), *by_queue)))
-    tried = c.breaker.usable(queues, by_queue, now_ms) if c.breaker.open_until_ms else queues
+    queues = list(dict.fromkeys((*(claim.queues if claim else ()), *positions)))
+    tried = c.breaker.usable(queues, positions, now_ms) if c.breaker.open_until_ms else queues
     settled: dict[int, Settled] = {}
     failures: dict[str, QueueError] = {}
     for queue in tried:
-        positions = by_queue.get(queue, [])
+        own = {n: settlements[n] for n in positions.get(queue, ())}
         claims = progress if claim and queue in claim.queues else None
         try:
-            await _exchange_queue(c, queue, {n: settlements[n] for n in positions}, settled, claims, now_ms)
+            await _exchange_queue(c, queue, own, settled, claims, now_ms)
         except (StoreError, InvalidValue) as error:
             failures[queue] = error
-            if not settled.keys() >= set(positions) or (claim is None and len(failures) == len(tried)):
+            if not settled.keys() >= own.keys() or (claim is None and len(failures) == len(tried)):
                 await _undo_claims(c, progress, now_ms)
                 raise
     if progress and (failures or c.breaker.open_until_ms):
@@ -65,10 +65,8 @@ def _note_failures(
 
 async def _undo_claims(c: RedisContext, progress: ClaimProgress | None, now_ms: int) -> None:
     """The caller gets an error instead of the claimed jobs: they need not wait for the end of their leases."""
-    by_queue: dict[str, list[dict[str, Any]]] = {}
-    for one in progress.claimed if progress is not None else ():
-        by_queue.setdefault(one.lease.queue, []).append(undo_request(one))
-    for queue, requests in by_queue.items():
+    for queue, some in by_queue(progress.claimed if progress else (), lambda one: one.lease.queue):
+        requests = [undo_request(one) for one in some]
         with contextlib.suppress(StoreError):
             await c.run(EXCHANGE, queue, now_ms, plain=[], settle=requests, claim=None, not_these=[])
 
@@ -86,13 +84,11 @@ async def _exchange_queue(
         show_worker(c, queue, progress.claim.worker)
         if progress.n > 0 and c.scans.is_due(queue, progress.names, now_ms):
             await recover(c, queue, progress, now_ms)
-    parts = list(
-        chunks(list(settlements), MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda n: len(settlements[n].result_json))
-    )
+    items, size = list(settlements.items()), lambda item: len(item[1].result_json)
+    parts = [dict(part) for part in chunks(items, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, size)]
     for part in parts[:-1]:
-        await _call(c, queue, {n: settlements[n] for n in part}, settled, None, now_ms)
-    last = {n: settlements[n] for n in parts[-1]} if parts else {}
-    skip = await _call(c, queue, last, settled, progress, now_ms)
+        await _call(c, queue, part, settled, None, now_ms)
+    skip = await _call(c, queue, parts[-1] if parts else {}, settled, progress, now_ms)
     while skip is not None:
         skip = await _call(c, queue, {}, settled, progress, now_ms, skip)
 
@@ -108,21 +104,23 @@ async def _call(
 ) -> int | None:
     """One call. How many waiting jobs the next call of the same claim is to skip; None where there is none."""
     feed_on = c.feeds.get(queue, False)
-    plain, others, is_plain = settle_requests(list(settlements.values()), now_ms, feed_on)
+    plain, others = settle_requests(settlements, now_ms, feed_on)
     scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
-    request = progress.request(skip, scan) if progress else None
+    claim = progress.request(skip, scan) if progress else None
+    requests = {"plain": list(plain.values()), "settle": list(others.values())}
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []
     plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless = await c.run(
-        EXCHANGE, queue, now_ms, plain=plain, settle=others, claim=request, not_these=settled_before
+        EXCHANGE, queue, now_ms, **requests, claim=claim, not_these=settled_before
     )
-    codes = in_order(plain_codes, other_codes, is_plain) if plain and others else plain_codes or other_codes
-    for position, code in zip(settlements, codes, strict=True):
+    for position, code in zip((*plain, *others), (*plain_codes, *other_codes), strict=True):
         settled[position] = _SETTLED.get(code) or Refused(code.decode())
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
-        await _publish_late(c, list(settlements.values()), codes, now_ms)
-    if progress is None or request is None:
+        # The feed was turned on since the last call: the events of this one follow right after it.
+        done = [one for position, one in settlements.items() if settled[position] == "done"]
+        await publish(c, [event for one in done for event in settlement_events(one, now_ms)])
+    if progress is None or claim is None:
         return None
     progress.take(queue, taken, now_ms)
     if taken:
@@ -132,13 +130,7 @@ async def _call(
     if fruitless >= FRUITLESS_JOBS:
         c.fruitless_scan_ms[queue, progress.names] = now_ms
     # Behind jobs with names that nobody here knows there may be others.
-    if progress.n > 0 and (skip or len(taken) == request["n"] == MAX_JOBS_PER_CALL):
+    if progress.n > 0 and (skip or len(taken) == claim["n"] == MAX_JOBS_PER_CALL):
         return int(skip)
     progress.due(next_due_ms)
     return None
-
-
-async def _publish_late(c: RedisContext, settlements: list[Settlement], codes: list[bytes], now_ms: int) -> None:
-    """The feed was turned on since the last call: the events of this one follow right after it."""
-    done = [one for one, code in zip(settlements, codes, strict=True) if code == b"done"]
-    await publish(c, [event for one in done for event in settlement_events(one, now_ms)])

@@ -10,7 +10,7 @@ from jobmill.core.events import Event
 from jobmill.errors import InvalidValue
 from jobmill.stores.redis.codec import fields
 from jobmill.stores.redis.context import RedisContext
-from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.ids import port_id
 from jobmill.stores.redis.queues import settings_of_queue
 
 
@@ -36,10 +36,9 @@ async def events(c: RedisContext, queue: str, after: str | None, limit: int) -> 
 
 
 def _entry(event: Event) -> tuple[str | bytes | int, ...]:
-    job = ("type", event.type, "job", local_id(event.queue, event.job_id), "name", event.name)
     # An event of the user's own may be about no job of this queue: its id is shown as it was given.
-    rest = ("at", event.at_ms, "attempt", event.attempt, "data", msgspec.json.encode(event.data), "id", event.job_id)
-    return (*job, *rest)
+    job = ("type", event.type, "id", event.job_id, "name", event.name)
+    return (*job, "at", event.at_ms, "attempt", event.attempt, "data", msgspec.json.encode(event.data))
 
 
 def _event(queue: str, id: bytes, h: dict[bytes, bytes]) -> Event:

@@ -19,8 +19,8 @@ async def purge(c: RedisContext, limit: int) -> Purged:
     for queue in await registered_queues(c):
         if removed >= limit:
             return Purged(removed, more=True)
-        most = min(limit - removed, MAX_REMOVED_PER_CALL)
-        count, left = await c.run(PURGE, queue, c.clock.now(), limit=most, ages=ages)
+        max_removed = min(limit - removed, MAX_REMOVED_PER_CALL)
+        count, left = await c.run(PURGE, queue, c.clock.now(), limit=max_removed, ages=ages)
         removed += count
         more = more or bool(left)
     return Purged(removed, more)

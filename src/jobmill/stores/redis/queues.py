@@ -27,8 +27,7 @@ async def configure(c: RedisContext, queue: str, change: QueueChange) -> QueueSe
         given["concurrency"] = change.running_limit
     if change.rate_limit is not UNSET:
         limit = change.rate_limit
-        given["max"] = None if limit is None else limit.count
-        given["duration"] = None if limit is None else limit.per_ms
+        given |= {"max": limit and limit.count, "duration": limit and limit.per_ms}
     if change.feed is not UNSET:
         given["jmfeed"] = 1 if change.feed else None
     if change.events_max_len is not UNSET:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job, State
-from jobmill.core.stats import by_queue_and_name, matches
-from jobmill.core.stats import stats as summarize
+from jobmill.core.stats import matches
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
-from jobmill.stores.common.chunks import chunks
+from jobmill.stores.common.whole_jobs import JobTally
 from jobmill.stores.redis.codec import fields, job_of
-from jobmill.stores.redis.context import RedisContext
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, by_queue
 from jobmill.stores.redis.ids import local_id, queue_of
 from jobmill.stores.redis.queues import all_queues, for_each, registered_queues
 from jobmill.stores.redis.scripts import GET, PAGE
@@ -30,7 +28,6 @@ SETS: dict[str, State] = {
     "failed": "failed",
 }
 _LISTS = ("active", "wait", "paused")
-_JOBS_PER_CALL = 200
 # A page that finds few matches ends after this many jobs, and has a cursor.
 _MAX_READ_PER_PAGE = 5_000
 
@@ -59,20 +56,16 @@ async def get(c: RedisContext, ids: Sequence[str]) -> list[Job | None]:
 
 async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str | None]) -> dict[str, FoundJob]:
     """The jobs of these ids in these queues, by id."""
-    by_queue: defaultdict[str, list[str]] = defaultdict(list)
-    for id in dict.fromkeys(ids):
-        if queue := queues[id]:
-            by_queue[queue].append(id)
     found: dict[str, FoundJob] = {}
-    for queue, own in by_queue.items():
-        for some in chunks(own, _JOBS_PER_CALL):
-            rows = await c.run(GET, queue, 0, ids=[local_id(queue, id) for id in some])
-            found |= {id: _stored(queue, row, id) for id, row in zip(some, rows, strict=True) if row}
+    known = [id for id in dict.fromkeys(ids) if queues[id]]
+    for queue, some in by_queue(known, lambda known_id: queues[known_id] or ""):
+        rows = await c.run(GET, queue, 0, ids=[local_id(queue, id) for id in some])
+        found |= {id: _stored(queue, row, id) for id, row in zip(some, rows, strict=True) if row}
     return found
 
 
 def _stored(queue: str, row: list[Any], id: str) -> FoundJob:
-    raw_id, state, _, score, flat = row
+    raw_id, state, score, flat = row
     h = fields(flat)
     return FoundJob(job_of(queue, raw_id.decode(), state.decode(), h, score=score, shown=id), b"jm" in h)
 
@@ -87,15 +80,15 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) 
     if backwards:
         low = start
         while low > 0 and len(found) < limit and start - low < _MAX_READ_PER_PAGE:
-            high, low = low, max(0, low - _JOBS_PER_CALL)
-            found = [one for one in await _range(c, parts, low, high) if matches(one.job, filter)] + found
+            high, low = low, max(0, low - MAX_JOBS_PER_CALL)
+            found = await _range(c, parts, filter, low, high) + found
         first = found[-limit].position if len(found) > limit else low
         newer = newer_than(first) if first > 0 else None
         return Page([one.job for one in found[-limit:]], older_than(start), newer)
     high = start
     while high < total and len(found) < limit and high - start < _MAX_READ_PER_PAGE:
-        low, high = high, min(total, high + _JOBS_PER_CALL)
-        found += [one for one in await _range(c, parts, low, high) if matches(one.job, filter)]
+        low, high = high, min(total, high + MAX_JOBS_PER_CALL)
+        found += await _range(c, parts, filter, low, high)
     end = found[limit - 1].position + 1 if len(found) >= limit > 0 else high
     older = older_than(end) if len(found) > limit or end < total else None
     return Page([one.job for one in found[:limit]], older, newer_than(start) if start > 0 else None)
@@ -103,27 +96,19 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) 
 
 async def count(c: RedisContext, filter: Filter) -> list[Count]:
     """See the port. Every job that may match is read."""
-    found: Counter[tuple[str, str, int]] = Counter()
-    async for one in walk(c, filter):
-        found[one.job.queue, one.job.name, STATES.index(one.job.state)] += 1
-    return [Count(queue, name, STATES[state], n) for (queue, name, state), n in sorted(found.items())]
+    return (await _tally(c, filter)).counts()
 
 
 async def stats(c: RedisContext, queue: str | None, name: str | None) -> list[Stats]:
     """See the port. Every job is read."""
-    counts: Counter[tuple[str, str, int]] = Counter()
-    waits_ms: dict[tuple[str, str], int] = {}
-    durations_ms: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    now_ms = c.clock.now()
-    async for job, *_ in walk(c, Filter(queue=queue, name=name)):
-        key = (job.queue, job.name)
-        counts[(*key, STATES.index(job.state))] += 1
-        if job.state == "waiting" and job.due_ms <= now_ms:
-            waits_ms[key] = max(waits_ms.get(key, 0), now_ms - job.due_ms)
-        elif job.state == "succeeded" and job.started_ms is not None and job.finished_ms is not None:
-            durations_ms[key].append(job.finished_ms - job.started_ms)
-    table = by_queue_and_name([Count(q, n, STATES[s], count) for (q, n, s), count in sorted(counts.items())])
-    return [summarize(*key, states, waits_ms.get(key), durations_ms[key]) for key, states in table.items()]
+    return (await _tally(c, Filter(queue=queue, name=name))).stats()
+
+
+async def _tally(c: RedisContext, filter: Filter) -> JobTally:
+    tally = JobTally(c.clock.now())
+    async for one in walk(c, filter):
+        tally.add(one.job)
+    return tally
 
 
 async def logs(c: RedisContext, id: str, limit: int) -> list[LogLine]:
@@ -134,7 +119,7 @@ async def logs(c: RedisContext, id: str, limit: int) -> list[LogLine]:
         return []
     key = f"{c.key(queue or '')}:{row[0].decode()}:logs"
     lines = await c.client.call(key, "LRANGE", key, -limit, -1)
-    times = _times(fields(row[4]).get(b"jmt", b"").decode(), len(lines))
+    times = _times(fields(row[3]).get(b"jmt", b"").decode(), len(lines))
     return [LogLine(at, line.decode(errors="replace")) for at, line in zip(times, lines, strict=True)]
 
 
@@ -156,10 +141,9 @@ async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
     """Every job that matches, each once while nobody moves any."""
     parts = await _parts(c, filter, fresh=True)
     total = sum(part.length for part in parts)
-    for low in range(0, total, _JOBS_PER_CALL):
-        for one in await _range(c, parts, low, min(total, low + _JOBS_PER_CALL)):
-            if matches(one.job, filter):
-                yield one
+    for low in range(0, total, MAX_JOBS_PER_CALL):
+        for one in await _range(c, parts, filter, low, min(total, low + MAX_JOBS_PER_CALL)):
+            yield one
 
 
 async def _parts(c: RedisContext, filter: Filter, *, fresh: bool) -> list[_Part]:
@@ -179,8 +163,8 @@ async def _parts(c: RedisContext, filter: Filter, *, fresh: bool) -> list[_Part]
     return [part for parts in await for_each(queues, of_queue) for part in parts]
 
 
-async def _range(c: RedisContext, parts: list[_Part], low: int, high: int) -> list[FoundJob]:
-    """The jobs from one position up to another."""
+async def _range(c: RedisContext, parts: list[_Part], filter: Filter, low: int, high: int) -> list[FoundJob]:
+    """The matching jobs from one position up to another."""
     jobs: list[FoundJob] = []
     before = 0
     for queue, name, length in parts:
@@ -192,7 +176,8 @@ async def _range(c: RedisContext, parts: list[_Part], low: int, high: int) -> li
                 state: State = "cancelled" if cancelled else SETS[name]
                 due = score if name == "delayed" else b""
                 job = job_of(queue, raw_id.decode(errors="replace"), state, h, score=due)
-                jobs.append(FoundJob(job, b"jm" in h, before + start + n))
+                if matches(job, filter):
+                    jobs.append(FoundJob(job, b"jm" in h, before + start + n))
         before += length
     return jobs
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from jobmill.core.job import LOG_LINES_KEPT
 from jobmill.core.values import Report
-from jobmill.stores.common.chunks import chunks
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
+from jobmill.stores.redis.context import RedisContext, as_json, by_queue
 from jobmill.stores.redis.scripts import REPORT
 from jobmill.stores.redis.settle import id_of
 
@@ -17,14 +15,10 @@ from jobmill.stores.redis.settle import id_of
 async def report(c: RedisContext, reports: Sequence[Report]) -> list[str]:
     """See the port."""
     lost_ids: list[str] = []
-    by_queue: defaultdict[str, list[Report]] = defaultdict(list)
-    for one in reports:
-        by_queue[one.lease.queue].append(one)
-    for queue, own in by_queue.items():
-        for some in chunks(own, MAX_JOBS_PER_CALL):
-            requests = [_request(one) for one in some]
-            lost = await c.run(REPORT, queue, c.clock.now(), reports=requests, max_lines=LOG_LINES_KEPT)
-            lost_ids += [some[position].lease.id for position in lost]
+    for queue, some in by_queue(reports, lambda report: report.lease.queue):
+        requests = [_request(one) for one in some]
+        lost = await c.run(REPORT, queue, c.clock.now(), reports=requests, max_lines=LOG_LINES_KEPT)
+        lost_ids += [some[position].lease.id for position in lost]
     return lost_ids
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobmill.core.events import settlement_events
-from jobmill.core.job import DAY_MS, KEEP_FAILED, KEEP_SUCCEEDED, Keep
+from jobmill.core.job import KEEP_FAILED, KEEP_RUN, KEEP_SUCCEEDED, Keep
 from jobmill.core.values import Broken, Claimed, Lease
 from jobmill.stores.redis.context import as_json
 from jobmill.stores.redis.ids import LocalId, local_id
@@ -14,34 +13,22 @@ from jobmill.stores.redis.ids import LocalId, local_id
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
-# BullMQ keeps each run of a recurring job as a job; no other store has such records. Where the job has no retention of
-# its own they stay for a day: one run a second would fill the memory.
-KEEP_RUN = Keep(age_ms=DAY_MS)
-
 
 def settle_requests(
-    settlements: Sequence[Settlement], now_ms: int, feed_on: bool
-) -> tuple[list[Any], list[dict[str, Any]], list[bool]]:
-    """Settlements that are written in a few steps for all, the others, and to which of both each settlement belongs."""
+    settlements: dict[int, Settlement], now_ms: int, feed_on: bool
+) -> tuple[dict[int, Any], dict[int, dict[str, Any]]]:
+    """Settlements that are written in a few steps for all, and the others, by position."""
     # Several settlements of one job are applied in order, and events go with their settlement: one by one.
-    one_by_one = feed_on or len({one.lease.id for one in settlements}) < len(settlements)
-    plain: list[Any] = []
-    others: list[dict[str, Any]] = []
-    is_plain: list[bool] = []
-    for settlement in settlements:
+    one_by_one = feed_on or len({one.lease.id for one in settlements.values()}) < len(settlements)
+    plain: dict[int, Any] = {}
+    others: dict[int, dict[str, Any]] = {}
+    for position, settlement in settlements.items():
         request = None if one_by_one else _plain(settlement)
-        is_plain.append(request is not None)
         if request is not None:
-            plain.append(request)
+            plain[position] = request
         else:
-            others.append(_request(settlement, now_ms, feed_on))
-    return plain, others, is_plain
-
-
-def in_order(plain: list[bytes], others: list[bytes], is_plain: list[bool]) -> list[bytes]:
-    """The answers in the order of the settlements."""
-    of_plain, of_others = iter(plain), iter(others)
-    return [next(of_plain if is_one else of_others) for is_one in is_plain]
+            others[position] = _request(settlement, now_ms, feed_on)
+    return plain, others
 
 
 def undo_request(claimed: Claimed | Broken) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class RedisStore:
         return await feed.events(self._context, queue, after, limit)
 
     async def _check_version(self) -> None:
-        (info, *_) = await self._context.client.everywhere("INFO", "server")
+        info: bytes = await self._context.client.call(self._context.key(""), "INFO", "server")
         version = next((line[14:] for line in info.decode().splitlines() if line.startswith("redis_version:")), "")
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
         if numbers < MIN_VERSION:

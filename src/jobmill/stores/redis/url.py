@@ -85,15 +85,24 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
         if parts.scheme not in _KINDS:
             raise InvalidValue("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_credentials(url))
         kind = _KINDS[parts.scheme]
-        ours, rest = _split_options(parts)
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in given:
+            if name in _DECIDED:
+                raise InvalidValue(
+                    "url", "options without those that Jobmill decides itself", name, f"leave {name} out"
+                )
+        prefix = check_name(given.pop("prefix", PREFIX), "prefix")
+        layout = given.pop("layout", LAYOUTS[0])
+        if layout not in LAYOUTS:
+            raise InvalidValue("layout", "6, or 5 for queues that BullMQ 5 shares", layout)
+        sentinel_options = {name: given.pop(f"sentinel_{name}") for name in _SENTINEL if f"sentinel_{name}" in given}
+        if sentinel_options and kind != "sentinel":
+            raise InvalidValue("url", "sentinel_… with redis+sentinel:// only", without_credentials(url))
         credentials, at, netloc = parts.netloc.rpartition("@")
         hosts = () if parts.scheme == "unix" else _hosts(kind, netloc, url)
         service, path = _split_path(kind, parts, url)
-        sentinel_options = {name: rest.pop(f"sentinel_{name}") for name in _SENTINEL if f"sentinel_{name}" in rest}
-        if sentinel_options and kind != "sentinel":
-            raise InvalidValue("url", "sentinel_… with redis+sentinel:// only", without_credentials(url))
         scheme = parts.scheme.partition("+")[0]
-        options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(rest)}", url)
+        options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(given)}", url)
         if kind == "cluster" and options["db"]:
             raise InvalidValue("url", _FORMS[kind], f"db={options['db']}")
         user = unquote(credentials.partition(":")[0])
@@ -105,8 +114,8 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
         return RedisUrl(
             kind=kind,
             text=f"{parts.scheme}://{user}{'@' if user else ''}{server}",
-            prefix=check_name(ours.get("prefix", PREFIX), "prefix"),
-            layout=_layout(ours),
+            prefix=prefix,
+            layout=int(layout),
             hosts=hosts,
             service=service,
             options=options,
@@ -121,7 +130,13 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     def check_queue(self, queue: str) -> None:
         """Refuse a queue whose keys would be spread over several nodes of a cluster."""
         if self.kind == "cluster" and not _TAG.fullmatch(f"{self.prefix}:{queue}"):
-            raise _without_hash_tag(queue)
+            raise InvalidValue(
+                "queue",
+                "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
+                queue,
+                "all keys of a queue must be on one node; write the braces into the queue's name here and in Node, "
+                "or ?prefix={bull} in the URL",
+            )
 
     def __repr__(self) -> str:
         """Without secrets."""
@@ -131,34 +146,6 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
 def slot_of(key: str) -> int:
     """Which of the 16,384 slots of a cluster a key is in."""
     return key_slot(key.encode())
-
-
-def _without_hash_tag(queue: str) -> InvalidValue:
-    return InvalidValue(
-        "queue",
-        "a queue name or prefix with a hash tag, such as {mail}, on Redis Cluster",
-        queue,
-        "all keys of a queue must be on one node; write the braces into the queue's name here and in Node, "
-        "or ?prefix={bull} in the URL",
-    )
-
-
-def _split_options(parts: SplitResult) -> tuple[dict[str, str], dict[str, str]]:
-    """Ours, and redis-py's."""
-    ours: dict[str, str] = {}
-    rest: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name in _DECIDED:
-            raise InvalidValue("url", "options without those that Jobmill decides itself", name, f"leave {name} out")
-        (ours if name in ("prefix", "layout") else rest)[name] = value
-    return ours, rest
-
-
-def _layout(ours: dict[str, str]) -> int:
-    layout = ours.get("layout", LAYOUTS[0])
-    if layout not in LAYOUTS:
-        raise InvalidValue("layout", "6, or 5 for queues that BullMQ 5 shares", layout)
-    return int(layout)
 
 
 def _hosts(kind: Kind, netloc: str, url: str) -> tuple[Address, ...]:

@@ -11,31 +11,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from jobmill.errors import StoreError
+from jobmill.stores.redis.connection.connect import connect
 from jobmill.stores.redis.connection.errors import Moved
-from jobmill.stores.redis.connection.pipelined import (
-    STORE_CLOSED,
-    PipelinedConnection,
-    Word,
-    ignore_outcome,
-    pack,
-)
+from jobmill.stores.redis.connection.pipelined import STORE_CLOSED, PipelinedConnection, Word, ignore_outcome, pack
 from jobmill.stores.redis.connection.pool import LoopConnections
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.url import Address
 
 log = logging.getLogger("jobmill")
 
-# The same as in BullMQ: if a marker is missing, jobs wait at most this long.
+# The same as in BullMQ: if a marker is missing, jobs wait at most this long. Shorter than the deadline of a call.
 POP_SECONDS = 5.0
 # Zero would mean "no timeout", and servers before 7.0.8 treat less than 2 ms as zero.
 MIN_POP_SECONDS = 0.002
-# Added to the timeout of a pop. The server ends the pop before this time, unless the connection is dead.
-GRACE_SECONDS = 1.0
 # The pause after an error of the connection.
 RETRY_SECONDS = 1.0
 # How long putting a marker back may take when the store is closed.
@@ -45,13 +37,10 @@ CLOSE_SECONDS = 1.0
 IGNORE_MS = 500
 IGNORE_TIMES = 10
 
-_NOT_IN_NAMES = re.compile(r"[^!-~]")
-
 
 def worker_name(prefix: str, queue: str, worker: str) -> str:
     """The name of a worker's blocked connection in CLIENT LIST, where Node looks for it."""
-    name = _NOT_IN_NAMES.sub("_", worker)
-    return f"{prefix}:{base64.b64encode(queue.encode()).decode()}:w:{name}"
+    return f"{prefix}:{base64.b64encode(queue.encode()).decode()}:w:{worker}"
 
 
 async def wait_for_work(c: RedisContext, queues: Sequence[str], until_ms: int) -> None:
@@ -112,9 +101,8 @@ def ignore_marker(c: RedisContext, queue: str, only_foreign: bool, began_ms: int
 class MarkerWatch:
     """Pops the marker of one queue in one event loop, while a task waits for the marker.
 
-    The pop does not run in an asyncio task. Tasks are cancelled when an event loop ends, and a marker that arrives at
-    that moment would be lost. When no task waits any more, this ends the pop on the server. If the pop still returns a
-    marker, the marker is put back.
+    When no task waits any more, this ends the pop on the server. If the pop still returns a marker, the marker is put
+    back.
     """
 
     def __init__(self, c: RedisContext, connections: LoopConnections, queue: str) -> None:
@@ -126,12 +114,11 @@ class MarkerWatch:
         self._connection: PipelinedConnection | None = None
         self._address: Address | None = None
         self._client_id = 0
-        self._connecting: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._popping: asyncio.Future[Any] | None = None
         self._putting_back: asyncio.Future[Any] | None = None
         #: When the first delayed job is due, according to the last marker.
         self._due_ms: float | None = None
-        self._closed = False
 
     def add(self, waiter: asyncio.Future[MarkerWatch]) -> None:
         """Wake this waiter as well."""
@@ -145,25 +132,63 @@ class MarkerWatch:
             self._unblock()
 
     def start(self) -> None:
-        """Connect if necessary, and pop the marker if a task waits for it."""
-        if self._closed or self._popping is not None or self._connecting is not None:
-            return
-        if self._connection is None or self._connection.ended is not None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name=f"watch {self._key}")
-        elif self._waiters:
-            wait_s = POP_SECONDS
-            if self._due_ms is not None:
-                wait_s = max(MIN_POP_SECONDS, min(wait_s, (self._due_ms - self._now()) / 1000))
-            pop = pack(("BZPOPMIN", self._key, f"{wait_s:.3f}"))
-            self._popping = self._connection.send(pop, None, wait_s + GRACE_SECONDS)
-            self._popping.add_done_callback(self._popped)
+        """Connect if necessary, and pop the marker as long as a task waits for it."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"watch {self._key}")
 
-    def _popped(self, popping: asyncio.Future[Any]) -> None:
-        self._popping = None
-        if (error := popping.exception()) is not None:
-            self._failed(error)
-            return
-        reply, now_ms = popping.result(), self._now()
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    connection = await self._connected()
+                    if not self._waiters:
+                        return
+                    await self._pop(connection)
+                except StoreError as error:
+                    log.debug("waiting at %s: %s", self._key, error)
+                    self._end()
+                    if not self._waiters:
+                        return
+                    if isinstance(error, Moved):
+                        self._connections.note(error)
+                    else:
+                        # The next exchange of the worker reports the error.
+                        self._wake()
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    async def _connected(self) -> PipelinedConnection:
+        """The connection under the name of the worker; made first, if necessary."""
+        connection = self._connection
+        if connection is None or connection.ended is not None:
+            self._address = await self._connections.where(self._key)
+            connection = self._connection = await connect(self._connections.url, self._address, self._name)
+            self._client_id = await connection.send(pack(("CLIENT", "ID")))
+        return connection
+
+    async def _pop(self, connection: PipelinedConnection) -> None:
+        wait_s = POP_SECONDS
+        if self._due_ms is not None:
+            wait_s = max(MIN_POP_SECONDS, min(wait_s, (self._due_ms - self._now()) / 1000))
+        popping = self._popping = connection.send(pack(("BZPOPMIN", self._key, f"{wait_s:.3f}")))
+        popping.add_done_callback(ignore_outcome)
+        try:
+            await asyncio.wait([popping])
+        except asyncio.CancelledError:
+            # The store is closed, or the event loop ends. A marker that arrives at this moment must not be lost.
+            self._wake()
+            self._unblock()
+            await asyncio.wait([popping], timeout=CLOSE_SECONDS)
+            if popping.done() and popping.exception() is None:
+                self._popped(popping.result())
+            raise
+        finally:
+            self._popping = None
+        self._popped(popping.result())
+
+    def _popped(self, reply: list[bytes] | None) -> None:
+        now_ms = self._now()
         if reply is not None and not self._waiters:
             self.put_back(reply[2], reply[1])
         elif reply is not None and float(reply[2]) > now_ms:
@@ -171,15 +196,10 @@ class MarkerWatch:
         elif reply is not None or (self._due_ms is not None and self._due_ms <= now_ms):
             self._due_ms = None
             self._wake()
-        self.start()
 
     def put_back(self, score: Word = 0, member: Word = "0") -> None:
         """Put a marker back for another worker. If there is a new marker already, that one stays unchanged."""
-        # A command on a blocked connection would wait for the end of the pop.
-        connection = self._connection if self._popping is None else self._connections.ready(self._address)
-        if connection is not None and connection.ended is None:
-            self._putting_back = connection.send(pack(("ZADD", self._key, "NX", score, member)))
-            self._putting_back.add_done_callback(ignore_outcome)
+        self._putting_back = self._send_elsewhere(("ZADD", self._key, "NX", score, member))
 
     def _wake(self) -> None:
         for waiter in self._waiters:
@@ -188,81 +208,35 @@ class MarkerWatch:
         self._waiters.clear()
 
     def _unblock(self) -> None:
-        """End the pop on the server. This needs another connection; without one, the pop ends at its timeout."""
-        main = self._connections.ready(self._address)
-        if main is not None:
-            main.send(pack(("CLIENT", "UNBLOCK", self._client_id))).add_done_callback(ignore_outcome)
+        """End the pop on the server. If that is not possible, the pop ends at its timeout."""
+        self._send_elsewhere(("CLIENT", "UNBLOCK", self._client_id))
 
-    # ------------------------------------------------------------------------------------------------ connection
+    def _send_elsewhere(self, command: tuple[Word, ...]) -> asyncio.Future[Any] | None:
+        """Send through the connection that all calls share: the connection of this watch may be blocked."""
+        shared = self._connections.ready(self._address)
+        if shared is None:
+            return None
+        sent = shared.send(pack(command))
+        sent.add_done_callback(ignore_outcome)
+        return sent
 
-    def _failed(self, error: BaseException) -> None:
-        if self._closed:
-            return
-        pause_s = RETRY_SECONDS
-        if isinstance(error, Moved):
-            try:
-                self._connections.note(error)
-                pause_s = 0.0
-            except StoreError as not_a_cluster:
-                error = not_a_cluster
-        log.debug("waiting at %s: %s", self._key, error)
-        if pause_s:
-            # The next exchange of the worker reports the error.
-            self._wake()
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(pause_s), name=f"watch {self._key}")
-
-    async def _connect(self, pause_s: float = 0.0) -> None:
-        """Connect under the name of the worker. After an error, try again as long as a task waits."""
-        try:
-            self._end(STORE_CLOSED)
-            while self._connection is None:
-                await asyncio.sleep(pause_s)
-                try:
-                    await self._connect_once()
-                except StoreError as error:
-                    log.debug("waiting at %s: %s", self._key, error)
-                    if not self._waiters:
-                        return
-                    self._wake()
-                    pause_s = RETRY_SECONDS
-        finally:
-            self._connecting = None
-        self.start()
-
-    async def _connect_once(self) -> None:
-        address = await self._connections.where(self._key)
-        connection = await self._connections.new(address, self._name)
-        try:
-            self._client_id = await connection.send(pack(("CLIENT", "ID")))
-        except BaseException:
-            connection.end(STORE_CLOSED)
-            raise
-        self._connection, self._address = connection, address
-
-    def _end(self, why: str) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end(why)
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.end(STORE_CLOSED)
 
     async def close(self) -> None:
-        """Disconnect. A marker that arrives at this moment is put back, so it is not lost."""
-        self._closed = True
+        """Disconnect, after a marker that arrives at this moment was put back."""
         self._wake()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
-        connection = self._connection
-        if connection is None:
-            return
         try:
-            if self._popping is not None:
-                self._unblock()
-                await asyncio.wait([self._popping], timeout=CLOSE_SECONDS)
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait([self._task])
             if self._putting_back is not None:
                 await asyncio.wait([self._putting_back], timeout=CLOSE_SECONDS)
         finally:
-            self._end(STORE_CLOSED)
-        await connection.lost()
+            self._end()
+        if self._connection is not None:
+            await self._connection.lost()
 
     def abandon(self) -> None:
         """Forget the connection. For an event loop that does not run any more, so that nothing can be awaited."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jobmill.errors import StoreError
 from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.redis.connection.cluster import ClusterConnections
 from jobmill.stores.redis.connection.errors import Moved, NoScript
@@ -34,16 +33,15 @@ class RedisClient:
         return await self._send(key, pack(command))
 
     async def many(self, key: str, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Several commands, written at once. The first error is raised; the other commands were executed."""
-        if not commands:
-            return []
-        connections = self.here()
+        """Several commands, sent before the first reply. The first error is raised; the others were executed."""
         packed = [pack(tuple(command)) for command in commands]
-        replies: list[Any] = await (await connections.to(key)).send(b"".join(packed), len(packed))
+        connections = self.here()
+        connection = await connections.to(key)
+        replies = await asyncio.gather(*[connection.send(data) for data in packed], return_exceptions=True)
         for n, reply in enumerate(replies):
             if isinstance(reply, Moved):
                 replies[n] = await connections.follow(reply, packed[n])
-            elif isinstance(reply, StoreError):
+            elif isinstance(reply, BaseException):
                 raise reply
         return replies
 
@@ -54,12 +52,6 @@ class RedisClient:
         except NoScript:
             # The server knows the script from now on. EVAL works even where somebody keeps calling SCRIPT FLUSH.
             return await self._send(key, pack(("EVAL", script.source, 1, key, *args)))
-
-    async def everywhere(self, *command: Word) -> list[Any]:
-        """One command on each primary; their replies."""
-        connections = self.here()
-        found = [await connections.at(address) for address in await connections.primaries()]
-        return await asyncio.gather(*(connection.send(pack(command)) for connection in found))
 
     async def scan(self, pattern: str, type: str, count: int = 10_000) -> list[bytes]:
         """All keys of this pattern and type, of each primary; while others write, some may come twice."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.redis.connection.errors import Moved
-from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
+from jobmill.stores.redis.connection.pipelined import PipelinedConnection, ignore_outcome, pack
 from jobmill.stores.redis.connection.pool import LoopConnections
 from jobmill.stores.redis.url import Address, RedisUrl, slot_of
 
@@ -80,12 +80,9 @@ class ClusterConnections(LoopConnections):
             self.note(moved)
             connection = await self.at(moved.address)
             try:
-                if not moved.ask:
-                    return await connection.send(data)
-                _, reply = await connection.send(_ASKING + data, 2)
-                if isinstance(reply, StoreError):
-                    raise reply
-                return reply
+                if moved.ask:
+                    connection.send(_ASKING).add_done_callback(ignore_outcome)
+                return await connection.send(data)
             except Moved as again:
                 moved = again
         raise StoreUnavailable(f"a slot moves between nodes of the cluster {self.url.text}: {moved}")

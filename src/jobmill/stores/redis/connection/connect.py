@@ -43,7 +43,7 @@ async def connect(url: RedisUrl, address: Address | None, name: str) -> Pipeline
 
 async def _connected(url: RedisUrl, address: Address | None, name: str) -> asyncio.StreamWriter:
     # A server accepts no other characters in a name.
-    name = "".join(letter if "!" <= letter <= "~" else "?" for letter in name)
+    name = "".join(letter if "!" <= letter <= "~" else "_" for letter in name)
     options: dict[str, Any] = {**url.options, "client_name": name}
     # With version 3 of the protocol a server sends messages that nobody asked for.
     options |= {"protocol": 2, "socket_timeout": None}

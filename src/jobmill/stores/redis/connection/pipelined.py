@@ -29,9 +29,6 @@ _INCOMPLETE = object()
 #: After these errors the connection cannot be used any more, because another server accepts the writes now.
 _ENDS = ("READONLY", "UNBLOCKED")
 
-#: A call in flight: its future, its deadline, its timeout in seconds, and the number of replies (None: one reply).
-_InFlight: TypeAlias = "tuple[asyncio.Future[Any], float, float, int | None]"
-
 
 class PipelinedConnection(asyncio.Protocol):
     """Takes over a stream that is connected and authenticated. It belongs to one event loop.
@@ -50,11 +47,9 @@ class PipelinedConnection(asyncio.Protocol):
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
-        self._in_flight: deque[_InFlight] = deque()
-        #: If a call returns several replies together: those that have arrived so far.
-        self._replies: list[Any] = []
+        #: The calls in flight: the future and the deadline of each.
+        self._in_flight: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watchdog: asyncio.TimerHandle | None = None
-        self._watched_until = 0.0
         self._lost = self._loop.create_future()
         #: Why the connection cannot be used any more; None as long as it can.
         self.ended: str | None = None
@@ -62,42 +57,30 @@ class PipelinedConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def send(self, data: bytes, count: int | None = None, seconds: float | None = None) -> asyncio.Future[Any]:
-        """Write packed commands. The future returns the reply, or a list if `count` says how many replies there are.
+    def send(self, data: bytes) -> asyncio.Future[Any]:
+        """Write one packed command. The future returns the reply; the caller may cancel it.
 
-        Errors are members of the list. If a reply does not arrive within `seconds` (default: CALL_SECONDS), the
-        connection ends. The caller may cancel the future.
+        If the reply does not arrive within CALL_SECONDS, the connection ends.
         """
         if self.ended is not None:
             raise StoreUnavailable(self.ended)
-        if seconds is None:
-            seconds = CALL_SECONDS
         future = self._loop.create_future()
         # Not loop.time(): in uvloop it does not advance while a callback runs.
-        deadline = time.monotonic() + seconds
-        self._in_flight.append((future, deadline, seconds, count))
+        self._in_flight.append((future, time.monotonic() + CALL_SECONDS))
         self._transport.write(data)
-        if self._watchdog is None or self._watched_until > deadline:
-            self._watch_for(seconds)
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(CALL_SECONDS, self._watch)
         return future
-
-    def _watch_for(self, seconds: float) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        self._watched_until = time.monotonic() + seconds
-        self._watchdog = self._loop.call_later(seconds, self._watch)
 
     def _watch(self) -> None:
         """End the connection if a reply is late. One timer is enough: replies arrive in order, so the first decides."""
         self._watchdog = None
-        if not self._in_flight:
-            return
-        _, deadline, seconds, _ = self._in_flight[0]
-        left = deadline - time.monotonic()
-        if left > 0:
-            self._watch_for(left)
-        else:
-            self.end(f"Redis at {self._url} did not answer within {seconds:g} s")
+        if self._in_flight:
+            left_s = self._in_flight[0][1] - time.monotonic()
+            if left_s > 0:
+                self._watchdog = self._loop.call_later(left_s, self._watch)
+            else:
+                self.end(f"Redis at {self._url} did not answer within {CALL_SECONDS:g} s")
 
     # ------------------------------------------------------------------------------------------------ replies
 
@@ -106,32 +89,15 @@ class PipelinedConnection(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _INCOMPLETE:
-                future, _, _, count = self._in_flight[0]
-                if count is not None or isinstance(reply, hiredis.ReplyError):
-                    self._collect(reply)
-                    continue
-                self._in_flight.popleft()
-                if not future.done():
+                future, _ = self._in_flight.popleft()
+                if isinstance(reply, hiredis.ReplyError):
+                    error = self._failure(reply)
+                    if not future.done():
+                        future.set_exception(error)
+                elif not future.done():
                     future.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self.end(f"what answers at {self._url} is not Redis, or out of step: {error!r}")
-
-    def _collect(self, reply: Any) -> None:
-        """An error, or one of several replies that are returned together."""
-        if isinstance(reply, hiredis.ReplyError):
-            reply = self._failure(reply)
-        future, _, _, count = self._in_flight[0]
-        self._replies.append(reply)
-        if len(self._replies) < (count or 1):
-            return
-        self._in_flight.popleft()
-        replies, self._replies = self._replies, []
-        if future.done():
-            return
-        if count is None:
-            future.set_exception(reply)
-        else:
-            future.set_result(replies)
 
     def _failure(self, reply: hiredis.ReplyError) -> StoreError:
         text = str(reply)
@@ -143,9 +109,6 @@ class PipelinedConnection(asyncio.Protocol):
         return error
 
     # ------------------------------------------------------------------------------------------------ the end
-
-    def eof_received(self) -> None:
-        """Let the transport close itself."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """End: the server or the network closed the connection."""

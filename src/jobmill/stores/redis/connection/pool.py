@@ -28,7 +28,7 @@ class LoopConnections:
         self._connections: dict[Address | None, PipelinedConnection] = {}
         #: Attempts that all callers share: to connect, by address.
         self._attempts: dict[object, asyncio.Task[Any]] = {}
-        #: What stands on these connections and is closed before them, by queue: see wake.py.
+        #: What uses these connections and is closed before them, by queue: see wake.py.
         self.watches: dict[str, Any] = {}
         self._closed = False
 
@@ -52,14 +52,10 @@ class LoopConnections:
 
     def note(self, moved: Moved) -> None:
         """Learn from a reply that another server has a key."""
-        raise self._is_cluster(moved)
 
     async def follow(self, moved: Moved, data: bytes) -> object:
         """Send a command again, to the server that its reply names."""
-        raise self._is_cluster(moved)
-
-    def _is_cluster(self, moved: Moved) -> StoreError:
-        return StoreError(
+        raise StoreError(
             f"Redis at {self.url.text} is a node of a cluster: write redis+cluster://…; it replied: {moved}"
         )
 
@@ -76,12 +72,8 @@ class LoopConnections:
         return connection if connection is not None else await self._share(address, lambda: self._connect(address))
 
     async def _connect(self, address: Address | None) -> PipelinedConnection:
-        connection = self._connections[address] = await self.new(address, self._name)
+        connection = self._connections[address] = await connect(self.url, address, self._name)
         return connection
-
-    async def new(self, address: Address | None, name: str) -> PipelinedConnection:
-        """Another connection to a server, which belongs to the caller."""
-        return await connect(self.url, address, name)
 
     async def _share(self, what: object, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something in a task of its own: a caller may be cancelled while the others go on waiting for it."""
@@ -119,7 +111,5 @@ class LoopConnections:
     def abandon(self) -> None:
         """Forget all connections, where the event loop does not run and nothing can be awaited on it."""
         self._closed = True
-        for watch in self.watches.values():
-            watch.abandon()
-        for connection in self._connections.values():
-            connection.abandon()
+        for resource in (*self.watches.values(), *self._connections.values()):
+            resource.abandon()

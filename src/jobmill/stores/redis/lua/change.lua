@@ -33,15 +33,9 @@ end
 
 -- A recurring job that is cancelled or removed does not run again.
 local function end_recurrence(id, h)
-  if h.rjk and id == 'repeat:' .. h.rjk .. ':' .. (call('ZSCORE', Q .. ':repeat', h.rjk) or '') then
+  if h.rjk and id == present_run(h.rjk) then
     end_scheduler(h.rjk)
   end
-end
-
-local function forget_retention(id)
-  call('ZREM', Q .. ':jobmill:cancelled', id)
-  call('ZREM', Q .. ':jobmill:expiry', id)
-  call('ZREM', Q .. ':jobmill:last', id)
 end
 
 local verbs = {}
@@ -74,22 +68,17 @@ end
 
 -- A recurring job that was ended runs again: its scheduler is made from its last run.
 local function begin_scheduler_again(id, h)
-  local record = Q .. ':repeat:' .. h.rjk
   local opts = decoded(h.opts)
   local rule = type(opts['repeat']) == 'table' and opts['repeat'] or {}
-  local last = call('HMGET', job_key(id), 'data', 'jmr', 'jmo')
-  call('DEL', record)
-  call('HSET', record, 'name', h.name, 'ic', rule.count or 1, 'offset', 0, 'data', last[1], 'jmr', last[2] or '{}')
+  local data, jmr = unpack(call('HMGET', job_key(id), 'data', 'jmr'))
+  local rest = {jmr = jmr or '{}', jmo = h.jmo}
   for _, field in ipairs({'pattern', 'tz', 'every', 'endDate', 'limit'}) do
-    if rule[field] then
-      call('HSET', record, field, rule[field])
-    end
+    rest[field] = rule[field]
   end
-  if last[3] then
-    call('HSET', record, 'jmo', last[3])
-  end
-  call('ZADD', Q .. ':repeat', string.match(id, '[^:]*$'), h.rjk)
-  call('HSET', Q .. ':jobmill:recurring', h.rjk, string.match(id, '[^:]*$'))
+  write_record(h.rjk, h.name, rule.count or 1, data, {'offset', 0}, rest)
+  local slot = string.match(id, '[^:]*$')
+  call('ZADD', Q .. ':repeat', slot, h.rjk)
+  call('HSET', Q .. ':jobmill:recurring', h.rjk, slot)
 end
 
 function verbs.requeue(id, h, set, p)
@@ -119,12 +108,8 @@ function verbs.requeue(id, h, set, p)
   end
   if p.due > now then
     call('HSET', key, 'delay', p.due - now)
-    to_delayed(id, p.due)
-    event('delayed', 'jobId', id, 'delay', p.due)
-  else
-    to_waiting(id, tonumber(h.priority) or 0, decoded(h.opts).lifo)
-    event('waiting', 'jobId', id, 'prev', set)
   end
+  wait_until(id, p.due, tonumber(h.priority) or 0, decoded(h.opts).lifo, set)
   feed_events(id, h, p)
 end
 
@@ -134,13 +119,7 @@ function verbs.reschedule(id, h, set, p)
   end
   take_out(id, set)
   call('HSET', job_key(id), 'delay', math.max(0, p.due - now), 'jmd', p.due, 'jmu', now)
-  if p.due > now then
-    to_delayed(id, p.due)
-    event('delayed', 'jobId', id, 'delay', p.due)
-  else
-    to_waiting(id, tonumber(h.priority) or 0)
-    event('waiting', 'jobId', id, 'prev', set == 'wait' and 'waiting' or set)
-  end
+  wait_until(id, p.due, tonumber(h.priority) or 0, false, set == 'wait' and 'waiting' or set)
   delayed_changed = true
 end
 
@@ -165,15 +144,6 @@ local function children_of(id)
   return found
 end
 
--- Calls a function with a job that may be in another queue: all keys begin with Q.
-local function elsewhere(key, act)
-  local here, P, id = Q, split_key(key)
-  Q = P
-  local answer = act(id)
-  Q = here
-  return answer
-end
-
 local has_running_child
 function has_running_child(id)
   for _, child in ipairs(children_of(id)) do
@@ -188,7 +158,7 @@ function verbs.remove(id, h, set, p)
   if has_running_child(id) then
     return {'refused', 'a child of the job is running'}
   end
-  local children, _ = children_of(id), nil
+  local children = children_of(id)
   for _, child in ipairs(children) do
     elsewhere(child, function(its_id)
       local state, its_set = state_of(its_id)
@@ -200,14 +170,12 @@ function verbs.remove(id, h, set, p)
     end)
   end
   if #children > 0 then
-    _, set = state_of(id)  -- it waited for the last of them
+    set = select(2, state_of(id))  -- it waited for the last of them
   end
   take_out(id, set)
   forget_retention(id)
   end_recurrence(id, h)
-  if h.deid and call('GET', Q .. ':de:' .. h.deid) == id then
-    call('DEL', Q .. ':de:' .. h.deid, Q .. ':dn:' .. h.deid)
-  end
+  drop_deduplication(id, h.deid)
   if h.parentKey then
     child_gone(id, h.parentKey)
   end

@@ -4,8 +4,8 @@
 --- include events
 --- include waiting
 --- include repair
---- include state
 --- include add
+--- include schedulers
 --- include flows
 --- include retention
 
@@ -13,12 +13,7 @@ local key = Q .. ':' .. ask.source
 local is_list = ask.source == 'wait' or ask.source == 'active' or ask.source == 'paused'
 local removed = {}
 
--- The next run of a scheduler stays: without it the scheduler would stand still.
-local function is_next_run(id, sid)
-  return sid and id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
-end
-
-local function is_old(id, h)
+local function is_old(h)
   if ask.silent or ask.source == 'completed' or ask.source == 'failed' then
     return true
   end
@@ -43,14 +38,13 @@ for _, id in ipairs(ids) do
   end
   local h = redis.pcall('HMGET', job_key(id), 'rjk', 'finishedOn', 'processedOn', 'timestamp', 'deid')
   local is_held = ask.source == 'active' and call('EXISTS', job_key(id) .. ':lock') == 1
-  if not is_next_run(id, h[1]) and not is_held and is_old(id, h) then
+  -- The next run of a scheduler stays: without it the scheduler would stand still.
+  local is_next_run = h[1] and id == present_run(h[1])
+  if not is_next_run and not is_held and is_old(h) then
     if is_list then
       call('LREM', key, -1, id)
     end
-    local deid = h[5]
-    if deid and call('GET', Q .. ':de:' .. deid) == id then
-      call('DEL', Q .. ':de:' .. deid, Q .. ':dn:' .. deid)
-    end
+    drop_deduplication(id, h[5])
     forget(id, is_list and 'completed' or ask.source)
     removed[#removed + 1] = id
   end

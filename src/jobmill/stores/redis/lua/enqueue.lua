@@ -1,6 +1,6 @@
 -- enqueue: many jobs of any kind, in order, in one step.
 -- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
---   special: {timestamp, lifo, deid, sid, dedup {ttl, extend, replace, reschedule, keep}, run}; see enqueue.py
+--   special: {timestamp, lifo, deid, sid, dedup (opts.de of BullMQ), run}; see enqueue.py
 -- Returns: for each job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
 --- include request
 
@@ -54,17 +54,13 @@ end
 local function owner_of(id, special, job)
   local mode, deid = special.dedup or {}, special.deid
   local owner_key = Q .. ':de:' .. deid
-  local ttl = not mode.keep and mode.ttl or nil
+  local ttl = not mode.keepLastIfActive and mode.ttl or nil
   local owner = call('GET', owner_key)
   if owner and call('EXISTS', job_key(owner)) == 0 and call('PTTL', owner_key) == -1 then
     owner = false  -- its job does not exist any more
   end
   if not owner then
-    if ttl then
-      call('SET', owner_key, id, 'PX', ttl)
-    else
-      call('SET', owner_key, id)
-    end
+    call('SET', owner_key, id, unpack(ttl and {'PX', ttl} or {}))
     return nil
   end
   if mode.replace and call('ZREM', Q .. ':delayed', owner) == 1 then
@@ -72,14 +68,10 @@ local function owner_of(id, special, job)
     event('removed', 'jobId', owner, 'prev', 'delayed')
     event('deduplicated', 'jobId', id, 'deduplicationId', deid, 'deduplicatedJobId', owner)
     call('DEL', Q .. ':dn:' .. deid)
-    if ttl and mode.extend then
-      call('SET', owner_key, id, 'PX', ttl)
-    else
-      call('SET', owner_key, id, 'KEEPTTL')
-    end
+    call('SET', owner_key, id, unpack(ttl and mode.extend and {'PX', ttl} or {'KEEPTTL'}))
     return nil
   end
-  if mode.keep and call('LPOS', Q .. ':active', owner) then
+  if mode.keepLastIfActive and call('LPOS', Q .. ':active', owner) then
     call('DEL', Q .. ':dn:' .. deid)
     call('HSET', Q .. ':dn:' .. deid, 'name', job[2], 'data', job[3], 'opts', job[4], 'jid', id)
     call('PERSIST', owner_key)
@@ -99,51 +91,35 @@ local function owner_of(id, special, job)
   return owner
 end
 
--- Writes a scheduler's record. Our own fields are in it for runs that Node makes.
-local function write_record(run, ic, own)
-  local key = Q .. ':repeat:' .. run.sid
-  call('DEL', key)
-  call('HSET', key, 'name', run.name, 'ic', ic, unpack(run.record))
-  if run.data ~= '{}' then
-    call('HSET', key, 'data', run.data)
-  end
-  call('HSET', key, 'jmr', own.jmr)
-  if own.jmo then
-    call('HSET', key, 'jmo', own.jmo)
-  end
-end
-
 -- A live recurring job gets the new rule; where it runs, after this run.
-local function update_run(live, run, own, number)
-  local key = job_key(live)
+local function update_run(live, run)
+  local key, record_key = job_key(live), Q .. ':repeat:' .. run.sid
   local h = call('HMGET', key, 'jmr', 'jmc', 'ats')
   local old = decoded(h[1])
-  local ic = tonumber(call('HGET', Q .. ':repeat:' .. run.sid, 'ic')) or 1
+  local ic = tonumber(call('HGET', record_key, 'ic')) or 1
   call('HSET', key, 'data', run.data, 'jmu', now)
   if run.keeps_due and old.rule == run.rule then
-    if run.data == '{}' then
-      call('HDEL', Q .. ':repeat:' .. run.sid, 'data')
-    else
-      call('HSET', Q .. ':repeat:' .. run.sid, 'data', run.data)
+    call('HDEL', record_key, 'data')
+    if run.data ~= '{}' then
+      call('HSET', record_key, 'data', run.data)
     end
     return live
   end
   old.rule = run.rule
   old.revision = (old.revision or 0) + 1
-  own.jmr = cjson.encode(old)
-  write_record(run, ic, own)
+  run.own.jmr = cjson.encode(old)
+  write_record(run.sid, run.name, ic, run.data, run.record, run.own)
   local _, set = state_of(live)
   if set == 'active' then
-    call('HSET', key, 'jmr', own.jmr, 'jmx', run.slot)
+    call('HSET', key, 'jmr', run.own.jmr, 'jmx', run.slot)
     return live
   end
   take_out(live, set)
   delete_keys(live)
-  own.jmu = now
-  own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
+  run.own.jmu = now
+  run.own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
   run.opts['repeat'].count = ic
-  return add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
-    own = own, ours = true, number = number})
+  return add_run(run.sid, run.slot, run)
 end
 
 local function enqueue_recurring(job, special, number)
@@ -155,18 +131,17 @@ local function enqueue_recurring(job, special, number)
   run.name, run.data, run.opts, run.slot, run.priority = job[2], job[3], decoded(job[4]), job[6], job[7]
   run.opts['repeat'] = decoded(run.rule_opts)
   run.opts['repeat'].count = 1
-  local own = {}
+  run.own, run.ours, run.number = {}, true, number
   for i = 1, #(job[8] or {}), 2 do
-    own[job[8][i]] = job[8][i + 1]
+    run.own[job[8][i]] = job[8][i + 1]
   end
   local live = live_run(run.sid)
   if live then
-    return 'updated', update_run(live, run, own, number)
+    return 'updated', update_run(live, run)
   end
-  own.jmr = cjson.encode({rule = run.rule, revision = 0})
-  write_record(run, 1, own)
-  local id = add_run(run.sid, run.slot, {name = run.name, data = run.data, opts = run.opts, priority = run.priority,
-    own = own, ours = true, number = number})
+  run.own.jmr = cjson.encode({rule = run.rule, revision = 0})
+  write_record(run.sid, run.name, 1, run.data, run.record, run.own)
+  local id = add_run(run.sid, run.slot, run)
   feed_event('enqueued', id, run.name, 1)
   return 'created', id
 end

@@ -84,7 +84,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     -- At once: after an error below, recovery finds them there without a lock.
     call('LPUSH', ACTIVE, unpack(ids))
   end
-  local rooms, good = c.names, {}
+  local names = c.names
   for i = 1, #ids do
     local id = ids[i]
     local h = redis.pcall('HGETALL', P .. id)
@@ -99,7 +99,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
         is_special = true
       end
     end
-    local room = name and rooms[name]
+    local room = name and names[name]
     if is_special or not room or room <= 0 then
       for k = #ids, i, -1 do
         call('LREM', ACTIVE, 1, ids[k])
@@ -107,21 +107,20 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
       end
       break
     end
-    rooms[name] = room - 1
+    names[name] = room - 1
     call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
     call('SET', P .. id .. ':lock', lock, 'PX', lock_ms)
     call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
-    good[i] = id
     taken[i] = {id, h, 0, 0}
   end
-  if #good == c.n then
+  if #taken == c.n then
     local is_empty = call('LLEN', WAIT) == 0 and call('ZCARD', Q .. ':prioritized') == 0
     if not is_empty then
       call('ZADD', Q .. ':marker', 0, '0')
     end
     return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0}
   end
-  c.n = c.n - #good
+  c.n = c.n - #taken
 end
 
 -- 3. The general way.
@@ -161,7 +160,7 @@ local function nothing_waits()
 end
 
 local function event_if_drained()
-  if ended and nothing_waits() and call('LLEN', Q .. ':active') == 0 then
+  if ended and nothing_waits() and call('LLEN', ACTIVE) == 0 then
     event('drained')
   end
 end
@@ -178,25 +177,13 @@ for _, id in ipairs(ask.not_these) do
   not_these[id] = true
 end
 first = promote()
-local room, window_ends = room_in_window()
-local active = concurrency and call('LLEN', Q .. ':active')
-local most = paused and 0 or c.n
-if concurrency then
-  most = math.min(most, concurrency - active)
-end
-if room then
-  most = math.min(most, room)
-end
+local active = concurrency and call('LLEN', ACTIVE)
+local max_taken, room, window_ends = max_claims(c, active)
 local left, passed, beyond, fruitless = false, false, nil, 0
-if most > 0 then
+call('DEL', NOTHING)
+if max_taken > 0 then
   make_lock(c)
-  local more = {}
-  left, passed, beyond, fruitless = claim_waiting(c, most, c.names, not_these, more)
-  for i = 1, #more do
-    taken[#taken + 1] = more[i]
-  end
-else
-  call('DEL', NOTHING)
+  left, passed, beyond, fruitless = claim_waiting(c, max_taken + #taken, not_these, taken)
 end
 
 -- When claiming again may bring something; and a marker for other workers where something is left.

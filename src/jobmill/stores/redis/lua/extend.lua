@@ -1,11 +1,5 @@
 -- extend: prolongs leases to now + ms. ask: leases [[id, token]], ms. Returns: the positions of those that are lost, from 0.
-local call = redis.call
-local Q = KEYS[1]
-local ask = cmsgpack.unpack(ARGV[1])
-local now = ask.now
-local function job_key(id)
-  return Q .. ':' .. id
-end
+--- include short_request
 --- include lease
 --- include job_id
 

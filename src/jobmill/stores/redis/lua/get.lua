@@ -1,5 +1,5 @@
--- get: jobs by their ids. ask: ids. Returns: for each id, {id, state, set, score, hash} or nothing.
---- include read_request
+-- get: jobs by their ids. ask: ids. Returns: for each id, {id, state, score, hash} or nothing.
+--- include short_request
 --- include repair
 --- include state
 --- include job_id
@@ -12,7 +12,7 @@ for i, given_id in ipairs(ask.ids) do
     found[i] = {}
   else
     local score = set == 'delayed' and call('ZSCORE', Q .. ':delayed', id) or ''
-    found[i] = {id, state, set, score, read_hash('HGETALL', job_key(id))}
+    found[i] = {id, state, score, read_hash(id)}
   end
 end
 return found

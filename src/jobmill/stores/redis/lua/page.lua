@@ -1,6 +1,6 @@
 -- page: jobs of one list or sorted set of the queue, in its order. ask: source, start, stop (both included).
 -- Returns: for each job, {id, score, whether cancelled, hash}.
---- include read_request
+--- include short_request
 
 local key = Q .. ':' .. ask.source
 local ids = {}
@@ -21,6 +21,6 @@ end
 local page = {}
 for i, id in ipairs(ids) do
   local cancelled = ask.source == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
-  page[i] = {id, scores[i] or '', cancelled and 1 or 0, read_hash('HGETALL', job_key(id))}
+  page[i] = {id, scores[i] or '', cancelled and 1 or 0, read_hash(id)}
 end
 return page

@@ -4,7 +4,6 @@
 --- include events
 --- include waiting
 --- include repair
---- include state
 --- include add
 --- include flows
 --- include retention

@@ -40,44 +40,21 @@ for last = #ids, 1, -1000 do
     end
   end
 end
-local most = paused and 0 or c.n
-local room = room_in_window()
-if room then
-  most = math.min(most, room)
-end
-if concurrency then
-  most = math.min(most, concurrency - (#ids - #ended))
-end
-local taken = {}
-local left = false
-local limited = 0
+local max_taken = max_claims(c, #ids - #ended)
+local taken, left, limited = {}, false, 0
 call('DEL', NOTHING)
 make_lock(c)
 for _, id in ipairs(ended) do
-  if #taken >= most then
+  if #taken >= max_taken then
     left = true
     break
   end
-  if not_these[id] then
-    left = true  -- for the next call
+  local room = room_for(c, id, redis.pcall('HGET', job_key(id), 'name'), not_these)
+  if room > 0 then
+    limited = limited + take(c, id, true, taken)
+    call('SREM', Q .. ':stalled', id)
   else
-    local h = redis.pcall('HGETALL', job_key(id))
-    local name, ats, doomed, sid = peek(h)
-    local is_job = name or set_aside(id)
-    if not name and is_job then
-      h = call('HGETALL', job_key(id))
-    end
-    local fits, is_unknown = has_room(c.names, name)
-    if not is_job then
-      call('LREM', Q .. ':active', -1, id)
-    elseif fits then
-      take(c, id, h, name, ats, true, sid)
-      call('SREM', Q .. ':stalled', id)
-      taken[#taken + 1] = {id, h, 1, is_older_run(id)}
-      limited = limited + (doomed and 0 or 1)
-    else
-      left = left or not is_unknown
-    end
+    left = left or room == 0  -- for the next call
   end
 end
 if #taken > 0 then

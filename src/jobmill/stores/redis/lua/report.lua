@@ -22,9 +22,9 @@ for i, r in ipairs(ask.reports) do
     end
     -- A key that is no list must not stop the other reports.
     if #r.lines > 0 and type(redis.pcall('RPUSH', key .. ':logs', unpack(r.lines))) == 'number' then
-      local most = h[4] and ask.max_lines or tonumber(decoded(h[5]).kl)
-      if most then
-        call('LTRIM', key .. ':logs', -most, -1)
+      local max_lines = h[4] and ask.max_lines or tonumber(decoded(h[5]).kl)
+      if max_lines then
+        call('LTRIM', key .. ':logs', -max_lines, -1)
       end
       -- BullMQ keeps lines without times. Ours are in the hash: "ms:number of lines" for each report.
       local times = (h[6] and h[6] .. ' ' or '') .. string.format('%.0f:%d', now, #r.lines)

@@ -1,6 +1,6 @@
 -- schedule: makes, changes or removes a job scheduler as Node does.
--- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, immediately, next (of a cron)
--- Returns: the id of the scheduler's next job and its delay, or whether one was removed.
+-- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, next (of a cron)
+-- Returns: the id of the scheduler's next job, or whether one was removed.
 --- include request
 --- include events
 --- include waiting
@@ -10,7 +10,6 @@
 --- include schedulers
 
 local sid = ask.sid
-local record_key = Q .. ':repeat:' .. sid
 local previous = tonumber(call('ZSCORE', Q .. ':repeat', sid))
 local pending = previous and 'repeat:' .. sid .. ':' .. string.format('%.0f', previous)
 
@@ -48,7 +47,7 @@ if ask.remove then
 end
 
 local every = ask.every
-local old = call('HMGET', record_key, 'every', 'ic', 'offset')
+local old = call('HMGET', Q .. ':repeat:' .. sid, 'every', 'ic', 'offset')
 local had_pending = remove_pending()
 local slot = ask.next
 local offset = ask.offset
@@ -83,18 +82,8 @@ if every then
 end
 
 local ic = tonumber(old[2]) or 1
-call('DEL', record_key)
-call('HSET', record_key, 'name', ask.name, 'ic', ic, unpack(ask.record))
-if every then
-  call('HSET', record_key, 'every', every)
-end
-call('HSET', record_key, 'offset', offset or tonumber(old[3]) or 0)
-if ask.data ~= '{}' then
-  call('HSET', record_key, 'data', ask.data)
-end
-if ask.opts ~= '{}' then
-  call('HSET', record_key, 'opts', ask.opts)
-end
+local rest = {every = every, offset = offset or tonumber(old[3]) or 0, opts = ask.opts ~= '{}' and ask.opts or nil}
+write_record(sid, ask.name, ic, ask.data, ask.record, rest)
 local opts = decoded(ask.opts)
 opts['repeat'] = decoded(ask.repeat_opts)
 opts['repeat'].count = ic
@@ -103,4 +92,4 @@ opts['repeat'].offset = ask.offset
 local id = add_run(sid, slot, {name = ask.name, data = ask.data, opts = opts, priority = tonumber(opts.priority) or 0,
   own = {}, ours = false})
 set_markers()
-return {id, math.max(0, slot - now)}
+return id

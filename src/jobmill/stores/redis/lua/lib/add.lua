@@ -14,13 +14,7 @@ local function add(job)
     call('HSET', key, unpack(job.own))
   end
   event('added', 'jobId', job.id, 'name', job.name)
-  if job.delay > 0 then
-    to_delayed(job.id, job.due)
-    event('delayed', 'jobId', job.id, 'delay', job.due)
-  else
-    to_waiting(job.id, job.priority, job.lifo)
-    event('waiting', 'jobId', job.id)
-  end
+  wait_until(job.id, job.delay > 0 and job.due or now, job.priority, job.lifo)
 end
 
 -- The keys that belong to one job, and nothing else of it.
@@ -31,6 +25,13 @@ local function delete_keys(id)
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
     key .. ':unsuccessful')
+end
+
+-- The job is removed: so is its deduplication id, with the job that was kept back.
+local function drop_deduplication(id, deid)
+  if deid and call('GET', Q .. ':de:' .. deid) == id then
+    call('DEL', Q .. ':de:' .. deid, Q .. ':dn:' .. deid)
+  end
 end
 
 -- The job has ended or is removed: its deduplication id is free for the last job that was kept back meanwhile.

@@ -1,7 +1,9 @@
 -- Claims jobs. `c` is the claim: n, token, lease_ms, worker, and names {name: room}. The room of a name is the number of
 -- jobs of this name that the claim may still take.
 local MAX_SCANNED = 1000
-local EVENTS = Q .. ':events'
+-- How many ids are read at once, at least.
+local MIN_READ = 20
+local EVENTS, WAIT, ACTIVE = Q .. ':events', Q .. ':wait', Q .. ':active'
 
 -- How many more jobs the rate limit allows in this window, and when the window ends; nil if there is no rate limit.
 local function room_in_window()
@@ -24,6 +26,13 @@ local function room_in_window()
     return max
   end
   return math.max(0, max - used), ended or now + left
+end
+
+-- How many jobs a claim may take under pause and limits; and the room in the window, and when the window ends.
+local function max_claims(c, running)
+  local room, window_ends = room_in_window()
+  local free = concurrency and concurrency - running
+  return paused and 0 or math.min(c.n, room or c.n, free or c.n), room, window_ends
 end
 
 local function count_in_window(k)
@@ -89,9 +98,33 @@ local function feed_claim(c, id, h, name, crashed)
   feed_event('claimed', id, name, errors + 1, cjson.encode({worker = c.worker}))
 end
 
--- Gives the job its lease: writes its lock and the fields of a running job.
-local function take(c, id, h, name, ats, crashed, sid)
+local function make_lock(c)
+  c.lock = lock_value(c.token, c.lease_ms)
+  c.lock_ms = string.format('%.0f', c.lease_ms + linger)
+end
+
+-- The room for a job: more than 0 if this claim may take it, 0 if it may not now, -1 if this worker does not know the name.
+-- If there is no name, the hash is missing or broken, and any claim may take the job.
+local function room_for(c, id, name, not_these)
+  if not_these[id] then
+    return 0
+  end
+  return type(name) ~= 'string' and 1 or c.names[name] or -1
+end
+
+-- Gives a job in `active` its lease, and adds it to `taken`. Returns 1 if the job counts for the rate limit, otherwise 0.
+local function take(c, id, crashed, taken)
   local key = job_key(id)
+  local h = redis.pcall('HGETALL', key)
+  local name, ats, doomed, sid = peek(h)
+  if name then
+    c.names[name] = c.names[name] - 1
+  elseif set_aside(id) then
+    h = call('HGETALL', key)
+  else
+    call('LREM', ACTIVE, 1, id)
+    return 0  -- not a job
+  end
   if sid then
     adopt(id, h, sid)
   end
@@ -102,158 +135,77 @@ local function take(c, id, h, name, ats, crashed, sid)
     event('waiting', 'jobId', id, 'prev', 'active')
     event('stalled', 'jobId', id)
   end
+  taken[#taken + 1] = {id, h, crashed and 1 or 0, is_older_run(id)}
   call('HSET', key, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
   call('SET', key .. ':lock', c.lock, 'PX', c.lock_ms)
   call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   if feed_on then
     feed_claim(c, id, h, name, crashed)
   end
+  return doomed and 0 or 1
 end
 
-local function make_lock(c)
-  c.lock = lock_value(c.token, c.lease_ms)
-  c.lock_ms = string.format('%.0f', c.lease_ms + linger)
-end
-
--- Whether this claim may take the job. If so, it reduces the room of the job's name by one. If there is no name, the hash
--- is missing or broken, and any claim may take the job. The second result: whether this worker does not know the name.
-local function has_room(rooms, name)
-  if not name then
-    return true
-  end
-  local room = rooms[name]
-  if room and room > 0 then
-    rooms[name] = room - 1
-    return true
-  end
-  return false, room == nil
-end
-
--- Earlier calls have read the first `skip` waiting jobs. This call reads the next 1,000 jobs without moving them.
--- Two results: whether it left a job of a known name, for example because the name has no room; and, if there are more
--- jobs, how many jobs the next call must skip.
-local function claim_beyond(skip, most, rooms, not_these, taken, take_or_pass)
-  local waiting = call('LLEN', Q .. ':wait')
-  local found = call('LRANGE', Q .. ':wait', -skip - MAX_SCANNED, -skip - 1)
-  local ids = {}
-  for i = #found, 1, -1 do
-    ids[#ids + 1] = found[i]
-  end
-  local in_wait, rank = #ids, math.max(0, skip - waiting)
-  if in_wait < MAX_SCANNED then
-    for _, id in ipairs(call('ZRANGE', Q .. ':prioritized', rank, rank + MAX_SCANNED - in_wait - 1)) do
-      ids[#ids + 1] = id
+-- The ids of up to `n` waiting jobs after the first `skip`, in claim order, and the list or set that has them.
+local function waiting_ids(skip, n)
+  local found = call('LRANGE', WAIT, -skip - n, -skip - 1)
+  if #found > 0 then
+    local ids = {}
+    for i = #found, 1, -1 do
+      ids[#ids + 1] = found[i]
     end
+    return ids, 'wait'
   end
-  local left = false
-  for i, id in ipairs(ids) do
-    local name = redis.pcall('HGET', job_key(id), 'name')
-    local room = type(name) ~= 'string' and 1 or rooms[name]
-    if room and (room <= 0 or not_these[id]) then
-      left = true
-    elseif room then
-      call(i <= in_wait and 'LREM' or 'ZREM', Q .. (i <= in_wait and ':wait' or ':prioritized'),
-        unpack(i <= in_wait and {-1, id} or {id}))
-      call('LPUSH', Q .. ':active', id)
-      take_or_pass(id)
-      if #taken == most then
-        return left, nil
-      end
-    end
-  end
-  return left, #ids == MAX_SCANNED and skip + #ids - #taken or nil
+  local rank = math.max(0, skip - call('LLEN', WAIT))
+  return call('ZRANGE', Q .. ':prioritized', rank, rank + n - 1), 'prioritized'
 end
 
--- Takes up to `most` waiting jobs, in order, and puts the jobs that it does not take back into their old positions.
+-- Takes up to `max_taken` waiting jobs, in order; the others stay where they are.
 -- Redis cannot select jobs by name. So one call reads up to 1,000 jobs and passes over those whose names this worker does
 -- not know. Four results: whether more jobs wait for this claim or for a later claim with the same names; whether jobs were
 -- passed over; if not all jobs were read, the number of jobs that the next call must skip; and the number of jobs that
 -- were read after the last job that was taken.
-local function claim_waiting(c, most, rooms, not_these, taken)
-  local scanned, passed, fruitless = 0, {}, 0
-  local limited = 0  -- how many of them count for the rate limit
-  local function take_or_pass(id, score)
-    scanned = scanned + 1
-    local name = redis.pcall('HGET', job_key(id), 'name')
-    local room = type(name) == 'string' and (not_these[id] and 0 or rooms[name] or -1)
-    if room and room <= 0 then
-      passed[#passed + 1] = {id, score, room < 0}
-      fruitless = fruitless + 1
-      return
-    end
-    local h = redis.pcall('HGETALL', job_key(id))
-    local ats, doomed, sid
-    name, ats, doomed, sid = peek(h)
-    if not name then
-      if not set_aside(id) then
-        call('LREM', Q .. ':active', 1, id)
-        return  -- not a job
-      end
-      h = call('HGETALL', job_key(id))
-    end
-    local fits, is_unknown = false, false
-    if not not_these[id] then
-      fits, is_unknown = has_room(rooms, name)
-    end
-    if fits then
-      fruitless = 0
-      taken[#taken + 1] = {id, h, 0, is_older_run(id)}
-      take(c, id, h, name, ats, false, sid)
-      limited = limited + (doomed and 0 or 1)
-    else
-      passed[#passed + 1] = {id, score, is_unknown}
-    end
-  end
-  local left, beyond = false, nil
-  if c.skip then
-    left, beyond = claim_beyond(c.skip, most, rooms, not_these, taken, take_or_pass)
-    scanned = MAX_SCANNED
-  end
-  local max_scanned = c.scan or MAX_SCANNED
-  while #taken < most and scanned < max_scanned do
-    local ids = call('RPOP', Q .. ':wait', most - #taken)
-    if not ids or #ids == 0 then
-      break
-    end
-    call('LPUSH', Q .. ':active', unpack(ids))  -- at once, as in exchange.lua
-    for i = 1, #ids do
-      -- BullMQ before version 5 puts markers such as "0:0" into this list. A marker has no hash.
-      if string.sub(ids[i], 1, 2) ~= '0:' or call('EXISTS', job_key(ids[i])) == 1 then
-        take_or_pass(ids[i], nil)
-      else
-        call('LREM', Q .. ':active', 1, ids[i])
-      end
-    end
-  end
-  while #taken < most and scanned < max_scanned do
-    local popped = call('ZPOPMIN', Q .. ':prioritized', most - #taken)
-    if #popped == 0 then
-      if #passed == 0 then  -- else some go back there
+local function claim_waiting(c, max_taken, not_these, taken)
+  local max_scanned = not c.skip and c.scan or MAX_SCANNED
+  local passed, scanned, fruitless, limited, left = c.skip or 0, 0, 0, 0, false
+  while #taken < max_taken and scanned < max_scanned do
+    local ids, set = waiting_ids(passed, math.min(max_scanned - scanned, math.max(max_taken - #taken, MIN_READ)))
+    if #ids == 0 then
+      if call('ZCARD', Q .. ':prioritized') == 0 then
         call('DEL', Q .. ':pc')
       end
       break
     end
-    for i = 1, #popped, 2 do
-      call('LPUSH', Q .. ':active', popped[i])
+    for _, id in ipairs(ids) do
+      if #taken == max_taken then
+        break
+      end
+      scanned = scanned + 1
+      local name = redis.pcall('HGET', job_key(id), 'name')
+      local room = room_for(c, id, name, not_these)
+      if room > 0 then
+        -- To active at once, as in exchange.lua.
+        if set == 'wait' and passed == 0 then
+          call('LMOVE', WAIT, ACTIVE, 'RIGHT', 'LEFT')
+        else
+          take_out(id, set)
+          call('LPUSH', ACTIVE, id)
+        end
+        -- BullMQ before version 5 puts markers such as "0:0" into this list. A marker has no hash.
+        if string.sub(id, 1, 2) == '0:' and call('EXISTS', job_key(id)) == 0 then
+          call('LREM', ACTIVE, 1, id)
+        else
+          limited = limited + take(c, id, false, taken)
+          fruitless = 0
+        end
+      else
+        left = left or room == 0
+        passed = passed + 1
+        fruitless = fruitless + 1
+      end
     end
-    for i = 1, #popped, 2 do
-      take_or_pass(popped[i], popped[i + 1])
-    end
-  end
-  left = left or (#taken == most and call('LLEN', Q .. ':wait') + call('ZCARD', Q .. ':prioritized') > 0)
-  for i = #passed, 1, -1 do
-    local id, score, is_unknown = passed[i][1], passed[i][2], passed[i][3]
-    call('LREM', Q .. ':active', 1, id)
-    if score then
-      call('ZADD', Q .. ':prioritized', score, id)
-    else
-      call('RPUSH', Q .. ':wait', id)
-    end
-    left = left or not is_unknown
-  end
-  if not c.skip and not c.scan and scanned >= MAX_SCANNED and #taken < most then
-    beyond = #passed
   end
   count_in_window(limited)
-  return left, #passed > 0 or c.skip, beyond, fruitless
+  left = left or (#taken == max_taken and call('LLEN', WAIT) + call('ZCARD', Q .. ':prioritized') > 0)
+  local is_cut = scanned >= MAX_SCANNED and #taken < max_taken
+  return left, passed > 0, is_cut and passed or nil, fruitless
 end

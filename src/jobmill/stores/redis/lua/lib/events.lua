@@ -24,11 +24,6 @@ local function feed_event(type, id, name, attempt, data)
   end
 end
 
--- Whether the global concurrency is reached.
-local function is_full()
-  return concurrency and call('LLEN', Q .. ':active') >= concurrency
-end
-
 -- Markers are set once in a call, at its end, for all jobs that now wait.
 local waiting_grew, delayed_changed = false, false
 
@@ -40,7 +35,7 @@ local function set_markers()
     end
   end
   -- The marker wakes one worker; the claim of that worker wakes the next.
-  if waiting_grew and not paused and not is_full() then
+  if waiting_grew and not paused and not (concurrency and call('LLEN', Q .. ':active') >= concurrency) then
     call('ZADD', Q .. ':marker', 0, '0')
   end
 end

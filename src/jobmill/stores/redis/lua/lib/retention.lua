@@ -1,13 +1,18 @@
 -- How long finished jobs stay. Each job of ours has its own retention; BullMQ's retention, for Node's jobs, covers all jobs
 -- of the set.
 
+-- Notes of an earlier end do not apply any more.
+local function forget_retention(id)
+  call('ZREM', Q .. ':jobmill:cancelled', id)
+  call('ZREM', Q .. ':jobmill:expiry', id)
+  call('ZREM', Q .. ':jobmill:last', id)
+end
+
 -- Removes a finished job without an event, as BullMQ does.
 local function forget(id, set)
   local h = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid')
   call('ZREM', Q .. ':' .. set, id)
-  call('ZREM', Q .. ':jobmill:cancelled', id)
-  call('ZREM', Q .. ':jobmill:expiry', id)
-  call('ZREM', Q .. ':jobmill:last', id)
+  forget_retention(id)
   if h[1] then
     pcall(child_gone, id, h[1])  -- an error in its parent's keys must not keep this job
   end

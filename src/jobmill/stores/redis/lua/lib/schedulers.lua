@@ -1,17 +1,33 @@
 -- Runs of recurring jobs: a job scheduler of BullMQ has a record, and one job for its next run.
 -- jmr, in the job's hash, is what the port knows of the recurrence; see codec.py.
 
--- The job of a scheduler's present run, while it is live.
-local function live_run(sid)
+-- The id of a scheduler's present run; nil where there is no such scheduler.
+local function present_run(sid)
   local slot = call('ZSCORE', Q .. ':repeat', sid)
-  if not slot then
-    return nil
+  return slot and 'repeat:' .. sid .. ':' .. slot or nil
+end
+
+-- The same, while the run is live.
+local function live_run(sid)
+  local id = present_run(sid)
+  if id and call('EXISTS', job_key(id)) == 1
+    and not call('ZSCORE', Q .. ':completed', id) and not call('ZSCORE', Q .. ':failed', id) then
+    return id
   end
-  local id = 'repeat:' .. sid .. ':' .. slot
-  if call('EXISTS', job_key(id)) == 0 or call('ZSCORE', Q .. ':completed', id) or call('ZSCORE', Q .. ':failed', id) then
-    return nil
+  return nil
+end
+
+-- Writes a scheduler's record: flat fields, and our own in a table, for runs that Node makes. An empty payload is left out.
+local function write_record(sid, name, ic, data, record, own)
+  local key = Q .. ':repeat:' .. sid
+  call('DEL', key)
+  call('HSET', key, 'name', name, 'ic', ic, unpack(record))
+  if data ~= '{}' then
+    call('HSET', key, 'data', data)
   end
-  return id
+  for field, value in pairs(own) do
+    call('HSET', key, field, value)
+  end
 end
 
 -- Adds the next run of a scheduler, at `slot`, or right after it where an earlier run has that id.

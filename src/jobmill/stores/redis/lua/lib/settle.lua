@@ -4,25 +4,34 @@ local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'p
 local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 
--- BullMQ counts attempts that ended; jme has the number of errors where it differs.
-local function counts(h, s, atm, derived, fields)
-  fields[#fields + 1] = 'atm'
-  fields[#fields + 1] = atm
-  if derived ~= s.errors then
-    fields[#fields + 1] = 'jme'
-    fields[#fields + 1] = s.errors
-  end
-  if (tonumber(h[STC]) or 0) ~= s.crashes then
-    fields[#fields + 1] = 'stc'
-    fields[#fields + 1] = s.crashes
-  end
+local function append(fields, field, value)
+  fields[#fields + 1] = field
+  fields[#fields + 1] = value
 end
 
-local function write(key, h, s, fields, derived)
-  if h[JME] and derived == s.errors then
+-- Writes fields and counts. BullMQ counts attempts that ended (atm); jme has the number of errors where it differs from
+-- the one that follows from them.
+local function write(key, h, s, fields, atm, errors)
+  if atm > 0 then  -- BullMQ writes no zero
+    append(fields, 'atm', atm)
+  end
+  if errors ~= s.errors then
+    append(fields, 'jme', s.errors)
+  elseif h[JME] then
     call('HDEL', key, 'jme')
   end
+  if (tonumber(h[STC]) or 0) ~= s.crashes then
+    append(fields, 'stc', s.crashes)
+  end
   call('HSET', key, unpack(fields))
+end
+
+-- The fields of a failed attempt.
+local function append_error(fields, s)
+  append(fields, 'failedReason', s.error)
+  if s.tracebacks then
+    append(fields, 'stacktrace', s.tracebacks)
+  end
 end
 
 local function whole(value)
@@ -45,17 +54,12 @@ end
 
 local function finish(id, key, h, set, s, keep)
   local atm = (tonumber(h[ATM]) or 0) + 1
-  local derived = set == 'completed' and atm - 1 or atm
   local fields = {'finishedOn', now}
   if set == 'completed' then
-    fields[3], fields[4] = 'returnvalue', s.result
+    append(fields, 'returnvalue', s.result)
   else
-    fields[3], fields[4] = 'failedReason', s.error
-    if s.tracebacks then
-      fields[5], fields[6] = 'stacktrace', s.tracebacks
-    end
+    append_error(fields, s)
   end
-  counts(h, s, atm, derived, fields)
   local opts = (set == 'failed' or not h[JM]) and decoded(call('HGET', key, 'opts')) or nil
   if h[DEID] then
     free_deduplication(id, h[DEID])
@@ -72,7 +76,7 @@ local function finish(id, key, h, set, s, keep)
   if at_once then
     delete_keys(id)
   else
-    write(key, h, s, fields, derived)
+    write(key, h, s, fields, atm, set == 'completed' and atm - 1 or atm)
     if h[DEFA] and set == 'failed' then
       call('HDEL', key, 'defa')
     end
@@ -133,13 +137,15 @@ local function back_to_prioritized(id, priority, seq)
       passed = i
     end
   end
-  local score = passed > 0 and tonumber(front[passed + 1]) or base
-  if passed == 0 and front[2] and tonumber(front[2]) <= base then
-    score = tonumber(front[2]) - 1
+  local score = base
+  if passed > 0 then
+    score = front[passed + 1]
+  elseif front[2] then
+    score = math.min(base, front[2] - 1)
   end
-  -- Those that stay in front move up by one.
+  -- Those that stay in front make room.
   for i = 1, passed, 2 do
-    call('ZADD', Q .. ':prioritized', i == 1 and tonumber(front[2]) - 1 or tonumber(front[i - 1]), front[i])
+    call('ZADD', Q .. ':prioritized', front[i + 1] - 1, front[i])
   end
   call('ZADD', Q .. ':prioritized', score, id)
 end
@@ -149,42 +155,32 @@ local function wait_again(id, key, h, s)
   local atm = (tonumber(h[ATM]) or 0) + (errored and 1 or 0)
   local fields = {'jmu', now}
   local priority = tonumber(h[PRIORITY]) or 0
-  counts(h, s, atm, atm, fields)
   if errored then
-    fields[#fields + 1], fields[#fields + 2] = 'failedReason', s.error
-    if s.tracebacks then
-      fields[#fields + 1], fields[#fields + 2] = 'stacktrace', s.tracebacks
-    end
-  end
-  if atm == 0 then
-    -- BullMQ writes no zero.
-    table.remove(fields, 4)
-    table.remove(fields, 3)
+    append_error(fields, s)
   end
   if s.due then
-    fields[#fields + 1], fields[#fields + 2] = 'jmd', s.due
+    append(fields, 'jmd', s.due)
   else
     -- A job that was seized before it was due waits for its due time again.
     local due = tonumber(call('HGET', key, 'jmd'))
     s.due = due and due > now and due or nil
   end
-  if s.due and s.due > now then
-    fields[#fields + 1], fields[#fields + 2] = 'delay', s.due - now
-    write(key, h, s, fields, atm)
-    to_delayed(id, s.due)
-    event('delayed', 'jobId', id, 'delay', s.due)
+  local is_delayed = s.due and s.due > now
+  if is_delayed then
+    append(fields, 'delay', s.due - now)
+  end
+  write(key, h, s, fields, atm, atm)
+  if s.due then
+    local lifo = not is_delayed and priority == 0 and decoded(call('HGET', key, 'opts')).lifo
+    wait_until(id, s.due, priority, lifo, 'active')
     return
   end
-  write(key, h, s, fields, atm)
-  if s.due then
-    to_waiting(id, priority, priority == 0 and decoded(call('HGET', key, 'opts')).lifo)
-  elseif priority > 0 then
+  if priority > 0 then
     back_to_prioritized(id, priority, tonumber(h[JM]))
-    waiting_grew = true
   else
     back_to_wait(id, tonumber(h[JM]))
-    waiting_grew = true
   end
+  waiting_grew = true
   event('waiting', 'jobId', id, 'prev', 'active')
 end
 
@@ -212,9 +208,8 @@ local function end_run(id, key, h, s)
   -- The settlement has the retention of the last run; earlier runs have that of the job, or the one for runs.
   local keeps = (decoded(more[5]).o or {})[set == 'completed' and 'keep_succeeded' or 'keep_failed']
   finish(id, key, h, set, s, s.keep or (keeps and {last = keeps.last, age = keeps.age_ms} or s.keep_run))
-  local is_current = id == 'repeat:' .. sid .. ':' .. (call('ZSCORE', Q .. ':repeat', sid) or '')
   local limit = tonumber(record[3])
-  if not slot or not is_current or not record[1] or (limit and (tonumber(record[4]) or 0) >= limit) then
+  if not slot or id ~= present_run(sid) or not record[1] or (limit and (tonumber(record[4]) or 0) >= limit) then
     return
   end
   local opts = decoded(more[2])

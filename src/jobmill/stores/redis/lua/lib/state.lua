@@ -28,16 +28,3 @@ local function state_of(id)
   end
   return 'waiting', 'wait'
 end
-
--- Removes a job from its list or set.
-local function take_out(id, set)
-  if set == 'wait' then
-    if call('LREM', Q .. ':wait', -1, id) == 0 then
-      call('LREM', Q .. ':paused', -1, id)
-    end
-  elseif set == 'active' then
-    call('LREM', Q .. ':active', -1, id)
-  else
-    call('ZREM', Q .. ':' .. set, id)
-  end
-end

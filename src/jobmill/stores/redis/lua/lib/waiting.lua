@@ -6,19 +6,15 @@ local function wait_key()
   return ask.v5 and paused and Q .. ':paused' or Q .. ':wait'
 end
 
-local function to_prioritized(id, priority)
-  local counter = redis.pcall('INCR', Q .. ':pc')
-  if type(counter) ~= 'number' then
-    call('SET', Q .. ':pc', 1)  -- it was no number
-    counter = 1
-  end
-  call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
-end
-
 -- To the end of wait or of its priority; lifo: to the front of wait.
 local function to_waiting(id, priority, lifo)
   if priority > 0 then
-    to_prioritized(id, priority)
+    local counter = redis.pcall('INCR', Q .. ':pc')
+    if type(counter) ~= 'number' then
+      call('SET', Q .. ':pc', 1)  -- it was no number
+      counter = 1
+    end
+    call('ZADD', Q .. ':prioritized', priority * TWO_32 + counter % TWO_32, id)
   else
     call(lifo and 'RPUSH' or 'LPUSH', wait_key(), id)
   end
@@ -32,6 +28,17 @@ local function to_delayed(id, due)
   local score = last[2] and math.min(tonumber(last[2]) + 1, base + 4095) or base
   call('ZADD', Q .. ':delayed', score, id)
   delayed_changed = true
+end
+
+-- To delayed, or where it waits if it is due, with the event; `prev`: the list or set that it comes from.
+local function wait_until(id, due, priority, lifo, prev)
+  if due > now then
+    to_delayed(id, due)
+    event('delayed', 'jobId', id, 'delay', due)
+  else
+    to_waiting(id, priority, lifo)
+    event('waiting', 'jobId', id, unpack(prev and {'prev', prev} or {}))
+  end
 end
 
 -- When the first delayed job is due; nil without one.
@@ -49,17 +56,24 @@ local function promote()
   local due = call('ZRANGEBYSCORE', Q .. ':delayed', '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 1000)
   for _, id in ipairs(due) do
     -- A key that is no hash is left to the claim: an error here would stop all jobs after it.
-    local priority = tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0
-    if priority > 0 then
-      to_prioritized(id, priority)
-    else
-      call('LPUSH', wait_key(), id)
-    end
+    to_waiting(id, tonumber(redis.pcall('HGET', job_key(id), 'priority')) or 0)
     -- Only after it is elsewhere: a script that stops at an error is not undone.
     call('ZREM', Q .. ':delayed', id)
     event('waiting', 'jobId', id, 'prev', 'delayed')
     redis.pcall('HSET', job_key(id), 'delay', 0)
   end
-  waiting_grew = true
   return first_delayed()
+end
+
+-- Removes a job from its list or set.
+local function take_out(id, set)
+  if set == 'wait' then
+    if call('LREM', Q .. ':wait', -1, id) == 0 then
+      call('LREM', Q .. ':paused', -1, id)
+    end
+  elseif set == 'active' then
+    call('LREM', Q .. ':active', -1, id)
+  else
+    call('ZREM', Q .. ':' .. set, id)
+  end
 end

@@ -1,13 +1,13 @@
--- For verbs that only read. KEYS[1]: <prefix>:<queue>. ARGV[1]: the request, in msgpack.
+-- For verbs that need no settings of the queue. KEYS[1]: <prefix>:<queue>. ARGV[1]: the request, in msgpack.
 local call = redis.call
 local Q = KEYS[1]
 local ask = cmsgpack.unpack(ARGV[1])
-local paused = false
+local now = ask.now
 local function job_key(id)
   return Q .. ':' .. id
 end
 -- An empty hash where the key holds something else.
-local function read_hash(...)
-  local h = redis.pcall(...)
+local function read_hash(id)
+  local h = redis.pcall('HGETALL', job_key(id))
   return h.err and {} or h
 end
