@@ -140,7 +140,7 @@ def _update(one: _Decided, mark: ObjectId, now_ms: int) -> Document:
     """The update that writes a patch."""
     patch, job = one.patch, one.job
     if patch.seize is not None:
-        update = lease_update(patch.seize.worker, patch.seize.token, patch.seize.lease_ms, now_ms)
+        update = lease_update(patch.seize, now_ms)
         update["$set"]["jobmill.mark"] = mark
         return update
     fields = {"jobmill.mark": mark, **job_fields(patch.fields)}

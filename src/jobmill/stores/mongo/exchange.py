@@ -6,17 +6,18 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bson import ObjectId
 from pymongo.errors import PyMongoError
 
 from jobmill.core.events import settlement_events
 from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.mongo.claim import QueueClaim
-from jobmill.stores.mongo.claim_search import ClaimSearch
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.queues import NO_STATE, has_feed, queue_states
-from jobmill.stores.mongo.settle import is_due, settle
+from jobmill.stores.mongo.settle import puts_back, settle
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -31,21 +32,25 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     with one write to a majority, not five with two.
     """
     now_ms = ctx.now()
-    claims = _claims_of(ctx, claim, settlements, now_ms) if claim else []
+    held = await located(ctx, [one.lease for one in settlements])
+    put_back = {one.locator.id for one, it in zip(held, settlements, strict=True) if one and puts_back(it, now_ms)}
+    claims = _claims_of(ctx, claim, put_back, now_ms) if claim else []
     queues = {one.lease.queue for one in settlements} | {one.queue for one in claims}
     first = claims[0] if claims else None
-    states = await (first.find_first(queues, settles=bool(settlements)) if first else queue_states(ctx, queues))
-    with ctx.claims.leasing(first.found.all if first and first.found else ()):
-        settled = await settle(ctx, settlements, now_ms, first.sent if first else None)
-        done = [one for one, response in zip(settlements, settled, strict=True) if response == "done"]
-        dues: list[int | None] = []
+    states = await (first.find_first(queues) if first else queue_states(ctx, queues))
+    try:
+        found = first.found if first else None
+        writes, expected = (first.writes(found), len(found.jobs)) if first and found else ([], 0)
+        settled, has_leased = await settle(ctx, settlements, held, now_ms, writes, expected)
+        dues = []
         try:
             left = claim.n if claim else 0
             for one in claims:
-                one.only_settled({it.lease.id for it in done})
+                one.has_leased = has_leased
                 dues.append(await one.run_within_limits(left, states.get(one.queue, NO_STATE)))
                 left -= len(one.claimed)
             if has_feed(states):
+                done = (one for one, response in zip(settlements, settled, strict=True) if response == "done")
                 events = [event for one in done for event in settlement_events(one, now_ms)]
                 await publish(ctx, [*events, *(event for one in claims for event in one.events)], states)
         except PyMongoError as error:
@@ -54,18 +59,20 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
             log.debug("MongoDB became unavailable during an exchange: %s", error)
             ctx.claims.cursor.rewind()
             dues.append(now_ms)
+    except BaseException:
+        ctx.claims.cursor.rewind()  # the jobs that were found may still wait
+        raise
+    finally:
+        if first:
+            first.let_go()
     claimed = [job for one in claims for job in one.claimed]
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
 
 
-def _claims_of(ctx: MongoContext, claim: Claim, settlements: Sequence[Settlement], now_ms: int) -> list[QueueClaim]:
+def _claims_of(ctx: MongoContext, claim: Claim, put_back: set[ObjectId], now_ms: int) -> list[QueueClaim]:
     """The claims of all queues, which share the room of each name."""
     ctx.names.update(claim.names)
     ctx.seen_rings[claim.queues] = ctx.bell.count(claim.queues)
-    rooms, settled = dict(claim.names), {one.lease.id for one in settlements}
-    puts_back = any(one.state == "waiting" and is_due(one, now_ms) for one in settlements)
-    return [
-        QueueClaim(ctx, queue, claim, rooms, settled, now_ms, ClaimSearch(ctx, queue, now_ms), puts_back=puts_back)
-        for queue in claim.queues
-    ]
+    rooms = dict(claim.names)
+    return [QueueClaim(ctx, queue, claim, rooms, set(put_back), now_ms) for queue in claim.queues]

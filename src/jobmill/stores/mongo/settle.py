@@ -31,7 +31,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import new_object_id
-from jobmill.stores.mongo.leases import LocatedLease, guard, located, marked, remove_marked
+from jobmill.stores.mongo.leases import LocatedLease, guard, marked, remove_marked
 
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
@@ -40,16 +40,6 @@ if TYPE_CHECKING:
 MAX_SENDS = 3
 
 Write: TypeAlias = UpdateOne | UpdateMany
-
-
-class ClaimWrites(Struct):
-    """The updates that lease the jobs of a claim. They are part of the bulk of settlements, and may be sent twice."""
-
-    writes: Sequence[Write] = ()
-    #: The number of jobs that they match, unless another process claims one of these jobs first.
-    expected: int = 0
-    #: After the bulk write: whether they are known to have matched all expected jobs.
-    has_matched: bool = False
 
 
 class _Given(Struct, frozen=True):
@@ -67,16 +57,21 @@ class _Given(Struct, frozen=True):
 
 
 async def settle(
-    ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
-) -> list[Settled]:
-    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order."""
-    if not settlements:
-        return []
+    ctx: MongoContext,
+    settlements: Sequence[Settlement],
+    held: Sequence[LocatedLease | None],
+    now_ms: int,
+    claim_writes: Sequence[Write],
+    expected: int,
+) -> tuple[list[Settled], bool]:
+    """Write settlements in one bulk with the updates of a claim, which lease the `expected` number of jobs.
+
+    Return one response per settlement, and whether the claim is known to have leased all its jobs.
+    """
     settled: list[Settled] = ["lost"] * len(settlements)
     seen: set[str] = set()
     first: list[_Given] = []
     repeated: list[_Given] = []
-    held = await located(ctx, [one.lease for one in settlements])
     for index, (settlement, one) in enumerate(zip(settlements, held, strict=True)):
         if len(settlement.result_json) > MAX_BYTES:
             # The server would refuse the whole bulk.
@@ -85,48 +80,52 @@ async def settle(
             # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
             (repeated if settlement.lease.id in seen else first).append(_Given(index, settlement, one))
             seen.add(settlement.lease.id)
-    for some, also in [(first, claims or ClaimWrites()), *(([one], ClaimWrites()) for one in repeated)]:
-        for given, response in zip(some, await _settle_once(ctx, some, now_ms, also), strict=True):
-            settled[given.index] = response
-    if any(one.state == "waiting" and is_due(one, now_ms) for one in settlements):
+    has_leased = await _settle_once(ctx, first, settled, now_ms, claim_writes, expected)
+    for given in repeated:
+        await _settle_once(ctx, [given], settled, now_ms)
+    if any(puts_back(one, now_ms) for one in settlements):
         ctx.claims.cursor.rewind()
-    return settled
+    return settled, has_leased
 
 
-def is_due(settlement: Settlement, now_ms: int) -> bool:
-    """Whether a job that waits again after this settlement is due at once."""
-    return settlement.due is None or settlement.due.resolve(now_ms) <= now_ms
+def puts_back(settlement: Settlement, now_ms: int) -> bool:
+    """Whether the job waits again after this settlement, and is due at once."""
+    due = settlement.due
+    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
 
 
-async def _settle_once(ctx: MongoContext, given: Sequence[_Given], now_ms: int, claims: ClaimWrites) -> list[Settled]:
+async def _settle_once(
+    ctx: MongoContext,
+    given: Sequence[_Given],
+    settled: list[Settled],
+    now_ms: int,
+    claim_writes: Sequence[Write] = (),
+    expected: int = 0,
+) -> bool:
+    """Write settlements and the responses to them. Return whether all jobs matched, also those of the claim."""
     mark = new_object_id()
     groups, indexes = _grouped(given, mark, now_ms)
-    writes = [*(group.write(now_ms) for group in groups), *claims.writes]
-    if not writes:
-        return []
-    errors = await _send(ctx, writes, len(given) + claims.expected, len(groups))
-    claims.has_matched = errors is None
-    settled: list[Settled] = ["done"] * len(given)
-    if errors is not None:
-        done = await marked(ctx, [one.held.locator.id for one in given], mark)
-        settled = [_response(one, own, done, errors) for one, own in zip(given, indexes, strict=True)]
-    left = [one for one, response in zip(given, settled, strict=True) if response == "done" and one.leaves]
+    writes = [*(group.write(now_ms) for group in groups), *claim_writes]
+    errors = await send(ctx, writes, len(given) + expected, len(groups)) if writes else None
+    ids = [one.held.locator.id for one in given]
+    done = set(ids) if errors is None or not given else await marked(ctx, ids, mark)
+    for one, own in zip(given, indexes, strict=True):
+        why = [errors[index] for index in own if index in errors] if errors else []
+        if one.held.locator.id in done:
+            settled[one.index] = "done"
+        elif why:
+            settled[one.index] = Refused(why[0])
+    left = [one.held.locator.id for one in given if settled[one.index] == "done" and one.leaves]
     if left:
-        await remove_marked(ctx, [one.held.locator.id for one in left], mark)
-    return settled
+        await remove_marked(ctx, left, mark)
+    return errors is None
 
 
-def _response(one: _Given, indexes: list[int], done: set[ObjectId], errors: dict[int, str]) -> Settled:
-    if one.held.locator.id in done:
-        return "done"
-    why = next((errors[index] for index in indexes if index in errors), None)
-    return "lost" if why is None else Refused(why)
-
-
-async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: int) -> dict[int, str] | None:
+async def send(ctx: MongoContext, writes: Sequence[Write], expected: int, checked: int = 0) -> dict[int, str] | None:
     """Send a bulk write, and send it again if its response was lost.
 
-    Return None if all jobs matched. Otherwise return the errors of the first `first` writes, by index.
+    Return None if the expected number of jobs matched. Otherwise return why the server refused writes, by their index.
+    Raise if the server refused one of the first `checked` writes for a reason that does not concern its job alone.
     """
     for send in range(MAX_SENDS):
         try:
@@ -134,7 +133,7 @@ async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: in
         except BulkWriteError as error:
             ctx.claims.cursor.rewind()
             if not is_unavailable(error) or send == MAX_SENDS - 1:
-                return refused_writes(error, first=first)
+                return refused_writes(error, checked=checked)
         except PyMongoError as error:
             if not is_unavailable(error) or send == MAX_SENDS - 1:
                 raise

@@ -16,8 +16,7 @@ from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import StoreError
-from jobmill.stores.mongo.claim_memory import order_of
-from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, queue_of
+from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, order_of, queue_of
 from jobmill.stores.mongo.connection import QUEUES, STANDALONE, translated_errors
 
 if TYPE_CHECKING:
