@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bson import ObjectId
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 from pymongo import UpdateMany
 
 from jobmill.core.events import Event, claim_events
@@ -29,7 +29,7 @@ from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
 from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, QueueLock, locked, queue_state, queue_states
-from jobmill.stores.mongo.settle import send
+from jobmill.stores.mongo.settle import Leasing, send
 
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
@@ -42,12 +42,12 @@ _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
 
 
 class Search(NamedTuple):
-    """The first waiting jobs of some names. `start`: where the search began; None: at the start, without the cursor."""
+    """The first waiting jobs of some names. `start`: where a search with the cursor began."""
 
     names: Sequence[str]
     found: list[Document]
     is_full: bool
-    start: Start | None
+    start: Start | None = None
 
 
 class Found(Struct, frozen=True):
@@ -71,9 +71,9 @@ class QueueClaim(Struct):
     #: The _ids of jobs that the same call puts back. They are due, but this claim must not take them.
     put_back: set[ObjectId]
     now_ms: int
-    #: What `find_first` has found, and whether the bulk write of the settlements has leased all of it.
+    #: What `find_first` has found, and the updates that lease it in the bulk write of settlements.
     found: Found | None = None
-    has_leased: bool = False
+    leasing: Leasing = field(default_factory=Leasing)
     #: Whether the feed of the queue is on.
     has_feed: bool = False
     claimed: list[Claimed | Broken] = []
@@ -136,9 +136,9 @@ class QueueClaim(Struct):
         self._states_of = ()
         limits = states.get(self.queue, NO_STATE).limits
         if limits.settings.paused or limits.counts_claims:
-            self.let_go()
+            self.let_go(leased=False)
         else:
-            self.found = found
+            self.found, self.leasing = found, Leasing(self._writes(found), len(found.jobs))
         return states
 
     async def _find(self, wanted: int) -> Found:
@@ -172,22 +172,27 @@ class QueueClaim(Struct):
                 jobs.append(document)
         self._chosen = {job["_id"]: (orders[job["_id"]], job["name"]) for job in jobs}
         for search in searches:
-            self._learn(search, orders)
+            if search.start is not None:
+                self._learn(search, search.start, orders)
         self.ctx.claims.in_flight |= self._chosen
         return Found(jobs, has_more=len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
 
     async def _search(self, names: Sequence[str], limit: int) -> Search:
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
-        cursor, start = self.ctx.claims.cursor, None
-        if self.ctx.claims.is_busy:
-            start = cursor.start([self.queue], names)
-            if start.is_known:
-                next_jobs = await self._continue(start, limit)
-                if next_jobs is not None:
-                    return Search(names, next_jobs, len(next_jobs) == limit, start)
-                start = cursor.start([self.queue], names, anew=True)
+        if not self.ctx.claims.is_busy:
+            found = await self._query(self._due(names), limit)
+            return Search(names, found, len(found) == limit)
+        return await self._search_with_cursor(names, limit)
+
+    async def _search_with_cursor(self, names: Sequence[str], limit: int) -> Search:
+        start = self.ctx.claims.cursor.start([self.queue], names)
+        if start.is_known:
+            next_jobs = await self._continue(start, limit)
+            if next_jobs is not None:
+                return Search(names, next_jobs, len(next_jobs) == limit, start)
+            start = self.ctx.claims.cursor.start([self.queue], names, anew=True)
         found = await self._query(self._due(names), limit)
-        if start is not None and len(found) == limit:
+        if len(found) == limit:
             await self._find_stop(names, found)
         return Search(names, found, len(found) == limit, start)
 
@@ -223,10 +228,10 @@ class QueueClaim(Struct):
         for first in await self._query(self._due([*unseen]), 1) if unseen else ():
             cursor.stop_at(self.queue, order_of(first))
 
-    def _learn(self, search: Search, orders: Mapping[Any, Order]) -> None:
+    def _learn(self, search: Search, start: Start, orders: Mapping[Any, Order]) -> None:
         """Give the cursor the position at which the next search begins: the first job that may still wait then."""
-        start, found = search.start, search.found
-        if start is None or (not found and start.has_positions):
+        found = search.found
+        if not found and start.has_positions:
             return
         last = orders[found[-1]["_id"]] if found else (None, None)
         left = [one for one in found if orders[one["_id"]][0] == last[0] or one["_id"] not in self._chosen]
@@ -290,22 +295,25 @@ class QueueClaim(Struct):
 
     # ------------------------------------------------------------------------------------------------ lease
 
-    def writes(self, found: Found, lock: QueueLock | None = None) -> list[UpdateMany]:
+    def _writes(self, found: Found, lock: QueueLock | None = None) -> list[UpdateMany]:
         """Updates that lease the jobs that were found, if they can still be claimed."""
-        now_ms = self.now_ms
         more = {**(_STILL_FRESH if found.are_fresh else {}), **(lock.holds if lock else {})}
-        still_waits = {"status": "pending", "nextRunAt": {"$lte": date(now_ms)}}
-        still_lost = {"$or": [leases.ended(now_ms), leases.stale(now_ms, self.ctx.url.lock_timeout_ms)]}
         writes = []
-        for status, still in (("processing", still_lost), ("pending", still_waits)):
+        for status in ("processing", "pending"):
             ids = [job["_id"] for job in found.jobs if job["status"] == status]
             if ids:
-                update = leases.lease_update(self.claim, now_ms, is_lost=status == "processing")
+                still: Document = {"status": "pending", "nextRunAt": {"$lte": date(self.now_ms)}}
+                if is_lost := status == "processing":
+                    stale = leases.stale(self.now_ms, self.ctx.url.lock_timeout_ms)
+                    still = {"$or": [leases.ended(self.now_ms), stale]}
+                update = leases.lease_update(self.claim, self.now_ms, is_lost=is_lost)
                 writes.append(UpdateMany({"_id": {"$in": ids}, **still, **more}, update, hint=BY_ID))
         return writes
 
-    def let_go(self) -> None:
-        """Other claims may take the jobs again that this claim has chosen."""
+    def let_go(self, *, leased: bool) -> None:
+        """Other claims may take the jobs again that this claim has chosen; unless they are leased, they still wait."""
+        if self._chosen and not leased:
+            self.ctx.claims.cursor.rewind()
         for id in self._chosen:
             self.ctx.claims.in_flight.pop(id, None)
         self._chosen = {}
@@ -314,22 +322,21 @@ class QueueClaim(Struct):
         """Lease the jobs that were found, if they can still be claimed. Return the leased jobs, in claim order."""
         if not found.jobs:
             return []
-        try:
-            if found is self.found:  # the bulk write of the settlements contained the updates
-                return await self._read_leased(found, self.has_leased)
-            if lock is not None:
-                await lock.count_claims(self.ctx, len(found.jobs), self.now_ms)
+        if found is self.found:  # the bulk write of settlements contained the updates
+            leased = await self._read_leased(found, self.leasing.has_matched)
+        elif lock is None:
+            leased = await self._read_leased(found, await self._send(found))
+        else:
+            await lock.count_claims(self.ctx, len(found.jobs), self.now_ms)
             leased = await self._read_leased(found, await self._send(found, lock))
-            if lock is not None:
-                await lock.count_claims(self.ctx, len(leased) - len(found.jobs), self.now_ms)
-            return leased
-        finally:
-            self.found = None
-            self.let_go()
+            await lock.count_claims(self.ctx, len(leased) - len(found.jobs), self.now_ms)
+        self.found = None
+        self.let_go(leased=True)
+        return leased
 
-    async def _send(self, found: Found, lock: QueueLock | None) -> bool:
+    async def _send(self, found: Found, lock: QueueLock | None = None) -> bool:
         """Send the updates. Return whether all jobs are known to be leased."""
-        errors = await send(self.ctx, self.writes(found, lock), len(found.jobs))
+        errors = await send(self.ctx, self._writes(found, lock), len(found.jobs))
         if errors and len(found.jobs) > 1:
             # The server refuses to write to one of these jobs, and has not updated the jobs after it.
             for job in found.jobs:

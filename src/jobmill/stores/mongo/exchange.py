@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
-from jobmill.core.events import settlement_events
-from jobmill.core.values import Claim, Exchanged
+from jobmill.core.events import Event, settlement_events
+from jobmill.core.values import Claim, Exchanged, Settled
 from jobmill.stores.mongo.claim import QueueClaim
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.queues import NO_STATE, has_feed, queue_states
-from jobmill.stores.mongo.settle import puts_back, settle
+from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -32,39 +32,30 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     with one write to a majority, not five with two.
     """
     now_ms = ctx.now()
-    held = await located(ctx, [one.lease for one in settlements])
-    put_back = {one.locator.id for one, it in zip(held, settlements, strict=True) if one and puts_back(it, now_ms)}
+    locators = await located(ctx, [one.lease for one in settlements])
+    both = zip(settlements, locators, strict=True)
+    put_back = {locator.id for one, locator in both if locator and puts_back(one, now_ms)}
     claims = _claims_of(ctx, claim, put_back, now_ms) if claim else []
     queues = {one.lease.queue for one in settlements} | {one.queue for one in claims}
-    first = claims[0] if claims else None
-    states = await (first.find_first(queues) if first else queue_states(ctx, queues))
+    settled: list[Settled] | None = None
+    dues: list[int | None] = []
     try:
-        found = first.found if first else None
-        writes, expected = (first.writes(found), len(found.jobs)) if first and found else ([], 0)
-        settled, has_leased = await settle(ctx, settlements, held, now_ms, writes, expected)
-        dues = []
-        try:
-            left = claim.n if claim else 0
-            for one in claims:
-                one.has_leased = has_leased
-                dues.append(await one.run_within_limits(left, states.get(one.queue, NO_STATE)))
-                left -= len(one.claimed)
-            if has_feed(states):
-                done = (one for one, response in zip(settlements, settled, strict=True) if response == "done")
-                events = [event for one in done for event in settlement_events(one, now_ms)]
-                await publish(ctx, [*events, *(event for one in claims for event in one.events)], states)
-        except PyMongoError as error:
-            if not is_unavailable(error) or not (settlements or any(one.claimed for one in claims)):
-                raise
-            log.debug("MongoDB became unavailable during an exchange: %s", error)
-            ctx.claims.cursor.rewind()
-            dues.append(now_ms)
-    except BaseException:
-        ctx.claims.cursor.rewind()  # the jobs that were found may still wait
-        raise
+        states = await (claims[0].find_first(queues) if claims else queue_states(ctx, queues))
+        settled = await settle(ctx, settlements, locators, now_ms, claims[0].leasing if claims else Leasing())
+        left = claim.n if claim else 0
+        for one in claims:
+            dues.append(await one.run_within_limits(left, states.get(one.queue, NO_STATE)))
+            left -= len(one.claimed)
+        if has_feed(states):
+            await publish(ctx, _events(settlements, settled, claims, now_ms), states)
+    except PyMongoError as error:
+        if settled is None or not is_unavailable(error) or not (settlements or any(one.claimed for one in claims)):
+            raise
+        log.debug("MongoDB became unavailable during an exchange: %s", error)
+        dues.append(now_ms)
     finally:
-        if first:
-            first.let_go()
+        for one in claims:
+            one.let_go(leased=False)
     claimed = [job for one in claims for job in one.claimed]
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
@@ -75,4 +66,12 @@ def _claims_of(ctx: MongoContext, claim: Claim, put_back: set[ObjectId], now_ms:
     ctx.names.update(claim.names)
     ctx.seen_rings[claim.queues] = ctx.bell.count(claim.queues)
     rooms = dict(claim.names)
-    return [QueueClaim(ctx, queue, claim, rooms, set(put_back), now_ms) for queue in claim.queues]
+    return [QueueClaim(ctx, queue, claim, rooms, put_back, now_ms) for queue in claim.queues]
+
+
+def _events(
+    settlements: Sequence[Settlement], settled: Sequence[Settled], claims: Sequence[QueueClaim], now_ms: int
+) -> list[Event]:
+    done = (one for one, response in zip(settlements, settled, strict=True) if response == "done")
+    events = [event for one in done for event in settlement_events(one, now_ms)]
+    return events + [event for one in claims for event in one.events]

@@ -42,29 +42,17 @@ class MongoLocator(Struct, frozen=True, gc=False):
     occurrence_ms: int | None = None
 
 
-class LocatedLease(Struct, frozen=True):
-    """A lease and the locator of its document."""
-
-    lease: Lease
-    locator: MongoLocator
-
-    def guard(self, now_ms: int) -> Document:
-        """The guard of this lease alone."""
-        return {"_id": self.locator.id, **guard(self.lease.token, self.locator.claimed_by, now_ms)}
-
-
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
     return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
 
 
-async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[LocatedLease | None]:
-    """Leases with their locators. Those that other code made are looked up; None where the job does not exist."""
+async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[MongoLocator | None]:
+    """The locators of leases. Those that other code made are looked up; None where the job does not exist."""
     unknown = [lease.id for lease in leases if not isinstance(lease.locator, MongoLocator)]
     found = await ctx.by_ids(unknown, _LOCATED) if unknown else {}
     locators = {id: locator_of(document, ctx.job(document)) for id, document in found.items()}
-    both = ((one, one.locator if isinstance(one.locator, MongoLocator) else locators.get(one.id)) for one in leases)
-    return [None if locator is None else LocatedLease(lease, locator) for lease, locator in both]
+    return [one.locator if isinstance(one.locator, MongoLocator) else locators.get(one.id) for one in leases]
 
 
 def guard(token: str, claimed_by: str, now_ms: int) -> Document:
