@@ -20,6 +20,7 @@ from msgspec import Struct, field, structs
 from pymongo import UpdateMany
 
 from jobmill.core.events import Event, claim_events
+from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
@@ -28,7 +29,7 @@ from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, Document, date, job_o
 from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
-from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, QueueLock, locked, queue_state, queue_states
+from jobmill.stores.mongo.queues import NO_LIMITS, QueueLock, limits_of, locked, queue_limits
 from jobmill.stores.mongo.settle import Leasing, send
 
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
@@ -82,18 +83,18 @@ class QueueClaim(Struct):
     _free: Document = {}
     # By _id: order and name of the jobs that this claim is about to lease.
     _chosen: dict[Any, tuple[Order, str]] = {}
-    # The next query also reads the states of these queues.
-    _states_of: Collection[str] = ()
-    _states: dict[str, QueueDocument] = {}
+    # The next query also reads the limits of these queues.
+    _limits_of: Collection[str] = ()
+    _limits: dict[str, QueueLimits] = {}
     # When a scan from the start is due. It may find jobs that this claim has not found.
     _again_ms: int | None = None
 
-    async def run_within_limits(self, n: int, state: QueueDocument) -> int | None:
+    async def run_within(self, limits: QueueLimits, n: int) -> int | None:
         """`run`, unless the queue is paused, and within the limits of the queue."""
-        self.has_feed = state.settings.feed
-        if state.settings.paused:
+        self.has_feed = limits.settings.feed
+        if limits.settings.paused:
             return None
-        return await (self._run_locked(n) if state.limits.counts_claims else self.run(n))
+        return await (self._run_locked(n) if limits.counts_claims else self.run(n))
 
     async def _run_locked(self, n: int) -> int | None:
         """`run` under the queue's lock, so that claims are counted one after the other."""
@@ -128,18 +129,17 @@ class QueueClaim(Struct):
 
     # ------------------------------------------------------------------------------------------------ find
 
-    async def find_first(self, queues: Collection[str]) -> dict[str, QueueDocument]:
-        """Find jobs before the settlements are written. Return the states of these queues, from the same round trip."""
-        self._states_of = queues
+    async def find_first(self, queues: Collection[str]) -> dict[str, QueueLimits]:
+        """Find jobs before the settlements are written. Return the limits of these queues, from the same round trip."""
+        self._limits_of = queues
         found = await self._find(self.claim.n)
-        states = await queue_states(self.ctx, queues) if self._states_of else self._states
-        self._states_of = ()
-        limits = states.get(self.queue, NO_STATE).limits
-        if limits.settings.paused or limits.counts_claims:
+        limits = await limits_of(self.ctx, queues) if self._limits_of else self._limits
+        mine, self._limits_of = limits.get(self.queue, NO_LIMITS), ()
+        if mine.settings.paused or mine.counts_claims:
             self.let_go(leased=False)
         else:
             self.found, self.leasing = found, Leasing(self._writes(found), len(found.jobs))
-        return states
+        return limits
 
     async def _find(self, wanted: int) -> Found:
         """Jobs that may be claimed, within the room of each name. Other claims leave them alone until `let_go`."""
@@ -253,18 +253,18 @@ class QueueClaim(Struct):
         stages: list[Document] = [{"$match": match}, {"$sort": ORDER}, {"$limit": limit}]
         if self.ctx.claims.others_are_faster:
             stages.append({"$project": leases.IN_ORDER})  # payloads are read after the lease
-        states_of, self._states_of = self._states_of, ()
-        if states_of:
+        queues, self._limits_of = list(self._limits_of), ()
+        if queues:
             # Both in one round trip: this costs pymongo half as much as two round trips.
-            states = [{"$match": {"_id": {"$in": list(states_of)}}}, {"$project": {"lock": 0}}]
-            stages.append({"$unionWith": {"coll": QUEUES, "pipeline": states}})
-        jobs, size = self.ctx.here.jobs, limit + len(states_of) + 1
+            limits = [{"$match": {"_id": {"$in": queues}}}, {"$project": {"lock": 0}}]
+            stages.append({"$unionWith": {"coll": QUEUES, "pipeline": limits}})
+        jobs, size = self.ctx.here.jobs, limit + len(queues) + 1
 
         async def query(hint: Document) -> list[Document]:
             return await (await jobs.aggregate(stages, batchSize=size, **hint)).to_list()
 
         rows = await self.ctx.hinted(schema.CLAIM, query)
-        self._states |= {one["_id"]: queue_state(one) for one in rows if "status" not in one}
+        self._limits |= {one["_id"]: queue_limits(one) for one in rows if "status" not in one}
         return [one for one in rows if "status" in one]
 
     def _due(self, names: Sequence[str]) -> Document:
@@ -322,16 +322,20 @@ class QueueClaim(Struct):
         """Lease the jobs that were found, if they can still be claimed. Return the leased jobs, in claim order."""
         if not found.jobs:
             return []
-        if found is self.found:  # the bulk write of settlements contained the updates
-            leased = await self._read_leased(found, self.leasing.has_matched)
-        elif lock is None:
-            leased = await self._read_leased(found, await self._send(found))
+        if lock is not None:
+            leased = await self._lease_counted(found, lock)
+        elif found is self.found:  # the bulk write of settlements contained the updates
+            leased = await self._leased(found, self.leasing.has_matched)
         else:
-            await lock.count_claims(self.ctx, len(found.jobs), self.now_ms)
-            leased = await self._read_leased(found, await self._send(found, lock))
-            await lock.count_claims(self.ctx, len(leased) - len(found.jobs), self.now_ms)
+            leased = await self._leased(found, await self._send(found))
         self.found = None
         self.let_go(leased=True)
+        return leased
+
+    async def _lease_counted(self, found: Found, lock: QueueLock) -> list[Document]:
+        await lock.count_claims(self.ctx, len(found.jobs), self.now_ms)
+        leased = await self._leased(found, await self._send(found, lock))
+        await lock.count_claims(self.ctx, len(leased) - len(found.jobs), self.now_ms)
         return leased
 
     async def _send(self, found: Found, lock: QueueLock | None = None) -> bool:
@@ -346,13 +350,17 @@ class QueueClaim(Struct):
             self.ctx.report_once(found.jobs[0], f"it cannot be claimed: {errors[0][:200]}")
         return errors is None
 
-    async def _read_leased(self, found: Found, has_leased: bool) -> list[Document]:
-        """The jobs that have the token of this claim. If all jobs were fresh and leased, they are not read again."""
-        if has_leased and found.are_fresh:
-            written = leases.lease_update(self.claim, self.now_ms)["$set"]
-            theirs = {field: value for field, value in written.items() if "." not in field}
-            ours = {field.removeprefix("jobmill."): written[field] for field in written.keys() - theirs.keys()}
-            return [{**job, **theirs, "jobmill": {**ours_of(job), **ours, "claims": 1}} for job in found.jobs]
+    async def _leased(self, found: Found, has_all: bool) -> list[Document]:
+        """The leased jobs. If all jobs were fresh and are leased, they are not read again."""
+        if not has_all or not found.are_fresh:
+            return await self._read_leased(found)
+        written = leases.lease_update(self.claim, self.now_ms)["$set"]
+        theirs = {field: value for field, value in written.items() if "." not in field}
+        ours = {field.removeprefix("jobmill."): written[field] for field in written.keys() - theirs.keys()}
+        return [{**job, **theirs, "jobmill": {**ours_of(job), **ours, "claims": 1}} for job in found.jobs]
+
+    async def _read_leased(self, found: Found) -> list[Document]:
+        """The jobs that have the token of this claim."""
         ids = [job["_id"] for job in found.jobs]
         claimed_by, token = f"{OURS}{self.claim.worker}", claim_id(self.claim.token)
         query = {"_id": {"$in": ids}, "status": "processing", "claimedBy": claimed_by, "claimId": token}

@@ -222,10 +222,8 @@ def _is_plain(cron: str) -> bool:
 def keep_fields(keep: Keep, now_ms: int) -> Document:
     """How long a final job stays."""
     age_ms = 0 if keep.at_once else keep.age_ms
-    return {
-        "jobmill.purgeAt": None if age_ms is None else date(now_ms + age_ms),
-        "jobmill.keepLast": keep.last,
-    }
+    purge_at = None if age_ms is None else date(now_ms + age_ms)
+    return {"jobmill.purgeAt": purge_at, "jobmill.keepLast": keep.last}
 
 
 def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:

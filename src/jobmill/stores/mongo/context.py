@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -15,7 +15,7 @@ from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.claim_cursor import ClaimCursor, Order
 from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.common.server_clock import ServerClock
-from jobmill.stores.mongo.codec import CODEC, Document, id_of, is_known, job_of, ms_of
+from jobmill.stores.mongo.codec import CODEC, LIVE, Document, id_of, is_known, job_of, ms_of
 from jobmill.stores.mongo.connection import MongoConnection
 from jobmill.stores.mongo.ids import object_id
 from jobmill.stores.mongo.url import MongoUrl
@@ -138,6 +138,15 @@ class MongoContext:
                     if is_known(document):
                         found[id_of(document)] = document
         return found
+
+    async def live_owners(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """The ids of the live jobs that have these names and unique keys."""
+        if not keys:
+            return {}
+        names, unique_keys = {name for name, _ in keys}, {key for _, key in keys}
+        live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*unique_keys]}, "status": {"$in": LIVE}}
+        owners = self.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1})
+        return {(one["name"], one["uniqueKey"]): id_of(one) async for one in owners}
 
     def report_once(self, document: Document, why: str) -> None:
         """Log, once, that a job will never run."""

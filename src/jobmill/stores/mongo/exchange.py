@@ -16,7 +16,7 @@ from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import located
-from jobmill.stores.mongo.queues import NO_STATE, has_feed, queue_states
+from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 
 if TYPE_CHECKING:
@@ -32,22 +32,21 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     with one write to a majority, not five with two.
     """
     now_ms = ctx.now()
-    locators = await located(ctx, [one.lease for one in settlements])
-    both = zip(settlements, locators, strict=True)
-    put_back = {locator.id for one, locator in both if locator and puts_back(one, now_ms)}
+    given = list(zip(settlements, await located(ctx, [one.lease for one in settlements]), strict=True))
+    put_back = {locator.id for one, locator in given if locator and puts_back(one, now_ms)}
     claims = _claims_of(ctx, claim, put_back, now_ms) if claim else []
     queues = {one.lease.queue for one in settlements} | {one.queue for one in claims}
     settled: list[Settled] | None = None
     dues: list[int | None] = []
     try:
-        states = await (claims[0].find_first(queues) if claims else queue_states(ctx, queues))
-        settled = await settle(ctx, settlements, locators, now_ms, claims[0].leasing if claims else Leasing())
+        limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
+        settled = await settle(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
         left = claim.n if claim else 0
         for one in claims:
-            dues.append(await one.run_within_limits(left, states.get(one.queue, NO_STATE)))
+            dues.append(await one.run_within(limits.get(one.queue, NO_LIMITS), left))
             left -= len(one.claimed)
-        if has_feed(states):
-            await publish(ctx, _events(settlements, settled, claims, now_ms), states)
+        if has_feed(limits):
+            await publish(ctx, _events(settlements, settled, claims, now_ms), limits)
     except PyMongoError as error:
         if settled is None or not is_unavailable(error) or not (settlements or any(one.claimed for one in claims)):
             raise

@@ -67,17 +67,16 @@ class _Given(Struct, frozen=True):
 
 
 async def settle(
-    ctx: MongoContext,
-    settlements: Sequence[Settlement],
-    locators: Sequence[MongoLocator | None],
-    now_ms: int,
-    leasing: Leasing,
+    ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
 ) -> list[Settled]:
-    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order."""
+    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order.
+
+    Each settlement has the locator of its job; None: the job does not exist.
+    """
     settled: list[Settled] = ["lost"] * len(settlements)
     first: dict[ObjectId, _Given] = {}
     repeated: list[_Given] = []
-    for index, (one, locator) in enumerate(zip(settlements, locators, strict=True)):
+    for index, (one, locator) in enumerate(settlements):
         if len(one.result_json) > MAX_BYTES:
             # The server would refuse the whole bulk.
             settled[index] = Refused(f"a result of at most {MAX_BYTES} bytes fits into a document")
@@ -89,7 +88,7 @@ async def settle(
     await _settle_once(ctx, list(first.values()), settled, now_ms, leasing)
     for given in repeated:
         await _settle_once(ctx, [given], settled, now_ms, Leasing())
-    if any(puts_back(one, now_ms) for one in settlements):
+    if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
     return settled
 
