@@ -161,7 +161,7 @@ async def test_a_claim_whose_answer_was_lost_is_made_once(own: Scene, own_mongo:
 
 async def test_a_claim_of_one_job_whose_answer_was_lost_is_made_once(own: Scene, own_mongo: MongoReplicaSet) -> None:
     await own.put("job")
-    own_mongo.nodes[0].fail("findAndModify", times=1, writeConcernError=NOT_REPLICATED)
+    own_mongo.nodes[0].fail("update", times=1, writeConcernError=NOT_REPLICATED)
     assert await claim_ids(own.store, queues=HOME) == ["job"]
 
 

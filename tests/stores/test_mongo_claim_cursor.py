@@ -15,8 +15,9 @@ from jobmill.core.changes import Reprioritize
 from jobmill.core.values import Claim, Claimed, NewJob
 from jobmill.stores.common import claim_cursor
 from jobmill.stores.common.claim_cursor import ClaimCursor
-from jobmill.stores.mongo import MongoStore, claim_memory
-from jobmill.stores.mongo.claim_memory import ClaimMemory
+from jobmill.stores.mongo import MongoStore, context, leases
+from jobmill.stores.mongo.codec import order_of
+from jobmill.stores.mongo.context import ClaimMemory
 from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed
 from tests.contract.mongo_harness import MongoHarness
@@ -54,7 +55,7 @@ async def opened(harness: MongoHarness) -> AsyncIterator[MongoHarness]:
 @pytest.fixture(autouse=True)
 def from_the_first_claim_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cursor is used from the first claim on, and returns to the start only when it must."""
-    monkeypatch.setattr(claim_memory, "MIN_CLAIMS", 0)
+    monkeypatch.setattr(context, "MIN_CLAIMS", 0)
     monkeypatch.setattr(claim_cursor, "RETURN_SECONDS", NEVER_SECONDS)
     monkeypatch.setattr(claim_cursor, "MAX_RETURN_SECONDS", NEVER_SECONDS)
 
@@ -65,7 +66,8 @@ class TestCursor(ModelContract):
 
     @pytest.fixture
     async def harness(self, mongo_in_turn: InTurn, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MongoHarness]:
-        monkeypatch.setattr(claim_memory, "SCAN_SHARE", 0)
+        monkeypatch.setattr(context, "SCAN_SHARE", 0)
+        monkeypatch.setattr(leases, "SCAN_SHARE", 0)
         monkeypatch.setattr(claim_cursor, "SHORT_SCAN_SECONDS", NEVER_SECONDS)
         async with opened(CursorHarness(await emptied_mongo(mongo_in_turn))) as harness:
             yield harness
@@ -165,15 +167,17 @@ async def test_jobs_that_another_claim_did_not_lease_are_found_at_once(busy: Bus
     await busy.store.enqueue(jobs("job", 12))
     documents = await busy.store.context.here.jobs.find().sort("_id", 1).to_list()
     assert await busy.claim(1) == ["job-000"]
-    with busy.store.context.claims.leasing(documents[1:3]):
-        assert await busy.claim(2) == ["job-003", "job-004"]
+    in_flight = busy.store.context.claims.in_flight
+    in_flight |= {one["_id"]: (order_of(one), "send") for one in documents[1:3]}
+    assert await busy.claim(2) == ["job-003", "job-004"]
+    in_flight.clear()
     assert await busy.claim(4) == ["job-001", "job-002", "job-005", "job-006"]
 
 
 async def test_ended_leases_are_found_one_after_the_other(
     harness: MongoHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_memory, "SCAN_SHARE", 0)
+    monkeypatch.setattr(leases, "SCAN_SHARE", 0)
     store = mongo(harness)
     await store.enqueue(jobs("job", 2))
     assert await claim_ids(store, 1, queues=HOME, lease_ms=5_000) == ["job-000"]
@@ -278,7 +282,7 @@ async def test_a_busy_worker_does_not_walk_over_the_jobs_that_it_has_claimed(
         return statistics.median(by_claim)
 
     with_cursor = await walked(150)
-    monkeypatch.setattr(claim_memory, "MIN_CLAIMS", count * 2)
+    monkeypatch.setattr(context, "MIN_CLAIMS", count * 2)
     assert await walked(10) > 5 * with_cursor
     await store.close()
 
@@ -291,16 +295,16 @@ def test_the_cursor_is_for_processes_that_have_claimed_much_in_the_last_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = [1_000.0]
-    monkeypatch.setattr(claim_memory, "MIN_CLAIMS", 2_000)
+    monkeypatch.setattr(context, "MIN_CLAIMS", 2_000)
     memory = ClaimMemory(lambda: times[-1])
     memory.count(1_999)
     assert not is_busy(memory)
     memory.count(1)
     assert is_busy(memory)
-    times.append(times[-1] + claim_memory.ENTRIES_KEPT_SECONDS + 1)
+    times.append(times[-1] + context.ENTRIES_KEPT_SECONDS + 1)
     memory.count(0)
     assert is_busy(memory)
-    times.append(times[-1] + 2 * claim_memory.ENTRIES_KEPT_SECONDS + 1)
+    times.append(times[-1] + 2 * context.ENTRIES_KEPT_SECONDS + 1)
     memory.count(0)
     assert not is_busy(memory)
 
@@ -325,8 +329,8 @@ def test_a_job_in_a_range_without_a_position_is_a_stop() -> None:
     assert cursor.stop("q") is None
 
 
-def test_a_range_that_is_used_up_loses_its_position() -> None:
+def test_positions_may_replace_those_that_were_known() -> None:
     cursor = ClaimCursor(lambda: 1_000.0)
     cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 1, (7_000, 0)), ("q", "a", 5, (7_000, 0))], full=True)
-    cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 5, (8_000, 0))], full=True, used_up=[("q", "a", 1)])
+    cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 5, (8_000, 0))], full=True, replaces=True)
     assert cursor.start(["q"], ["a"]).positions == {("q", "a"): {5: (8_000, 0)}}

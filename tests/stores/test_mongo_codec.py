@@ -538,7 +538,7 @@ async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
         await scene.store.context.here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
         return await find_lost(*given)
 
-    monkeypatch.setattr("jobmill.stores.mongo.claim.find_lost", another_died_with_it)
+    monkeypatch.setattr("jobmill.stores.mongo.leases.find_lost", another_died_with_it)
     assert [one.job.id for one in await claim(scene.store, queues=("default",))] == ids
 
 

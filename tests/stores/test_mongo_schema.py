@@ -11,7 +11,7 @@ from pymongo import IndexModel
 from jobmill.core.values import NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
-from jobmill.stores.mongo.claim_search import ORDER
+from jobmill.stores.mongo.claim import ORDER
 from jobmill.stores.mongo.codec import date
 from jobmill.stores.mongo.schema import models
 from jobmill.testing.contract.support import claim, new, put

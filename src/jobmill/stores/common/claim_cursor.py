@@ -77,10 +77,10 @@ class ClaimCursor:
         self._return_was_short = True
         self._was_full = False
 
-    def start(self, queues: Sequence[str], names: Iterable[str]) -> Start:
-        """Where a claim of these queues and names begins."""
+    def start(self, queues: Sequence[str], names: Iterable[str], *, anew: bool = False) -> Start:
+        """Where a claim of these queues and names begins; `anew`: at the start, whatever the time."""
         now = self._monotonic()
-        is_return = now >= self._returned + self._pause()
+        is_return = anew or now >= self._returned + self._pause()
         if is_return:
             self.rewind()
             self._returned = now
@@ -128,13 +128,13 @@ class ClaimCursor:
         rewinds: int = -1,
         pages: int | None = None,
         skipped: bool = False,
-        used_up: Iterable[tuple[str, str, float]] = (),
+        replaces: bool = False,
     ) -> None:
         """Advance to the jobs that a claim took: queue, name, priority and position of each.
 
         `full`: the claim found as many as it asked for. `rewinds`: the server's count of writes that put a job before
         a position. `skipped`: the claim had to leave out jobs that the same call settled, so nothing is known.
-        `used_up`: ranges in which nothing is left.
+        `replaces`: of these queues and names, only these positions are known from now on.
         """
         self._was_full = full
         if start.is_return:
@@ -153,9 +153,7 @@ class ClaimCursor:
         if skipped or not is_fresh:
             return
         for one in start.positions:
-            self._positions.setdefault(one, {})
-        for queue, name, priority in used_up:
-            self._positions[queue, name].pop(priority, None)
+            self._positions[one] = {} if replaces else self._positions.get(one, {})
         for queue, name, priority, position in claimed:
             by_priority = self._positions.setdefault((queue, name), {})
             by_priority[priority] = max(by_priority.get(priority, position), position)

@@ -26,13 +26,11 @@ from jobmill.core.changes import (
 from jobmill.core.job import Job
 from jobmill.core.values import Filter
 from jobmill.stores.mongo.codec import (
-    LIVE,
     NO_CLAIM,
     STATUS,
     WITHOUT_PAYLOAD,
     Document,
     due_fields,
-    id_of,
     is_ours,
     job_fields,
     keep_fields,
@@ -126,13 +124,7 @@ async def _changed_meanwhile(ctx: MongoContext, decided: list[_Decided]) -> dict
 
 async def _refusals(ctx: MongoContext, errors: list[tuple[_Decided, str]]) -> dict[str, str]:
     """Why the server refused to write: mostly because of a unique key."""
-    taken = {one.key for one, why in errors if str(DUPLICATE_KEY) in why}
-    owners: dict[tuple[str, Any], str] = {}
-    if taken:
-        names, keys = (list(dict.fromkeys(each)) for each in zip(*taken, strict=True))
-        live = {"name": {"$in": names}, "uniqueKey": {"$in": keys}, "status": {"$in": LIVE}}
-        async for owner in ctx.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1}):
-            owners[owner["name"], owner["uniqueKey"]] = id_of(owner)
+    owners = await ctx.live_owners({one.key for one, why in errors if str(DUPLICATE_KEY) in why})
     return {one.job.id: key_taken(owners[one.key]) if one.key in owners else why for one, why in errors}
 
 
@@ -140,7 +132,7 @@ def _update(one: _Decided, mark: ObjectId, now_ms: int) -> Document:
     """The update that writes a patch."""
     patch, job = one.patch, one.job
     if patch.seize is not None:
-        update = lease_update(patch.seize.worker, patch.seize.token, patch.seize.lease_ms, now_ms)
+        update = lease_update(patch.seize, now_ms)
         update["$set"]["jobmill.mark"] = mark
         return update
     fields = {"jobmill.mark": mark, **job_fields(patch.fields)}

@@ -1,113 +1,100 @@
-"""Claims: find jobs in claim order, lease those that still wait in one write, and return them.
+"""Claims: find due jobs in claim order, lease those that still wait in one write, and hand them out.
 
-For the server, one update of many jobs costs a thirtieth of one find-and-modify per job. A claim of a single job uses
-find-and-modify, which needs one round trip instead of two.
+For the server, one update of many jobs costs a thirtieth of one find-and-modify per job.
+
+A busy process continues where its last claim ended (`stores.common.claim_cursor`). MongoDB keeps the index entries of
+claimed jobs for five minutes, and a scan from the start reads all of them. Without the cursor, a worker that runs
+150,000 waiting jobs slows down from 5,000 jobs per second to 800. A query for an empty index range is just as
+expensive, because the server scans to the next entry of an existing job. So a claim that continues stays within one
+priority, and queries only for names of which it has found jobs there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bson import ObjectId
-from msgspec import Struct
-from pymongo import ReturnDocument, UpdateMany
-from pymongo.errors import OperationFailure, PyMongoError
+from msgspec import Struct, field, structs
+from pymongo import UpdateMany
 
 from jobmill.core.events import Event, claim_events
+from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import Broken, Claim, Claimed, Lease
+from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.mongo.claim_memory import order_of
-from jobmill.stores.mongo.claim_search import ClaimSearch
-from jobmill.stores.mongo.codec import OURS, Document, date, id_of, job_of, ms_of, ours_of
-from jobmill.stores.mongo.connection import BY_ID, is_unavailable
+from jobmill.stores.mongo import leases, schema
+from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, Document, date, job_of, ms_of, order_of, ours_of
+from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.ids import claim_id
-from jobmill.stores.mongo.leases import count_running, ended, find_lost, lease_update, locator_of, stale
-from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, QueueLock, locked, queue_states
-from jobmill.stores.mongo.settle import ClaimWrites
+from jobmill.stores.mongo.ids import NO_ID, claim_id
+from jobmill.stores.mongo.queues import NO_LIMITS, QueueLock, limits_of, locked, queue_limits
+from jobmill.stores.mongo.settle import Leasing, send
 
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
-#: The maximum number of times that a claim is sent, if its response is lost each time.
-MAX_SENDS = 3
+MAX_REFUSED = 1_000
 
+ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
+_FIRST_MS = -(2**62)
 #: A filter: no process has claimed the job since it was found, and no program has counted a failure of it.
 _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
 
 
+class Search(NamedTuple):
+    """The first waiting jobs of some names. `start`: where a search with the cursor began."""
+
+    names: Sequence[str]
+    found: list[Document]
+    is_full: bool
+    start: Start | None = None
+
+
 class Found(Struct, frozen=True):
-    """Jobs that may be claimed, in claim order."""
+    """Jobs that may be claimed, in claim order: waiting jobs, and running jobs whose lease has ended."""
 
-    waiting: list[Document] = []
-    #: Running jobs whose lease has ended.
-    lost: list[Document] = []
-    #: When the next waiting job is due, where that is known.
-    next_due_ms: int | None = None
+    jobs: list[Document]
+    #: Whether more jobs may be claimed at once.
+    has_more: bool
     #: Whether these are whole documents of jobs that were never claimed. They do not change while they wait.
-    are_fresh: bool = False
-
-    @property
-    def all(self) -> list[Document]:
-        """Jobs whose lease has ended, and waiting jobs."""
-        return [*self.lost, *self.waiting]
+    are_fresh: bool
 
 
 class QueueClaim(Struct):
-    """The claim of jobs of one queue. `run` finds and leases jobs until the claim is full or no job is due."""
+    """The claim of jobs of one queue. `run` finds, leases and hands out jobs until it is full or no job is due."""
 
     ctx: MongoContext
     queue: str
     claim: Claim
     #: How many more jobs of each name may be claimed.
     rooms: dict[str, int]
-    #: Jobs that the same call settles. This claim must not take them.
-    settled: set[str]
+    #: The _ids of jobs that the same call puts back. They are due, but this claim must not take them.
+    put_back: set[ObjectId]
     now_ms: int
-    search: ClaimSearch
-    #: The jobs that `find_first` has found, and the updates that lease them within the bulk write of settlements.
+    #: What `find_first` has found, and the updates that lease it in the bulk write of settlements.
     found: Found | None = None
-    sent: ClaimWrites | None = None
-    #: Whether the same call puts jobs back that are due at once.
-    puts_back: bool = False
+    leasing: Leasing = field(default_factory=Leasing)
     #: Whether the feed of the queue is on.
     has_feed: bool = False
     claimed: list[Claimed | Broken] = []
     events: list[Event] = []
-    _order: dict[str, int] = {}
+    # A filter for jobs that this claim may take.
+    _free: Document = {}
+    # By _id: order and name of the jobs that this claim is about to lease.
+    _chosen: dict[Any, tuple[Order, str]] = {}
+    # The next query also reads the limits of these queues.
+    _limits_of: Collection[str] = ()
+    _limits: dict[str, QueueLimits] = {}
+    # When a scan from the start is due. It may find jobs that this claim has not found.
+    _again_ms: int | None = None
 
-    async def run(self, n: int, lock: QueueLock | None = None) -> int | None:
-        """Claim up to `n` jobs. Return when the next claim may find a job."""
-        names = [name for name, room in self.claim.names.items() if room > 0]
-        for _ in range(MAX_SEARCHES):
-            wanted = n - len(self.claimed)
-            if wanted <= 0 or not any(room > 0 for room in self.rooms.values()):
-                break
-            found = self.found or await self.find(wanted)
-            leased = await self._lease(found, lock)
-            self.found = None
-            self._hand_out(found, leased)
-            if found.all:
-                self.ctx.claims.others_are_faster = len(leased) < len(found.all)
-            if len(leased) == len(found.all) and (len(leased) == wanted or not self.search.is_cut):
-                self.claimed.sort(key=lambda one: self._order[one.lease.id])
-                if found.next_due_ms is not None:
-                    return found.next_due_ms
-                # All due jobs were found, except jobs of names without room and jobs that this call has put back.
-                is_all = len(leased) < wanted and all(self.rooms[name] > 0 for name in names)
-                return await self.search.next_due(names, later=is_all and not self.puts_back)
-        return await self.search.next_due(names)
-
-    def only_settled(self, done: set[str]) -> None:
-        """Note which settlements were written after `find_first`. The other jobs may be claimed if there is room."""
-        self.search.is_cut |= done != self.settled
-        self.settled = done
-
-    async def run_within_limits(self, n: int, state: QueueDocument) -> int | None:
+    async def run_within(self, limits: QueueLimits, n: int) -> int | None:
         """`run`, unless the queue is paused, and within the limits of the queue."""
-        self.has_feed = state.settings.feed
-        if state.settings.paused:
+        self.has_feed = limits.settings.feed
+        if limits.settings.paused:
             return None
-        return await (self._run_locked(n) if state.limits.counts_claims else self.run(n))
+        return await (self._run_locked(n) if limits.counts_claims else self.run(n))
 
     async def _run_locked(self, n: int) -> int | None:
         """`run` under the queue's lock, so that claims are counted one after the other."""
@@ -118,201 +105,285 @@ class QueueClaim(Struct):
             if lock.limits.settings.paused:
                 return None
             max_running = lock.limits.settings.running_limit
-            running = 0 if max_running is None else await count_running(self.ctx, self.queue, now_ms)
+            running = 0 if max_running is None else await leases.count_running(self.ctx, self.queue, now_ms)
             room = lock.limits.room(running, now_ms)
             due_ms = await self.run(n if room is None else min(n, room), lock)
-            if max_running is not None and await count_running(self.ctx, self.queue, now_ms) >= max_running:
+            if max_running is not None and await leases.count_running(self.ctx, self.queue, now_ms) >= max_running:
                 return None
         if due_ms is None or lock.limits.claims_left(now_ms) != 0:
             return due_ms
         return max(due_ms, lock.limits.window_ends_ms)
 
+    async def run(self, n: int, lock: QueueLock | None = None) -> int | None:
+        """Claim up to `n` jobs. Return when the next claim may find a job."""
+        for _ in range(MAX_SEARCHES):
+            wanted = n - len(self.claimed)
+            if wanted <= 0 or not any(room > 0 for room in self.rooms.values()):
+                break
+            found = self.found or await self._find(wanted)
+            leased = await self._lease(found, lock)
+            self._hand_out(found, leased)
+            if len(leased) == len(found.jobs):
+                return self.now_ms if found.has_more or self.put_back else await self._next_due(self.now_ms)
+        return await self._next_due()
+
     # ------------------------------------------------------------------------------------------------ find
 
-    async def find_first(self, queues: Collection[str], *, settles: bool) -> dict[str, QueueDocument]:
-        """Find jobs before the settlements are written. Return the states of these queues, from the same round trip."""
-        self.search.states_of = queues
-        found = await self.find(self.claim.n)
-        states = await queue_states(self.ctx, queues) if self.search.states_of else self.search.states
-        self.search.states_of = ()
-        limits = states.get(self.queue, NO_STATE).limits
-        if not limits.settings.paused and not limits.counts_claims:
-            self.found = found
-            self.sent = ClaimWrites(self._writes(found), len(found.all)) if settles and found.all else None
-        return states
+    async def find_first(self, queues: Collection[str]) -> dict[str, QueueLimits]:
+        """Find jobs before the settlements are written. Return the limits of these queues, from the same round trip."""
+        self._limits_of = queues
+        found = await self._find(self.claim.n)
+        limits = await limits_of(self.ctx, queues) if self._limits_of else self._limits
+        mine, self._limits_of = limits.get(self.queue, NO_LIMITS), ()
+        if mine.settings.paused or mine.counts_claims:
+            self.let_go(leased=False)
+        else:
+            self.found, self.leasing = found, Leasing(self._writes(found), len(found.jobs))
+        return limits
 
-    async def find(self, wanted: int) -> Found:
-        """Jobs that may be claimed, within the room of each name."""
-        memory = self.ctx.claims
-        # If other processes were faster last time, read payloads after the claim. A find-and-modify returns its job.
-        self.search.whole = wanted > 1 and not memory.others_are_faster
-        # Before the settlements are written, their jobs still run. Afterwards it may find jobs that they put back.
-        spare = (0 if self.search.states_of else len(self.settled)) + len(self.claimed)
+    async def _find(self, wanted: int) -> Found:
+        """Jobs that may be claimed, within the room of each name. Other claims leave them alone until `let_go`."""
+        memory, names = self.ctx.claims, [name for name, room in self.rooms.items() if room > 0]
+        # Each name with room for fewer than `wanted` jobs gets its own query, so that its jobs do not hide other jobs.
+        queries = [([name], self.rooms[name] + 1) for name in names if self.rooms[name] < wanted]
+        plenty = [name for name in names if self.rooms[name] >= wanted]
+        queries += [(plenty, wanted + 1)] if plenty else []
         async with self.ctx.here.searching:  # claims that search at the same time would find the same jobs
-            waiting = await self.search.waiting(self.rooms, wanted, spare)
-            waiting = [one for one in waiting if not self._is_excluded(one)]
-            lost: list[Document] = []
-            if memory.ended_is_due(self.queue, full=len(waiting) > wanted):
-                names = [name for name, room in self.rooms.items() if room > 0]
-                limit = wanted + spare + len(memory.in_flight) + len(memory.refused)
-                lost = await find_lost(self.ctx, self.queue, names, limit, self.now_ms)
-        return self._choose(waiting, lost, wanted)
+            # Jobs that this claim must not take may be large, and reading them would be useless.
+            claimed = [one.lease.locator.id for one in self.claimed]
+            self._free = leases.writable([*self.put_back, *claimed, *memory.in_flight, *memory.refused])
+            searches = await asyncio.gather(*(self._search(some, limit) for some, limit in queries))
+            is_full = sum(len(search.found) for search in searches) > wanted
+            lost = []
+            if leases.search_is_due(self.ctx, self.queue, is_full=is_full):
+                lost = await leases.find_lost(self.ctx, self.queue, names, self._free, wanted + 1, self.now_ms)
+            return self._choose(searches, lost, wanted)
 
-    def _choose(self, waiting: list[Document], lost: list[Document], wanted: int) -> Found:
-        """The first of these jobs that fit into the room of their names."""
-        taken: list[Document] = []
-        left: Document | None = None
-        rooms = dict(self.rooms)
-        # A job may change between the two queries: use the document that was read last, and lease each job only once.
-        last_read = {document["_id"]: document for document in (*waiting, *lost)}
-        for document in sorted(last_read.values(), key=order_of):
-            if self._is_excluded(document):
-                continue
-            if rooms.get(document["name"], 0) > 0 and len(taken) < wanted:
+    def _choose(self, searches: Sequence[Search], lost: list[Document], wanted: int) -> Found:
+        """The first jobs that fit into the room of their names."""
+        # A job may change between the queries: use the document that was read last, and lease each job only once.
+        documents = {one["_id"]: one for some in (*(search.found for search in searches), lost) for one in some}
+        orders = {id: order_of(document) for id, document in documents.items()}
+        rooms, jobs = dict(self.rooms), list[Document]()
+        for id in sorted(orders, key=orders.__getitem__):
+            document = documents[id]
+            if len(jobs) < wanted and rooms[document["name"]] > 0:
                 rooms[document["name"]] -= 1
-                taken.append(document)
-                self._order.setdefault(id_of(document), len(self._order))
-            elif left is None and document["status"] == "pending":
-                left = document
-        self.search.taken(taken)
-        return Found(
-            waiting=[one for one in taken if one["status"] == "pending"],
-            lost=[one for one in taken if one["status"] == "processing"],
-            next_due_ms=None if left is None else min(self.now_ms, ms_of(left["nextRunAt"]) or 0),
-            are_fresh=self.search.whole and all(map(_is_fresh, taken)),
+                jobs.append(document)
+        self._chosen = {job["_id"]: (orders[job["_id"]], job["name"]) for job in jobs}
+        for search in searches:
+            if search.start is not None:
+                self._learn(search, search.start, orders)
+        self.ctx.claims.in_flight |= self._chosen
+        return Found(jobs, has_more=len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
+
+    async def _search(self, names: Sequence[str], limit: int) -> Search:
+        """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
+        if not self.ctx.claims.is_busy:
+            found = await self._query(self._due(names), limit)
+            return Search(names, found, len(found) == limit)
+        return await self._search_with_cursor(names, limit)
+
+    async def _search_with_cursor(self, names: Sequence[str], limit: int) -> Search:
+        start = self.ctx.claims.cursor.start([self.queue], names)
+        if start.is_known:
+            next_jobs = await self._continue(start, limit)
+            if next_jobs is not None:
+                return Search(names, next_jobs, len(next_jobs) == limit, start)
+            start = self.ctx.claims.cursor.start([self.queue], names, anew=True)
+        found = await self._query(self._due(names), limit)
+        if len(found) == limit:
+            await self._find_stop(names, found)
+        return Search(names, found, len(found) == limit, start)
+
+    async def _continue(self, start: Start, limit: int) -> list[Document] | None:
+        """The next jobs from the position on. None if the search must begin at the start again."""
+        cursor, found = self.ctx.claims.cursor, list[Document]()
+        ranges = [(rank, at, name) for (_, name), known in start.positions.items() for rank, at in known.items()]
+        if len({rank for rank, *_ in ranges}) > 1:
+            return None
+        if ranges:
+            rank, (due_ms, id), _ = min(ranges)
+            due = self._due([name for *_, name in ranges]) | {"priority": None if rank == float("inf") else -rank}
+            if id != NO_ID:  # many jobs have this due time
+                found = await self._query({**due, "nextRunAt": date(due_ms), "_id": {"$gte": id}}, limit)
+            if len(found) < limit:
+                bounds = {"$gte": date(due_ms), "$lte": date(self.now_ms)}
+                found = await self._query({**due, "nextRunAt": bounds}, limit)
+        stop = cursor.stop(self.queue)
+        if len(found) == limit:
+            return found if stop is None or order_of(found[-1]) < stop else None
+        cursor.learn(start, (), full=False)
+        again_ms = cursor.look_again_ms(start)
+        if not again_ms or stop is not None:
+            return None
+        self._again_ms = self.now_ms + again_ms
+        return found
+
+    async def _find_stop(self, names: Sequence[str], found: list[Document]) -> None:
+        """Give the cursor the first point in claim order where a job may wait in a range without a position."""
+        rank, cursor = order_of(found[-1])[0], self.ctx.claims.cursor
+        cursor.stop_at(self.queue, (rank, float("inf")))  # a later priority
+        unseen = {*names}.difference(one["name"] for one in found if order_of(one)[0] == rank)
+        for first in await self._query(self._due([*unseen]), 1) if unseen else ():
+            cursor.stop_at(self.queue, order_of(first))
+
+    def _learn(self, search: Search, start: Start, orders: Mapping[Any, Order]) -> None:
+        """Give the cursor the position at which the next search begins: the first job that may still wait then."""
+        found = search.found
+        if not found and start.has_positions:
+            return
+        last = orders[found[-1]["_id"]] if found else (None, None)
+        left = [one for one in found if orders[one["_id"]][0] == last[0] or one["_id"] not in self._chosen]
+        may_wait = [one for one in self.ctx.claims.in_flight.values() if one[1] in search.names]
+        may_wait += [(orders[one["_id"]], one["name"]) for one in left]
+        positions = []
+        if may_wait:
+            rank, due_ms, id = min(may_wait)[0]
+            # Where thousands of jobs have the same due time, the id counts.
+            position = (due_ms, id if search.is_full and last[1] == due_ms else NO_ID)
+            seen = {name for order, name in may_wait if order[0] == rank != ODD_PRIORITY}
+            seen |= {name for (_, name), known in start.positions.items() if rank in known}
+            positions = [(self.queue, name, rank, position) for name in seen]
+        self.ctx.claims.cursor.learn(start, positions, full=search.is_full, replaces=True)
+
+    async def _query(self, match: Document, limit: int) -> list[Document]:
+        """The first jobs that match and may be claimed, in claim order."""
+        match = {**match, **self._free, "_id": {**match.get("_id", {}), **self._free["_id"]}}
+        stages: list[Document] = [{"$match": match}, {"$sort": ORDER}, {"$limit": limit}]
+        if self.ctx.claims.others_are_faster:
+            stages.append({"$project": leases.IN_ORDER})  # payloads are read after the lease
+        queues, self._limits_of = list(self._limits_of), ()
+        if queues:
+            # Both in one round trip: this costs pymongo half as much as two round trips.
+            limits = [{"$match": {"_id": {"$in": queues}}}, {"$project": {"lock": 0}}]
+            stages.append({"$unionWith": {"coll": QUEUES, "pipeline": limits}})
+        jobs, size = self.ctx.here.jobs, limit + len(queues) + 1
+
+        async def query(hint: Document) -> list[Document]:
+            return await (await jobs.aggregate(stages, batchSize=size, **hint)).to_list()
+
+        rows = await self.ctx.hinted(schema.CLAIM, query)
+        self._limits |= {one["_id"]: queue_limits(one) for one in rows if "status" not in one}
+        return [one for one in rows if "status" in one]
+
+    def _due(self, names: Sequence[str]) -> Document:
+        return self._waiting(names, {"$lte": date(self.now_ms)})
+
+    def _waiting(self, names: Sequence[str], due: Document) -> Document:
+        """A filter for waiting jobs."""
+        # Jobs of the home queue do not have this field. For a query for null, the server would merge two index
+        # ranges. Measured: that takes 1.5 times as long.
+        queue = self.ctx.queue_field(self.queue)
+        is_queue = {"$exists": False} if queue is None else queue
+        name = names[0] if len(names) == 1 else {"$in": list(names)}
+        return {"jobmill.queue": is_queue, "status": "pending", "name": name, "nextRunAt": due}
+
+    async def _next_due(self, after_ms: int = _FIRST_MS) -> int | None:
+        """The earliest due time of the jobs that wait and are due later than `after_ms`."""
+        names = [name for name, room in self.claim.names.items() if room > 0]
+        if not names:
+            return None
+        # The bound also excludes values that are not dates: another program wrote them, and they are never due.
+        query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
+        jobs = self.ctx.here.jobs
+        first = await self.ctx.hinted(
+            schema.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
         )
-
-    def _is_excluded(self, document: Document) -> bool:
-        """Whether this claim must not take a job.
-
-        This call settles the job or has leased it, another claim is about to lease it, or the server refuses to write
-        to it.
-        """
-        memory, id, key = self.ctx.claims, id_of(document), document["_id"]
-        is_ours = id in self.settled or any(one.lease.id == id for one in self.claimed)
-        return is_ours or key in memory.in_flight or key in memory.refused
+        dues = (self._again_ms, *(ms_of(one["nextRunAt"]) for one in first))
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     # ------------------------------------------------------------------------------------------------ lease
 
     def _writes(self, found: Found, lock: QueueLock | None = None) -> list[UpdateMany]:
         """Updates that lease the jobs that were found, if they can still be claimed."""
         more = {**(_STILL_FRESH if found.are_fresh else {}), **(lock.holds if lock else {})}
-        return [
-            UpdateMany(
-                {"_id": {"$in": _ids(some)}, **self._still(is_lost), **more},
-                self._update(is_lost, is_fresh=found.are_fresh),
-                hint=BY_ID,
-            )
-            for some, is_lost in ((found.lost, True), (found.waiting, False))
-            if some
-        ]
+        writes = []
+        for status in ("processing", "pending"):
+            ids = [job["_id"] for job in found.jobs if job["status"] == status]
+            if ids:
+                still: Document = {"status": "pending", "nextRunAt": {"$lte": date(self.now_ms)}}
+                if is_lost := status == "processing":
+                    stale = leases.stale(self.now_ms, self.ctx.url.lock_timeout_ms)
+                    still = {"$or": [leases.ended(self.now_ms), stale]}
+                update = leases.lease_update(self.claim, self.now_ms, is_lost=is_lost)
+                writes.append(UpdateMany({"_id": {"$in": ids}, **still, **more}, update, hint=BY_ID))
+        return writes
+
+    def let_go(self, *, leased: bool) -> None:
+        """Other claims may take the jobs again that this claim has chosen; unless they are leased, they still wait."""
+        if self._chosen and not leased:
+            self.ctx.claims.cursor.rewind()
+        for id in self._chosen:
+            self.ctx.claims.in_flight.pop(id, None)
+        self._chosen = {}
 
     async def _lease(self, found: Found, lock: QueueLock | None) -> list[Document]:
-        """Lease the jobs that were found, if they can still be claimed. Return the leased jobs."""
-        sent, self.sent = self.sent, None
-        if sent is not None:
-            leased = await self._read_leased(found, has_matched=sent.has_matched)
-            self.ctx.claims.let_go(found.all)  # what the server has refused may be claimed again
-            return leased
-        if not found.all:
+        """Lease the jobs that were found, if they can still be claimed. Return the leased jobs, in claim order."""
+        if not found.jobs:
             return []
-        with self.ctx.claims.leasing(found.all):
-            return await (self._lease_found(found) if lock is None else self._lease_counted(found, lock))
-
-    async def _lease_counted(self, found: Found, lock: QueueLock) -> list[Document]:
-        await lock.count_claims(self.ctx, len(found.all), self.now_ms)
-        leased = await self._lease_found(found, lock)
-        await lock.count_claims(self.ctx, len(leased) - len(found.all), self.now_ms)
+        if lock is not None:
+            leased = await self._lease_counted(found, lock)
+        elif found is self.found:  # the bulk write of settlements contained the updates
+            leased = await self._leased(found, self.leasing.has_matched)
+        else:
+            leased = await self._leased(found, await self._send(found))
+        self.found = None
+        self.let_go(leased=True)
         return leased
 
-    async def _lease_found(self, found: Found, lock: QueueLock | None = None) -> list[Document]:
-        documents = [*((one, True) for one in found.lost), *((one, False) for one in found.waiting)]
-        if len(documents) == 1:
-            one = await self._lease_one(*documents[0], lock)
-            return [one] if one else []
-        matched = await self._lease_many(found, lock)
-        if matched is None:
+    async def _lease_counted(self, found: Found, lock: QueueLock) -> list[Document]:
+        await lock.count_claims(self.ctx, len(found.jobs), self.now_ms)
+        leased = await self._leased(found, await self._send(found, lock))
+        await lock.count_claims(self.ctx, len(leased) - len(found.jobs), self.now_ms)
+        return leased
+
+    async def _send(self, found: Found, lock: QueueLock | None = None) -> bool:
+        """Send the updates. Return whether all jobs are known to be leased."""
+        errors = await send(self.ctx, self._writes(found, lock), len(found.jobs))
+        if errors and len(found.jobs) > 1:
             # The server refuses to write to one of these jobs, and has not updated the jobs after it.
-            for document, is_lost in documents:
-                await self._lease_one(document, is_lost, lock)
-        return await self._read_leased(found, has_matched=matched == len(documents))
+            for job in found.jobs:
+                await self._send(structs.replace(found, jobs=[job]), lock)
+        elif errors and len(self.ctx.claims.refused) < MAX_REFUSED:
+            self.ctx.claims.refused.add(found.jobs[0]["_id"])
+            self.ctx.report_once(found.jobs[0], f"it cannot be claimed: {errors[0][:200]}")
+        return errors is None
 
-    async def _lease_many(self, found: Found, lock: QueueLock | None) -> int | None:
-        """Lease all jobs. Return how many could still be claimed; None if the server refuses to write to one."""
-        for send in range(MAX_SENDS):  # a job that is already leased does not match a second time
-            try:
-                result = await self.ctx.here.jobs.bulk_write(self._writes(found, lock), ordered=False)
-                return int(result.matched_count)
-            except PyMongoError as error:
-                if not is_unavailable(error):
-                    return None
-                if send == MAX_SENDS - 1:
-                    raise
-        return None
+    async def _leased(self, found: Found, has_all: bool) -> list[Document]:
+        """The leased jobs. If all jobs were fresh and are leased, they are not read again."""
+        if not has_all or not found.are_fresh:
+            return await self._read_leased(found)
+        written = leases.lease_update(self.claim, self.now_ms)["$set"]
+        theirs = {field: value for field, value in written.items() if "." not in field}
+        ours = {field.removeprefix("jobmill."): written[field] for field in written.keys() - theirs.keys()}
+        return [{**job, **theirs, "jobmill": {**ours_of(job), **ours, "claims": 1}} for job in found.jobs]
 
-    async def _lease_one(self, document: Document, is_lost: bool, lock: QueueLock | None) -> Document | None:
-        """Lease one job. If the server refuses to write to it, this process does not try to claim it again."""
-        query = {"_id": document["_id"], **self._still(is_lost), **(lock.holds if lock else {})}
-        jobs = self.ctx.here.jobs
-        for send in range(MAX_SENDS):
-            try:
-                one = await jobs.find_one_and_update(
-                    query, self._update(is_lost), return_document=ReturnDocument.AFTER, hint=BY_ID
-                )
-            except PyMongoError as error:
-                if is_unavailable(error) and send < MAX_SENDS - 1:
-                    continue
-                self._refuse(document, error)
-                return None
-            # After a lost response the job has our token already.
-            return one if one or not send else await jobs.find_one({"_id": document["_id"], **self._mine()})
-        return None
-
-    def _refuse(self, document: Document, error: PyMongoError) -> None:
-        if is_unavailable(error) or not isinstance(error, OperationFailure):
-            raise error
-        self.ctx.claims.refuse(document)
-        why = str((error.details or {}).get("errmsg", error))
-        self.ctx.report_once(document, f"it cannot be claimed: {why[:200]}")
-
-    async def _read_leased(self, found: Found, *, has_matched: bool = False) -> list[Document]:
-        """The jobs that have the token of this claim. If all jobs were fresh and leased, they are not read again."""
-        if not found.all:
-            return []
-        if has_matched and found.are_fresh:
-            written = self._update(is_lost=False)["$set"]
-            return [_with_claim(document, written) for document in found.waiting]
-        ids = _ids(found.all)
-        query = {"_id": {"$in": ids}, **self._mine()}
-        return await self.ctx.here.jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
-
-    def _still(self, is_lost: bool) -> Document:
-        """A filter that matches while the job can still be claimed: another process may have claimed it since."""
-        if not is_lost:
-            return {"status": "pending", "nextRunAt": {"$lte": date(self.now_ms)}}
-        return {"$or": [ended(self.now_ms), stale(self.now_ms, self.ctx.url.lock_timeout_ms)]}
-
-    def _mine(self) -> Document:
-        claimed_by = f"{OURS}{self.claim.worker}"
-        return {"status": "processing", "claimedBy": claimed_by, "claimId": claim_id(self.claim.token)}
-
-    def _update(self, is_lost: bool, *, is_fresh: bool = False) -> Document:
-        claim = self.claim
-        return lease_update(claim.worker, claim.token, claim.lease_ms, self.now_ms, is_lost=is_lost, is_fresh=is_fresh)
+    async def _read_leased(self, found: Found) -> list[Document]:
+        """The jobs that have the token of this claim."""
+        ids = [job["_id"] for job in found.jobs]
+        claimed_by, token = f"{OURS}{self.claim.worker}", claim_id(self.claim.token)
+        query = {"_id": {"$in": ids}, "status": "processing", "claimedBy": claimed_by, "claimId": token}
+        read = await self.ctx.here.jobs.find(query, hint=BY_ID, batch_size=len(ids) + 1).to_list()
+        by_id = {job["_id"]: job for job in read}
+        return [by_id[id] for id in ids if id in by_id]
 
     # ------------------------------------------------------------------------------------------------ hand out
 
     def _hand_out(self, found: Found, leased: Sequence[Document]) -> None:
-        lost = set(_ids(found.lost))
-        self.ctx.claims.count(len(leased))
+        memory, until_ms = self.ctx.claims, self.now_ms + self.claim.lease_ms
+        memory.count(len(leased))
+        if found.jobs:
+            memory.others_are_faster = len(leased) < len(found.jobs)
+        lost = {job["_id"] for job in found.jobs if job["status"] == "processing"}
         for document in leased:
             why = ""
             try:
                 job = job_of(document, self.ctx.url.queue, strict=True)
             except UnreadableJob as error:
                 why, job = str(error), self.ctx.job(document)
-            until_ms = self.now_ms + self.claim.lease_ms
-            lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, locator_of(document, job))
+            locator = leases.locator_of(document, job)
+            lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, locator)
             self.claimed.append(Broken(lease, why) if why else Claimed(job, lease))
             self.rooms[lease.name] -= 1
             if self.has_feed:
@@ -325,17 +396,3 @@ def _is_fresh(document: Document) -> bool:
     is_new = isinstance(errors, int | float) and not isinstance(errors, bool) and errors == 0 and "claims" not in ours
     recurs = document.get("repeatInterval") or "rule" in ours
     return document["status"] == "pending" and is_new and not recurs and "leaseExpiresAt" not in document
-
-
-def _ids(documents: Sequence[Document]) -> list[ObjectId]:
-    return [document["_id"] for document in documents]
-
-
-def _with_claim(document: Document, written: Document) -> Document:
-    """The document of a job after its first claim."""
-    ours: Document = {**ours_of(document), "claims": 1}
-    for field, value in written.items():
-        parent, _, name = field.rpartition(".")
-        (ours if parent else document)[name] = value
-    document["jobmill"] = ours
-    return document

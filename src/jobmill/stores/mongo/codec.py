@@ -46,6 +46,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.unreadable import UnreadableJob
+from jobmill.stores.mongo.ids import NO_ID
 
 Document: TypeAlias = dict[str, Any]
 
@@ -71,6 +72,8 @@ STATUS: dict[State, str] = {
 STATE: dict[str, State] = {status: state for state, status in STATUS.items()}
 LIVE = ("pending", "processing")
 FINAL = ("completed", "failed", "cancelled")
+#: In claim order: jobs whose priority, which another program wrote, is not a number.
+ODD_PRIORITY = float("-inf")
 #: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
 #: Leaves out the large fields.
@@ -219,10 +222,8 @@ def _is_plain(cron: str) -> bool:
 def keep_fields(keep: Keep, now_ms: int) -> Document:
     """How long a final job stays."""
     age_ms = 0 if keep.at_once else keep.age_ms
-    return {
-        "jobmill.purgeAt": None if age_ms is None else date(now_ms + age_ms),
-        "jobmill.keepLast": keep.last,
-    }
+    purge_at = None if age_ms is None else date(now_ms + age_ms)
+    return {"jobmill.purgeAt": purge_at, "jobmill.keepLast": keep.last}
 
 
 def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:
@@ -277,6 +278,15 @@ def id_of(document: Document) -> str:
 def queue_of(document: Document, home: str) -> str:
     """The queue of a job."""
     return str(ours_of(document).get("queue", home))
+
+
+def order_of(document: Document) -> tuple[float, int, ObjectId]:
+    """Where a job stands in claim order; a job without a priority comes after those that have one."""
+    priority, id = document.get("priority"), document["_id"]
+    rank = float("inf") if priority is None else ODD_PRIORITY
+    if isinstance(priority, int | float) and not isinstance(priority, bool) and isfinite(priority):
+        rank = -priority
+    return rank, _ms(document.get("nextRunAt")), id if isinstance(id, ObjectId) else NO_ID
 
 
 def is_known(document: Document) -> bool:

@@ -130,17 +130,19 @@ def is_unavailable(error: PyMongoError) -> bool:
 
 
 def refused_writes(
-    error: BulkWriteError, codes: tuple[int, ...] = (*TOO_LARGE, DUPLICATE_KEY), first: int | None = None
+    error: BulkWriteError, codes: tuple[int, ...] = (*TOO_LARGE, DUPLICATE_KEY), checked: int | None = None
 ) -> dict[int, str]:
-    """Why the server refused writes of a bulk, by their index; of the first `first` writes only, where given.
+    """Why the server refused writes of a bulk, by their index.
 
-    Raises the error again where the bulk failed for another reason than these codes.
+    Raises the error again where the bulk, or one of the first `checked` writes, failed for another reason than these
+    codes. None: all writes are checked.
     """
     details: Document = error.details or {}  # type: ignore[assignment]
-    errors = [one for one in details.get("writeErrors", []) if first is None or one["index"] < first]
-    if details.get("writeConcernErrors") or any(one["code"] not in codes for one in errors):
+    errors = details.get("writeErrors", [])
+    others = [one["index"] for one in errors if one["code"] not in codes]
+    if details.get("writeConcernErrors") or any(checked is None or index < checked for index in others):
         raise error
-    return {one["index"]: str(one["errmsg"]) for one in errors}
+    return {one["index"]: str(one["errmsg"]) for one in errors if one["code"] not in _UNAVAILABLE}
 
 
 def _short(error: PyMongoError) -> str:

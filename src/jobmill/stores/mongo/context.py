@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -11,10 +12,10 @@ from pymongo.errors import OperationFailure
 
 from jobmill.core.job import Job
 from jobmill.stores.common.bell import Bell
+from jobmill.stores.common.claim_cursor import ClaimCursor, Order
 from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.common.server_clock import ServerClock
-from jobmill.stores.mongo.claim_memory import ClaimMemory
-from jobmill.stores.mongo.codec import CODEC, Document, id_of, is_known, job_of, ms_of
+from jobmill.stores.mongo.codec import CODEC, LIVE, Document, id_of, is_known, job_of, ms_of
 from jobmill.stores.mongo.connection import MongoConnection
 from jobmill.stores.mongo.ids import object_id
 from jobmill.stores.mongo.url import MongoUrl
@@ -26,6 +27,48 @@ log = logging.getLogger("jobmill")
 MAX_REPORTED = 1_000
 #: The code for a hint that names no index.
 BAD_VALUE = 2
+
+
+#: MongoDB keeps the index entries of claimed jobs for this time, and each scan from the start walks over them.
+ENTRIES_KEPT_SECONDS = 300.0
+#: A process that has claimed fewer jobs in that time always begins at the start: such a scan is short.
+MIN_CLAIMS = 2_000
+#: Scans from the start take at most one part in this many of the time: for jobs that wait, and for ended leases.
+SCAN_SHARE = 20
+
+
+class ClaimMemory:
+    """What the claims of one process remember of each other."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self.cursor = ClaimCursor(monotonic, share=SCAN_SHARE, share_when_short=SCAN_SHARE)
+        #: By _id: order and name of the jobs that a claim in flight is about to lease. Other claims leave them out.
+        self.in_flight: dict[Any, tuple[Order, str]] = {}
+        #: The _ids of jobs that the server refuses to write a claim to.
+        self.refused: set[Any] = set()
+        #: Whether another process took a job that the last claim had found.
+        self.others_are_faster = False
+        #: By queue: when ended leases were searched for, and how long that took.
+        self.ended_searches: dict[str, tuple[float, float]] = {}
+        #: When stale claims of Monque are searched for next.
+        self.stale_from_ms = 0
+        # How many jobs were claimed in this interval of ENTRIES_KEPT_SECONDS, and in the interval before.
+        self._claims = self._claims_before = 0
+        self._interval_ends = 0.0
+
+    def count(self, claims: int) -> None:
+        """Count jobs that were claimed."""
+        now = self._monotonic()
+        if now >= self._interval_ends:
+            self._claims_before = self._claims if now < self._interval_ends + ENTRIES_KEPT_SECONDS else 0
+            self._claims, self._interval_ends = 0, now + ENTRIES_KEPT_SECONDS
+        self._claims += claims
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a scan from the start is long, because of the jobs that were claimed in the last minutes."""
+        return self._claims + self._claims_before >= MIN_CLAIMS
 
 
 class MongoContext:
@@ -95,6 +138,15 @@ class MongoContext:
                     if is_known(document):
                         found[id_of(document)] = document
         return found
+
+    async def live_owners(self, keys: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """The ids of the live jobs that have these names and unique keys."""
+        if not keys:
+            return {}
+        names, unique_keys = {name for name, _ in keys}, {key for _, key in keys}
+        live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*unique_keys]}, "status": {"$in": LIVE}}
+        owners = self.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1})
+        return {(one["name"], one["uniqueKey"]): id_of(one) async for one in owners}
 
     def report_once(self, document: Document, why: str) -> None:
         """Log, once, that a job will never run."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.synchronous.client_session import ClientSession
 
 from jobmill.core.events import Event, bare_job, job_event
 from jobmill.core.values import NewJob, Receipt
@@ -30,52 +31,48 @@ from jobmill.stores.mongo.codec import (
     stored_key,
     update_of,
 )
-from jobmill.stores.mongo.connection import DUPLICATE_KEY, Collection, refused_writes
+from jobmill.stores.mongo.connection import DUPLICATE_KEY, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
-from jobmill.stores.mongo.queues import has_feed, queue_states
+from jobmill.stores.mongo.queues import has_feed, limits_of
 from jobmill.stores.mongo.wake import notify
 
 MAX_ATTEMPTS = 50
 
-_OWNER = {"name": 1, "status": 1, "uniqueKey": 1, "jobmill.id": 1}
 
+class JobsCollection:
+    """The collection of jobs outside any transaction, or in a session of the caller, which may be without a loop."""
 
-class JobsCollection(Protocol):
-    """The collection of jobs, in a transaction or outside."""
-
-    async def find(self, query: Document, projection: Document) -> list[Document]:
-        """All that match."""
-
-    async def insert(self, documents: Sequence[RawBSONDocument]) -> set[int]:
-        """Insert all that can be inserted; the indexes of those that a unique index refused."""
-
-    async def update(self, query: Document, update: Document) -> bool:
-        """Change one; whether one matched."""
-
-
-class DirectCollection:
-    """The collection of jobs outside any transaction."""
-
-    def __init__(self, jobs: Collection) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Any, session: Any = None) -> None:
+        self._jobs, self._session = jobs, session
 
     async def find(self, query: Document, projection: Document) -> list[Document]:
         """All that match."""
-        return await self._jobs.find(query, projection).to_list()
+        found = await in_session(
+            self._session, lambda: self._jobs.find(query, projection, session=self._session).to_list()
+        )
+        return list(found)
 
-    async def insert(self, documents: Sequence[RawBSONDocument]) -> set[int]:
-        """Insert all that can be inserted; the indexes of those that a unique index refused."""
+    async def insert(self, document: RawBSONDocument) -> bool:
+        """Insert a job; whether no unique index refused it. In a session, a refusal ends the transaction."""
         try:
-            await self._jobs.insert_many(documents, ordered=False)
-        except BulkWriteError as error:
-            return set(refused_writes(error, (DUPLICATE_KEY,)))
-        return set()
+            await in_session(self._session, lambda: self._jobs.insert_one(document, session=self._session))
+        except DuplicateKeyError:
+            if self._session is not None:
+                raise
+            return False
+        return True
 
     async def update(self, query: Document, update: Document) -> bool:
         """Change one; whether one matched."""
-        return (await self._jobs.update_one(query, update)).matched_count > 0
+        done = await in_session(self._session, lambda: self._jobs.update_one(query, update, session=self._session))
+        return bool(done.matched_count)
+
+
+async def in_session(session: Any, call: Callable[[], Any]) -> Any:
+    """Make a call of pymongo; in a thread where the session is one without an event loop."""
+    return await (asyncio.to_thread(call) if isinstance(session, ClientSession) else call())
 
 
 class EncodedJob(Struct, frozen=True):
@@ -108,20 +105,23 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
         return []
     now_ms, home = ctx.now(), ctx.url.queue
     jobs = [encoded(new, now_ms, home) for new in new_jobs]
-    collection = DirectCollection(ctx.here.jobs)
-    states, refused = await asyncio.gather(
-        queue_states(ctx, {new.queue for new in new_jobs}), collection.insert([one.packed for one in jobs])
-    )
+    limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), _insert(ctx, jobs))
     receipts = [Receipt(one.new.id, "created") for one in jobs]
-    if refused:
-        known = await _known_owners(ctx, [jobs[index] for index in refused]) if len(refused) > 1 else {}
-        for index in sorted(refused):
-            one = jobs[index]
-            receipts[index] = known.get(one.id) or await _resolve(collection, one, now_ms, home)
-    if has_feed(states):
-        await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), states)
+    for index, receipt in (await _resolve_all(ctx, jobs, refused, now_ms)).items() if refused else ():
+        receipts[index] = receipt
+    if has_feed(limits):
+        await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), limits)
     _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
     return receipts
+
+
+async def _insert(ctx: MongoContext, jobs: Sequence[EncodedJob]) -> list[int]:
+    """Insert all jobs that can be inserted. Return the indexes of those that a unique index refused."""
+    try:
+        await ctx.here.jobs.insert_many([one.packed for one in jobs], ordered=False)
+    except BulkWriteError as error:
+        return sorted(refused_writes(error, (DUPLICATE_KEY,)))
+    return []
 
 
 def _announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> None:
@@ -130,28 +130,32 @@ def _announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> Non
     for new in new_jobs:
         due_ms = new.due.resolve(now_ms)
         first_due[new.queue] = min(due_ms, first_due.get(new.queue, due_ms))
-        if due_ms <= now_ms:
+        if due_ms <= now_ms and ctx.claims.is_busy:
             ctx.claims.cursor.added(new.queue, new.name, new.priority, due_ms)
     for queue, due_ms in first_due.items():
         notify(ctx, queue, due_ms)
 
 
-async def _known_owners(ctx: MongoContext, refused: Sequence[EncodedJob]) -> dict[ObjectId, Receipt]:
-    """For jobs that were refused, what is easily found to be the reason, with two queries for all."""
-    receipts: dict[ObjectId, Receipt] = {}
-    there = await ctx.by_ids([one.new.id for one in refused], _OWNER)
-    keyed = [one for one in refused if one.key is not None and one.new.recurrence is None]
+async def _resolve_all(
+    ctx: MongoContext, jobs: Sequence[EncodedJob], refused: Sequence[int], now_ms: int
+) -> dict[int, Receipt]:
+    """The receipts of refused jobs. With two queries for all, where the reason is easily found."""
+    there: Collection[str] = ()
     owners: dict[tuple[str, str], str] = {}
-    if keyed:
-        names, keys = {one.new.name for one in keyed}, {one.key for one in keyed}
-        live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*keys]}, "status": {"$in": LIVE}}
-        async for owner in ctx.here.jobs.find(live, _OWNER):
-            owners[owner["name"], owner["uniqueKey"]] = id_of(owner)
-    for one in refused:
+    if len(refused) > 1:
+        some = [jobs[index] for index in refused]
+        there = await ctx.by_ids([one.new.id for one in some], {"status": 1, "jobmill.id": 1})
+        keyed = {(one.new.name, one.key) for one in some if one.key is not None and one.new.recurrence is None}
+        owners = await ctx.live_owners(keyed)
+    receipts: dict[int, Receipt] = {}
+    for index in refused:
+        one = jobs[index]
         if one.new.id in there:
-            receipts[one.id] = Receipt(one.new.id, "exists")
-        elif one.new.recurrence is None and one.key is not None and (one.new.name, one.key) in owners:
-            receipts[one.id] = Receipt(owners[one.new.name, one.key], "duplicate")
+            receipts[index] = Receipt(one.new.id, "exists")
+        elif one.key is not None and one.new.recurrence is None and (one.new.name, one.key) in owners:
+            receipts[index] = Receipt(owners[one.new.name, one.key], "duplicate")
+        else:
+            receipts[index] = await _resolve(JobsCollection(ctx.here.jobs), one, now_ms, ctx.url.queue)
     return receipts
 
 
@@ -161,7 +165,7 @@ async def _resolve(collection: JobsCollection, one: EncodedJob, now_ms: int, hom
         receipt = await conflict(collection, one, now_ms, home)
         if receipt is not None:
             return receipt
-        if not await collection.insert([one.packed]):
+        if await collection.insert(one.packed):
             return Receipt(one.new.id, "created")
     raise StoreUnavailable(
         f"could not enqueue the job {one.new.id} after {MAX_ATTEMPTS} attempts: "

@@ -21,7 +21,7 @@ async def extend(ctx: MongoContext, leases: Sequence[Lease], for_ms: int) -> lis
         return []
     await ctx.measure_clock()
     now_ms, mark = ctx.now(), new_object_id()
-    held = [one for one in await located(ctx, leases) if one is not None]
+    held = [(one, at) for one, at in zip(leases, await located(ctx, leases), strict=True) if at is not None]
     heartbeat = {
         "lockedAt": date(now_ms),
         "lastHeartbeat": date(now_ms),
@@ -30,8 +30,8 @@ async def extend(ctx: MongoContext, leases: Sequence[Lease], for_ms: int) -> lis
         "jobmill.mark": mark,
     }
     by_claim: dict[tuple[str, str], list[ObjectId]] = {}
-    for one in held:
-        by_claim.setdefault((one.lease.token, one.locator.claimed_by), []).append(one.locator.id)
+    for lease, locator in held:
+        by_claim.setdefault((lease.token, locator.claimed_by), []).append(locator.id)
     writes = [
         UpdateMany({"_id": {"$in": ids}, **guard(*claim, now_ms)}, {"$set": heartbeat}, hint=BY_ID)
         for claim, ids in by_claim.items()
@@ -40,7 +40,7 @@ async def extend(ctx: MongoContext, leases: Sequence[Lease], for_ms: int) -> lis
     if matched == len(leases):
         return []
     # Two leases of one job may be in one call: the job's own token decides which of them holds.
-    query = {"_id": {"$in": [one.locator.id for one in held]}, "jobmill.mark": mark}
+    query = {"_id": {"$in": [locator.id for _, locator in held]}, "jobmill.mark": mark}
     tokens = {one["_id"]: one.get("claimId") async for one in ctx.here.jobs.find(query, {"claimId": 1}, hint=BY_ID)}
-    kept = {(one.lease.id, one.lease.token) for one in held if tokens.get(one.locator.id) == claim_id(one.lease.token)}
+    kept = {(one.id, one.token) for one, locator in held if tokens.get(locator.id) == claim_id(one.token)}
     return [lease.id for lease in leases if (lease.id, lease.token) not in kept]

@@ -10,9 +10,10 @@ from pymongo import ReturnDocument
 
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event
+from jobmill.core.queue_limits import QueueLimits
 from jobmill.stores.mongo.codec import Document, payload_of
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.queues import NO_STATE, QueueDocument, queue_states
+from jobmill.stores.mongo.queues import NO_LIMITS, limits_of, queue_limits
 
 #: A writer takes its numbers before it writes: a number that is still missing after this time stays missing.
 GAP_MS = 5_000
@@ -21,20 +22,20 @@ GAP_MS = 5_000
 async def publish(
     ctx: MongoContext,
     events: Sequence[Event],
-    states: Mapping[str, QueueDocument] | None = None,
+    limits: Mapping[str, QueueLimits] | None = None,
     insert: Callable[[list[Document]], Awaitable[None]] | None = None,
 ) -> None:
     """Add events to the feeds that are on. `insert` replaces the insert, for events of a transaction."""
     if not events:
         return
-    if states is None:
-        states = await queue_states(ctx, {event.queue for event in events})
+    if limits is None:
+        limits = await limits_of(ctx, {event.queue for event in events})
     by_queue: dict[str, list[Event]] = {}
     for event in events:
-        if states.get(event.queue, NO_STATE).settings.feed:
+        if limits.get(event.queue, NO_LIMITS).settings.feed:
             by_queue.setdefault(event.queue, []).append(event)
     for queue, own in by_queue.items():
-        max_len = states[queue].settings.events_max_len
+        max_len = limits[queue].settings.events_max_len
         last = await _take_numbers(ctx, queue, len(own))
         numbered = enumerate(own, last - len(own) + 1)
         entries = [_entry(number, event) for number, event in numbered if number > last - max_len]
@@ -55,12 +56,13 @@ async def _take_numbers(ctx: MongoContext, queue: str, count: int) -> int:
 async def read_events(ctx: MongoContext, queue: str, after: str | None, limit: int) -> list[Event]:
     """The events after this one, in the order of their numbers. A missing number is waited for a few seconds."""
     seen = 0 if after is None else read_position(after, "after", after)
-    state = (await queue_states(ctx, [queue])).get(queue, NO_STATE)
-    if not state.settings.feed:
+    state = await ctx.here.queues.find_one({"_id": queue}) or {}
+    settings = queue_limits(state).settings
+    if not settings.feed:
         return []
     bounds = {"$gt": _id(queue, seen), "$lt": f"{queue};"}
     found = await ctx.here.events.find({"_id": bounds}).sort("_id", 1).limit(limit).to_list()
-    kept_from = state.last_event - state.settings.events_max_len
+    kept_from = state.get("told", 0) - settings.events_max_len
     number = seen if after is not None and seen >= kept_from else None
     events: list[Event] = []
     for document in found:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from bson import ObjectId
 from msgspec import Struct
 from pymongo.errors import PyMongoError
 
+from jobmill.core.changes import Seize
 from jobmill.core.job import Job
-from jobmill.core.values import Lease
+from jobmill.core.values import Claim, Lease
 from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, is_ours
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable
-from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import claim_id
 from jobmill.stores.mongo.schema import LEASE
 
+#: While jobs that wait fill every claim, ended leases are searched for at this interval.
+ENDED_SECONDS = 0.5
 #: Stale claims of Monque are searched for at this interval; more often where the lock timeout is short.
 STALE_MS = 15_000
 _MIN_STALE_MS = 250
@@ -25,7 +29,6 @@ _MIN_STALE_MS = 250
 IN_ORDER = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobmill.id": 1}
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
-WRITABLE: Document = {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}}}
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
 
 
@@ -39,29 +42,17 @@ class MongoLocator(Struct, frozen=True, gc=False):
     occurrence_ms: int | None = None
 
 
-class LocatedLease(Struct, frozen=True):
-    """A lease and the locator of its document."""
-
-    lease: Lease
-    locator: MongoLocator
-
-    def guard(self, now_ms: int) -> Document:
-        """The guard of this lease alone."""
-        return {"_id": self.locator.id, **guard(self.lease.token, self.locator.claimed_by, now_ms)}
-
-
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
     return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
 
 
-async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[LocatedLease | None]:
-    """Leases with their locators. Those that other code made are looked up; None where the job does not exist."""
+async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[MongoLocator | None]:
+    """The locators of leases. Those that other code made are looked up; None where the job does not exist."""
     unknown = [lease.id for lease in leases if not isinstance(lease.locator, MongoLocator)]
     found = await ctx.by_ids(unknown, _LOCATED) if unknown else {}
     locators = {id: locator_of(document, ctx.job(document)) for id, document in found.items()}
-    both = ((one, one.locator if isinstance(one.locator, MongoLocator) else locators.get(one.id)) for one in leases)
-    return [None if locator is None else LocatedLease(lease, locator) for lease, locator in both]
+    return [one.locator if isinstance(one.locator, MongoLocator) else locators.get(one.id) for one in leases]
 
 
 def guard(token: str, claimed_by: str, now_ms: int) -> Document:
@@ -74,26 +65,30 @@ def guard(token: str, claimed_by: str, now_ms: int) -> Document:
     }
 
 
-def lease_update(
-    worker: str, token: str, lease_ms: int, now_ms: int, *, is_lost: bool = False, is_fresh: bool = False
-) -> Document:
-    """What a claim writes; `is_lost`: another lease has ended, `is_fresh`: nobody has claimed the job before."""
+def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) -> Document:
+    """What a claim writes; `is_lost`: another lease has ended."""
     fields = {
         "status": "processing",
-        "claimedBy": f"{OURS}{worker}",
-        "claimId": claim_id(token),
-        "heartbeatInterval": min(max(1, lease_ms // 3), 2**31 - 1),
+        "claimedBy": f"{OURS}{claim.worker}",
+        "claimId": claim_id(claim.token),
+        "heartbeatInterval": min(max(1, claim.lease_ms // 3), 2**31 - 1),
         **dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms)),
-        "jobmill.leaseUntil": date(now_ms + lease_ms),
-        "jobmill.worker": worker,
+        "jobmill.leaseUntil": date(now_ms + claim.lease_ms),
+        "jobmill.worker": claim.worker,
     }
-    update: Document = {"$set": fields, "$inc": {"jobmill.claims": 1} | ({"jobmill.crashes": 1} if is_lost else {})}
-    if not is_fresh:
+    return {
+        "$set": fields,
+        "$inc": {"jobmill.claims": 1, "jobmill.crashes": 1} if is_lost else {"jobmill.claims": 1},
         # Monque must not take the lease of an earlier claim for its own.
-        update["$unset"] = {"leaseExpiresAt": ""}
+        "$unset": {"leaseExpiresAt": ""},
         # A Node worker retries a job without a number here, or with a negative one, for ever.
-        update["$max"] = {"failCount": 0}
-    return update
+        "$max": {"failCount": 0},
+    }
+
+
+def writable(excluded: Sequence[Any]) -> Document:
+    """A filter for jobs to which a claim can be written, except the jobs with these _ids."""
+    return {"jobmill": {"$not": {"$type": _NO_OBJECTS}}, "_id": {"$not": {"$type": "object"}, "$nin": excluded}}
 
 
 def ended(now_ms: int) -> Document:
@@ -119,13 +114,23 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
     }
 
 
-async def find_lost(ctx: MongoContext, queue: str, names: Sequence[str], limit: int, now_ms: int) -> list[Document]:
+def search_is_due(ctx: MongoContext, queue: str, *, is_full: bool) -> bool:
+    """Whether to search for ended leases in a queue; `is_full`: jobs that wait fill the claim already."""
+    searched, took = ctx.claims.ended_searches.get(queue, (0.0, 0.0))
+    pause = SCAN_SHARE * took if ctx.claims.is_busy else 0.0
+    return time.monotonic() - searched >= (max(ENDED_SECONDS, pause) if is_full else pause)
+
+
+async def find_lost(
+    ctx: MongoContext, queue: str, names: Sequence[str], free: Document, limit: int, now_ms: int
+) -> list[Document]:
     """Running jobs whose lease has ended, and stale ones of Monque."""
-    began = time.monotonic()
-    mine = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, **WRITABLE}
+    memory, began = ctx.claims, time.monotonic()
+    mine = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, **free}
     lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
-    ctx.claims.ended_searched(queue, began)
-    if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= ctx.claims.stale_from_ms:
+    now = time.monotonic()
+    memory.ended_searches[queue] = (now, now - began)
+    if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
         lost += await _find_stale(ctx, mine, limit, now_ms)
     return lost
 

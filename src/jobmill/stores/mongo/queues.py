@@ -26,23 +26,12 @@ LOCK_WAIT_SECONDS = 2.0
 _DEFAULTS = QueueSettings()
 
 
-class QueueDocument(Struct, frozen=True, kw_only=True):
-    """The document of a queue: its limits, and the number of its last event."""
-
-    limits: QueueLimits
-    last_event: int = 0
-
-    @property
-    def settings(self) -> QueueSettings:
-        """The settings of the queue."""
-        return self.limits.settings
+#: The limits of a queue that has no document.
+NO_LIMITS = QueueLimits()
 
 
-NO_STATE = QueueDocument(limits=QueueLimits())
-
-
-def queue_state(document: Document) -> QueueDocument:
-    """The state in the document of a queue."""
+def queue_limits(document: Document) -> QueueLimits:
+    """The settings and limits in the document of a queue."""
     rate = document.get("rateLimit")
     settings = QueueSettings(
         paused=bool(document.get("paused", _DEFAULTS.paused)),
@@ -52,19 +41,18 @@ def queue_state(document: Document) -> QueueDocument:
         events_max_len=int(document.get("eventsMaxLen", _DEFAULTS.events_max_len)),
     )
     ends_ms, used = int(document.get("windowEndsMs", 0)), int(document.get("windowUsed", 0))
-    limits = QueueLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
-    return QueueDocument(limits=limits, last_event=int(document.get("told", 0)))
+    return QueueLimits(settings=settings, window_ends_ms=ends_ms, window_used=used)
 
 
-async def queue_states(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueDocument]:
-    """The states of those of these queues (None: of all) that have a document."""
+async def limits_of(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueLimits]:
+    """The settings and limits of those of these queues (None: of all) that have a document."""
     query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
-    return {one["_id"]: queue_state(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
+    return {one["_id"]: queue_limits(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
 
 
-def has_feed(states: Mapping[str, QueueDocument]) -> bool:
+def has_feed(limits: Mapping[str, QueueLimits]) -> bool:
     """Whether the feed of one of these queues is on."""
-    return any(state.settings.feed for state in states.values())
+    return any(one.settings.feed for one in limits.values())
 
 
 async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
@@ -84,13 +72,13 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
             document = await ctx.here.queues.find_one_and_update(
                 {"_id": queue}, update, upsert=True, return_document=ReturnDocument.AFTER
             )
-            return queue_state(document or {}).settings
+            return queue_limits(document or {}).settings
 
 
 async def settings(ctx: MongoContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
     """The settings of these queues; None: of all that have settings."""
-    states = await queue_states(ctx, queues)
-    return {queue: states.get(queue, NO_STATE).settings for queue in (states if queues is None else queues)}
+    limits = await limits_of(ctx, queues)
+    return {queue: limits.get(queue, NO_LIMITS).settings for queue in (limits if queues is None else queues)}
 
 
 # ---------------------------------------------------------------------------------------------------- limits
@@ -140,7 +128,7 @@ async def _lock(ctx: MongoContext, queue: str) -> QueueLock | None:
             {"_id": queue, "$expr": free}, take, return_document=ReturnDocument.AFTER
         )
         if document is not None:
-            return QueueLock(queue, token, document["lock"]["until"], queue_state(document).limits)
+            return QueueLock(queue, token, document["lock"]["until"], queue_limits(document))
         if asyncio.get_running_loop().time() > give_up:
             return None
         await asyncio.sleep(pause * (0.5 + random.random()))

@@ -14,8 +14,7 @@ from jobmill.stores.mongo.codec import Document, date, job_fields
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.ids import claim_id
-from jobmill.stores.mongo.leases import LocatedLease, located
+from jobmill.stores.mongo.leases import guard, located
 
 #: Longer lines are cut to this many bytes, so that the last thousand fit into a document.
 MAX_LINE_BYTES = 15_000
@@ -26,23 +25,27 @@ _SHOWN = {"_id": 1, "name": 1, "status": 1, "failCount": 1, "claimId": 1, "jobmi
 async def report(ctx: MongoContext, reports: Sequence[Report]) -> list[str]:
     """See the port."""
     now_ms = ctx.now()
-    held = await located(ctx, [one.lease for one in reports])
-    documents = await _held_documents(ctx, [one for one in held if one is not None], now_ms)
+    locators = await located(ctx, [one.lease for one in reports])
+    guards = [
+        {"_id": locator.id, **guard(one.lease.token, locator.claimed_by, now_ms)} if locator else None
+        for one, locator in zip(reports, locators, strict=True)
+    ]
+    documents = await _held_documents(ctx, [one for one in guards if one])
     lost: list[str] = []
     writes: list[UpdateOne] = []
     logs: list[UpdateOne] = []
     events: list[Event] = []
-    for one, lease in zip(reports, held, strict=True):
-        document = None if lease is None else documents.get((lease.locator.id, claim_id(one.lease.token)))
-        if lease is None or document is None:
+    for one, held in zip(reports, guards, strict=True):
+        document = None if held is None else documents.get((held["_id"], held["claimId"]))
+        if held is None or document is None:
             lost.append(one.lease.id)
             continue
         if one.progress is not None:
             fields = job_fields({"progress": one.progress, "updated_ms": now_ms})
-            writes.append(UpdateOne(lease.guard(now_ms), {"$set": fields}, hint=BY_ID))
+            writes.append(UpdateOne(held, {"$set": fields}, hint=BY_ID))
             events.append(progress_event(ctx.job(document), one.progress, now_ms))
         if one.lines:
-            logs.append(_logged(lease.locator.id, one.lines, now_ms))
+            logs.append(_logged(held["_id"], one.lines, now_ms))
     if writes:
         await ctx.here.heartbeats.bulk_write(writes)
     if logs:
@@ -51,13 +54,11 @@ async def report(ctx: MongoContext, reports: Sequence[Report]) -> list[str]:
     return lost
 
 
-async def _held_documents(
-    ctx: MongoContext, held: Sequence[LocatedLease], now_ms: int
-) -> dict[tuple[ObjectId, str], Document]:
+async def _held_documents(ctx: MongoContext, guards: Sequence[Document]) -> dict[tuple[ObjectId, str], Document]:
     """The documents of the leases that hold, by _id and claim id."""
-    if not held:
+    if not guards:
         return {}
-    found = ctx.here.jobs.find({"$or": [one.guard(now_ms) for one in held]}, _SHOWN)
+    found = ctx.here.jobs.find({"$or": guards}, _SHOWN)
     return {(document["_id"], document["claimId"]): document async for document in found}
 
 

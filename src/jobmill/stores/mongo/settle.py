@@ -31,7 +31,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import new_object_id
-from jobmill.stores.mongo.leases import LocatedLease, guard, located, marked, remove_marked
+from jobmill.stores.mongo.leases import MongoLocator, guard, marked, remove_marked
 
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
@@ -42,8 +42,8 @@ MAX_SENDS = 3
 Write: TypeAlias = UpdateOne | UpdateMany
 
 
-class ClaimWrites(Struct):
-    """The updates that lease the jobs of a claim. They are part of the bulk of settlements, and may be sent twice."""
+class Leasing(Struct):
+    """The updates that lease what a claim has found. They are part of the bulk write of settlements."""
 
     writes: Sequence[Write] = ()
     #: The number of jobs that they match, unless another process claims one of these jobs first.
@@ -53,80 +53,78 @@ class ClaimWrites(Struct):
 
 
 class _Given(Struct, frozen=True):
-    """A settlement, its index in the call, and its lease."""
+    """A settlement, its index in the call, and the locator of its job."""
 
     index: int
     settlement: Settlement
-    held: LocatedLease
+    locator: MongoLocator
 
     @property
     def leaves(self) -> bool:
         """Whether the job is deleted as soon as it is final."""
         keep = self.settlement.keep
-        return keep is not None and keep.at_once and self.held.locator.is_ours
+        return keep is not None and keep.at_once and self.locator.is_ours
 
 
 async def settle(
-    ctx: MongoContext, settlements: Sequence[Settlement], now_ms: int, claims: ClaimWrites | None
+    ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
 ) -> list[Settled]:
-    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order."""
-    if not settlements:
-        return []
+    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order.
+
+    Each settlement has the locator of its job; None: the job does not exist.
+    """
     settled: list[Settled] = ["lost"] * len(settlements)
-    seen: set[str] = set()
-    first: list[_Given] = []
+    first: dict[ObjectId, _Given] = {}
     repeated: list[_Given] = []
-    held = await located(ctx, [one.lease for one in settlements])
-    for index, (settlement, one) in enumerate(zip(settlements, held, strict=True)):
-        if len(settlement.result_json) > MAX_BYTES:
+    for index, (one, locator) in enumerate(settlements):
+        if len(one.result_json) > MAX_BYTES:
             # The server would refuse the whole bulk.
             settled[index] = Refused(f"a result of at most {MAX_BYTES} bytes fits into a document")
-        elif one is not None:
-            # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
-            (repeated if settlement.lease.id in seen else first).append(_Given(index, settlement, one))
-            seen.add(settlement.lease.id)
-    for some, also in [(first, claims or ClaimWrites()), *(([one], ClaimWrites()) for one in repeated)]:
-        for given, response in zip(some, await _settle_once(ctx, some, now_ms, also), strict=True):
-            settled[given.index] = response
-    if any(one.state == "waiting" and is_due(one, now_ms) for one in settlements):
+        elif locator is not None:
+            given = _Given(index, one, locator)
+            if first.setdefault(locator.id, given) is not given:
+                # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
+                repeated.append(given)
+    await _settle_once(ctx, list(first.values()), settled, now_ms, leasing)
+    for given in repeated:
+        await _settle_once(ctx, [given], settled, now_ms, Leasing())
+    if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
     return settled
 
 
-def is_due(settlement: Settlement, now_ms: int) -> bool:
-    """Whether a job that waits again after this settlement is due at once."""
-    return settlement.due is None or settlement.due.resolve(now_ms) <= now_ms
+def puts_back(settlement: Settlement, now_ms: int) -> bool:
+    """Whether the job waits again after this settlement, and is due at once."""
+    due = settlement.due
+    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
 
 
-async def _settle_once(ctx: MongoContext, given: Sequence[_Given], now_ms: int, claims: ClaimWrites) -> list[Settled]:
+async def _settle_once(
+    ctx: MongoContext, given: Sequence[_Given], settled: list[Settled], now_ms: int, leasing: Leasing
+) -> None:
     mark = new_object_id()
-    groups, indexes = _grouped(given, mark, now_ms)
-    writes = [*(group.write(now_ms) for group in groups), *claims.writes]
-    if not writes:
-        return []
-    errors = await _send(ctx, writes, len(given) + claims.expected, len(groups))
-    claims.has_matched = errors is None
-    settled: list[Settled] = ["done"] * len(given)
-    if errors is not None:
-        done = await marked(ctx, [one.held.locator.id for one in given], mark)
-        settled = [_response(one, own, done, errors) for one, own in zip(given, indexes, strict=True)]
-    left = [one for one, response in zip(given, settled, strict=True) if response == "done" and one.leaves]
+    groups = _grouped(given, mark, now_ms)
+    writes = [*(group.write(now_ms) for group in groups), *leasing.writes]
+    errors = await send(ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
+    leasing.has_matched = errors is None
+    ids = [one.locator.id for one in given]
+    done = set(ids) if errors is None or not ids else await marked(ctx, ids, mark)
+    for index, group in enumerate(groups):
+        for one in group.given:
+            if one.locator.id in done:
+                settled[one.index] = "done"
+            elif errors and index in errors:
+                settled[one.index] = Refused(errors[index])
+    left = [one.locator.id for one in given if settled[one.index] == "done" and one.leaves]
     if left:
-        await remove_marked(ctx, [one.held.locator.id for one in left], mark)
-    return settled
+        await remove_marked(ctx, left, mark)
 
 
-def _response(one: _Given, indexes: list[int], done: set[ObjectId], errors: dict[int, str]) -> Settled:
-    if one.held.locator.id in done:
-        return "done"
-    why = next((errors[index] for index in indexes if index in errors), None)
-    return "lost" if why is None else Refused(why)
-
-
-async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: int) -> dict[int, str] | None:
+async def send(ctx: MongoContext, writes: Sequence[Write], expected: int, checked: int = 0) -> dict[int, str] | None:
     """Send a bulk write, and send it again if its response was lost.
 
-    Return None if all jobs matched. Otherwise return the errors of the first `first` writes, by index.
+    Return None if the expected number of jobs matched. Otherwise return why the server refused writes, by their index.
+    Raise if the server refused one of the first `checked` writes for a reason that does not concern its job alone.
     """
     for send in range(MAX_SENDS):
         try:
@@ -134,7 +132,7 @@ async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: in
         except BulkWriteError as error:
             ctx.claims.cursor.rewind()
             if not is_unavailable(error) or send == MAX_SENDS - 1:
-                return refused_writes(error, first=first)
+                return refused_writes(error, checked=checked)
         except PyMongoError as error:
             if not is_unavailable(error) or send == MAX_SENDS - 1:
                 raise
@@ -147,36 +145,29 @@ async def _send(ctx: MongoContext, writes: list[Write], expected: int, first: in
 
 
 class _Group(Struct):
-    """Jobs of one claim to which the same values are written."""
+    """Jobs of one claim to which the same values are written, and more conditions of the guard."""
 
-    held: LocatedLease
     update: Document
     more: Document
-    ids: list[ObjectId] = []
+    given: list[_Given] = []
 
     def write(self, now_ms: int) -> Write:
-        query = {**guard(self.held.lease.token, self.held.locator.claimed_by, now_ms), **self.more}
-        if len(self.ids) == 1:
-            return UpdateOne({"_id": self.ids[0], **query}, self.update, hint=BY_ID)
-        return UpdateMany({"_id": {"$in": self.ids}, **query}, self.update, hint=BY_ID)
+        one = self.given[0]
+        query = {**guard(one.settlement.lease.token, one.locator.claimed_by, now_ms), **self.more}
+        if len(self.given) == 1:
+            return UpdateOne({"_id": one.locator.id, **query}, self.update, hint=BY_ID)
+        return UpdateMany({"_id": {"$in": [it.locator.id for it in self.given]}, **query}, self.update, hint=BY_ID)
 
 
-def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> tuple[list[_Group], list[list[int]]]:
-    """The updates, and for each settlement the indexes of its updates."""
+def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Group]:
     groups: dict[object, _Group] = {}
-    numbers: dict[object, int] = {}
-    indexes: list[list[int]] = []
     for one in given:
-        own: list[int] = []
         for settlement, more in [(one.settlement, {})] if one.settlement.runs is None else _recurring(one.settlement):
-            key = (*_values(settlement, one.held), repr(more) if more else "")
+            key = (*_values(settlement, one.locator), repr(more) if more else "")
             if key not in groups:
-                numbers[key] = len(groups)
-                groups[key] = _Group(one.held, _update(settlement, one.held, mark, now_ms), more)
-            groups[key].ids.append(one.held.locator.id)
-            own.append(numbers[key])
-        indexes.append(own)
-    return list(groups.values()), indexes
+                groups[key] = _Group(_update(settlement, one.locator, mark, now_ms), more)
+            groups[key].given.append(one)
+    return list(groups.values())
 
 
 def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
@@ -187,15 +178,14 @@ def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
     return [(settlement, same), (settlement.overtaken(), other)]
 
 
-def _values(one: Settlement, held: LocatedLease) -> tuple[object, ...]:
+def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     """The values that decide which update is written under which guard."""
-    locator = held.locator
     occurrence_ms = None if one.due is None else locator.occurrence_ms
     written = (one.state, one.errors, one.crashes, one.due, one.error, one.tracebacks, one.result_json, one.keep)
-    return (held.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, one.runs, one.rearm)
+    return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, one.runs, one.rearm)
 
 
-def _update(one: Settlement, held: LocatedLease, mark: ObjectId, now_ms: int) -> Document:
+def _update(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int) -> Document:
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
         **NO_CLAIM,
@@ -206,11 +196,11 @@ def _update(one: Settlement, held: LocatedLease, mark: ObjectId, now_ms: int) ->
     if one.tracebacks is not None:
         fields["jobmill.tracebacks"] = list(one.tracebacks[-TRACEBACKS_KEPT:])
     if one.due is not None:
-        occurrence_ms = held.locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
+        occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), occurrence_ms)
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)
-    if one.keep is not None and held.locator.is_ours:
+    if one.keep is not None and locator.is_ours:
         fields |= keep_fields(one.keep, now_ms)
     return update_of(fields)
 

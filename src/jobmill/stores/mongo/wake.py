@@ -16,8 +16,7 @@ from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import StoreError
-from jobmill.stores.mongo.claim_memory import order_of
-from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, queue_of
+from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, order_of, queue_of
 from jobmill.stores.mongo.connection import QUEUES, STANDALONE, translated_errors
 
 if TYPE_CHECKING:
@@ -126,13 +125,11 @@ class ChangeStream:
             try:
                 with translated_errors(self._ctx.url):
                     await self._listen()
-            except StoreError as error:
-                # The worker's next exchange reports the problem; the stream tries again.
-                log.debug("waiting for jobs at %s: %s", self._ctx.url.shown, error)
+            except Exception as error:
+                # The worker's next exchange reports what is wrong with the store; the stream tries again.
+                level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
+                log.log(level, "the stream of %s failed, and is opened again", self._ctx.url.address, exc_info=error)
                 self._ctx.bell.ring()
-                await asyncio.sleep(RETRY_SECONDS)
-            except Exception:
-                log.exception("unexpected change in the stream of %s; it is opened again", self._ctx.url.address)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
@@ -178,7 +175,7 @@ class ChangeStream:
         if not is_known(job):
             ctx.report_once(job, unknown_status(job))
         queue, due_ms = queue_of(job, ctx.url.queue), ms_of(job.get("nextRunAt"))
-        if due_ms is not None and due_ms <= ctx.now():
+        if ctx.claims.is_busy and due_ms is not None and due_ms <= ctx.now():
             ctx.claims.cursor.added(queue, str(name), order_of(job)[0], due_ms)
         notify(ctx, queue, due_ms)
 
