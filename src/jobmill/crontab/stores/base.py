@@ -53,7 +53,12 @@ class DocumentStore(abc.ABC):
 
     async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
         """Write each ending under its own fence, all in as few calls as possible."""
-        return await self._write([Write(**structs.asdict(ending)) for ending in endings])
+        return await self._write(
+            [
+                Write(id=one.id, locked_until=one.locked_until, sleep_until=one.sleep_until, remove=one.remove)
+                for one in endings
+            ]
+        )
 
     async def migrate(self) -> None:  # noqa: B027 - not every store needs an index
         """Create the index that the lock needs, if the store has one."""

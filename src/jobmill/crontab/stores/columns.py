@@ -6,11 +6,10 @@ from collections.abc import Callable, Container
 from datetime import datetime
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.stores import rows
-from jobmill.crontab.stores.base import Write
 from jobmill.errors import InvalidValue
 
 
@@ -54,16 +53,11 @@ class TableColumns(Struct, frozen=True, kw_only=True):
                 advice = "give the name of the column" if field in ("id", "sleep_until") else "give its name, or None"
                 raise InvalidValue(field, f"a column of {table}", name, advice)
 
-    def fields(self, write: Write) -> dict[str, Any]:
-        """The values to set, by column."""
-        found: dict[str, Any] = {}
-        if write.sleep_until is not UNSET:
-            found[self.sleep_until] = write.sleep_until
-        if write.auto_remove is not UNSET:
-            if self.auto_remove is None:
-                raise InvalidValue("auto_remove", "no value, because the table has no such column", write.auto_remove)
-            found[self.auto_remove] = write.auto_remove
-        return found
+    def flag(self, value: object) -> str:
+        """The quoted column of auto_remove, for this value; InvalidValue if the table has no such column."""
+        if self.auto_remove is None:
+            raise InvalidValue("auto_remove", "no value, because the table has no such column", value)
+        return quoted(self.auto_remove, "auto_remove")
 
 
 def quoted(name: object, field: str) -> str:

@@ -129,8 +129,9 @@ class PostgresCrontab(DocumentStore):
         async def write(connection: Any) -> list[bool]:
             kinds: dict[tuple[Any, ...], list[Write]] = {}
             for one in writes:
-                kinds.setdefault(self._statement(one), []).append(one)
-            for (statement, *more), same in kinds.items():
+                kinds.setdefault((one.remove, one.sleep_until is UNSET, one.auto_remove), []).append(one)
+            for same in kinds.values():
+                statement, *more = self._statement(same[0])
                 columns = zip(*((one.id, one.locked_until, one.sleep_until or None) for one in same), strict=True)
                 done.update(row[0] for row in await connection.fetch(statement, *map(list, columns), *more))
             return [one.id in done or await self._was_written(connection, one) for one in writes]
@@ -144,14 +145,15 @@ class PostgresCrontab(DocumentStore):
         which = f"target.{self._id} = ending.id AND (target.{self._date} = ending.fence OR ending.fence IS NULL)"
         if write.remove:
             return (f"DELETE FROM {self._table} AS target USING {ended} WHERE {which} RETURNING target.{self._id}",)
-        fields = self._columns.fields(write)
-        if not fields:
+        parts, more = [], []
+        if write.sleep_until is not UNSET:
+            parts.append(f"{self._date} = ending.date")
+        if write.auto_remove is not UNSET:
+            parts.append(f"{self._columns.flag(write.auto_remove)} = $4")
+            more.append(write.auto_remove)
+        if not parts:
             return (f"SELECT target.{self._id} FROM {self._table} AS target, {ended} WHERE {which}",)
-        parts = [
-            f"{quoted(name, name)} = {'ending.date' if name == self._columns.sleep_until else '$4'}" for name in fields
-        ]
         statement = f"UPDATE {self._table} AS target SET {', '.join(parts)} FROM {ended} WHERE {which}"
-        more = () if write.auto_remove is UNSET else (write.auto_remove,)
         return (f"{statement} RETURNING target.{self._id}", *more)
 
     async def _was_written(self, connection: Any, write: Write) -> bool:

@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from msgspec import UNSET
+
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.stores import rows
@@ -113,12 +115,15 @@ class SqliteCrontab(DocumentStore):
             values.append(self._written(write.locked_until))
         if write.remove:
             return f"DELETE FROM {self._table} WHERE {which}", values
-        fields = self._columns.fields(write)
+        fields: dict[str, Any] = {}
+        if write.sleep_until is not UNSET:
+            fields[self._date] = self._written(write.sleep_until)
+        if write.auto_remove is not UNSET:
+            fields[self._columns.flag(write.auto_remove)] = int(write.auto_remove)
         if not fields:
             return f"SELECT 1 FROM {self._table} WHERE {which}", values
-        parts = ", ".join(f"{quoted(name, name)} = ?" for name in fields)
-        new = [int(value) if isinstance(value, bool) else self._written(value) for value in fields.values()]
-        return f"UPDATE {self._table} SET {parts} WHERE {which}", [*new, *values]
+        parts = " = ?, ".join(fields)
+        return f"UPDATE {self._table} SET {parts} = ? WHERE {which}", [*fields.values(), *values]
 
     # ------------------------------------------------------------------------------------------------ the rest
 
