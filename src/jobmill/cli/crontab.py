@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jobmill.crontab import Crontab
 
 
-@click.command(short_help="Run a crontab: documents with a date are its jobs.")
+@click.command(short_help="Run a crontab, a scheduler whose jobs are documents with a date.")
 @click.argument("target", metavar="MODULE:CRONTAB")
 @click.option("--migrate", is_flag=True, help="Create the index that the store needs, then run.")
 @shutdown_timeout_option("running handlers")
@@ -24,7 +24,7 @@ def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bo
 
     After SIGTERM or Ctrl-C the crontab locks no more documents, waits for
     running handlers and exits with code 0. A second signal cancels the
-    handlers; their documents run again when their locks end.
+    handlers; their documents are handled again when their locks have ended.
     """
     from jobmill.core.durations import to_ms
 

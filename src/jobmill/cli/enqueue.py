@@ -48,9 +48,9 @@ class EnqueueCommand(click.Command):
     "--max-attempts",
     type=int,
     metavar="N",
-    help="Give up after this many failed attempts (default: as the handler says).",
+    help="Give up after this many failed attempts (default: the option of the handler).",
 )
-@click.option("--timeout", type=duration, help="Maximum duration of one attempt (default: as the handler says).")
+@click.option("--timeout", type=duration, help="Maximum duration of one attempt (default: the option of the handler).")
 @click.option("--cron", metavar="CRON", help='Repeat the job at these times, such as "0 9 * * mon"; needs --key.')
 @click.option("--every", type=duration, help="Repeat the job at this interval; needs --key.")
 @click.option("--timezone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin (default UTC).")

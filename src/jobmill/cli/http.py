@@ -11,7 +11,7 @@ import click
 
 from jobmill.cli.params import quiet_option, shutdown_timeout_option, url_option
 from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
-from jobmill.cli.target import load_client
+from jobmill.cli.target import is_url_given, load_client, use_url
 
 if TYPE_CHECKING:
     import socket
@@ -28,14 +28,17 @@ GRACE_S = 30
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option("--limit", type=int, default=10, metavar="N", help="Maximum number of jobs per tick (default 10).")
 @click.option(
-    "--host", default="127.0.0.1", metavar="HOST", help="Address to serve on; others need a token (default 127.0.0.1)."
+    "--host",
+    default="127.0.0.1",
+    metavar="HOST",
+    help="Address to serve on; an address that other machines can reach needs a token (default 127.0.0.1).",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     metavar="PORT",
-    help="Port; 0 picks a free one (default 8000).",
+    help="Port to listen on; 0 selects a free port (default 8000).",
 )
 @click.option(
     "--token-file",
@@ -59,9 +62,10 @@ def http(
     from jobmill.http import TickEndpoint
 
     log_to_stderr(quiet=quiet)
+    use_url(url)
     token = _token(token_file)
     addresses = _addresses(host, port, loopback_only=token is None)
-    endpoint = TickEndpoint(load_client(target, url), token=token, **given)
+    endpoint = TickEndpoint(load_client(target, checks_url=is_url_given()), token=token, **given)
     with ExitStack() as held:
         sockets = [held.enter_context(_listen(*address)) for address in addresses]
         run_forever(_serve(endpoint, sockets, guarded=token is not None))

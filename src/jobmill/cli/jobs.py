@@ -52,7 +52,7 @@ for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprior
 @click.option("--cursor", metavar="CURSOR", help="Continue where another listing ended.")
 @store_options
 def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **given: Any) -> None:
-    """List jobs, the matching ones if filters are given.
+    """List all jobs, or only the jobs that match the filters.
 
     An INSTANT is ISO 8601 (local time if it has no offset), "now", "in 5m" or
     "7d ago".
@@ -71,7 +71,7 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
     else:
         click.echo("no jobs match" if filters else "no jobs", err=True)
     # On stderr, so that stdout has only the jobs.
-    for way, cursor_there in (("more", page.next), ("before", page.previous)):
+    for way, cursor_there in (("next page", page.next), ("previous page", page.previous)):
         if cursor_there is not None:
             # Quoted, because users paste it into a shell.
             click.echo(f"{way}: --cursor {shlex.quote(cursor_there)}", err=True)

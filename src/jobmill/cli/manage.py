@@ -115,7 +115,7 @@ def _check_which(ids: list[str] | None, filters: dict[str, Any], everything: boo
     given = [ids is not None, bool(filters), everything]
     if sum(given) == 1:
         return
-    wrong = "select jobs by ids, filters or --all" + (": only one of the three" if any(given) else "")
+    wrong = "select jobs by ids, by filters or with --all" + ("; give only one of the three" if any(given) else "")
     raise click.UsageError(wrong, click.get_current_context())
 
 

@@ -36,7 +36,7 @@ def migrate(url: str | None, as_json: bool, prints_sql: bool, prints_roles: bool
                   run it with psql.
     --jobs-table  creates the table, or checks the existing one and enqueues
                   its queued rows.
-    --roles       must be run after every update of Jobmill.
+    --roles       prints SQL: run this SQL again after every update of Jobmill.
     """
     if prints_sql or prints_roles:
         if prints_sql and prints_roles:

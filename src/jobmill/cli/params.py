@@ -111,7 +111,11 @@ filter_options = options(
     click.option("--queue", metavar="QUEUE", help="Select jobs in this queue."),
     click.option("--name", metavar="NAME", help="Select jobs of this handler."),
     click.option(
-        "--state", "states", multiple=True, type=click.Choice(STATES), help="Select jobs in this state; repeatable."
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice(STATES),
+        help="Select jobs in this state; can be given several times.",
     ),
     click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
     click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),

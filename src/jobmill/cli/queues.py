@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @store_options
 @click.pass_context
 def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Count, pause and limit queues. Without a command: `counts`."""
+    """Count, pause and limit queues. Without a command, this runs `counts`."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(counts, url=url, as_json=as_json)
 
@@ -121,14 +121,16 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 @click.option("--rate", type=rate, metavar="N/DURATION", help="Limit claims to N per period, over all workers.")
 @click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
 @click.option("--running", type=int, metavar="N", help="Limit running jobs to N, over all workers.")
-@click.option("--no-running", is_flag=True, help="Remove the limit of running jobs.")
+@click.option("--no-running", is_flag=True, help="Remove the limit on running jobs.")
 @store_options
 def limits(
     name: str, rate: tuple[int, str] | None, no_rate: bool, running: int | None, no_running: bool, **given: Any
 ) -> None:
     """Change the limits of a queue, or show them."""
     if (rate and no_rate) or (running is not None and no_running):
-        raise click.UsageError("give a limit or remove it, not both", click.get_current_context())
+        raise click.UsageError(
+            "--rate and --no-rate cannot be combined, nor can --running and --no-running", click.get_current_context()
+        )
 
     async def change(queue: Queue) -> QueueSettings:
         if rate is not None:

@@ -129,7 +129,7 @@ def _check_store(store: Store, creates: bool) -> None:
         raise Unusable("a memory:// store exists inside one process, and commands cannot reach it; use sqlite:///path")
     path = getattr(store, "path", None)
     if path is not None and not creates and not Path(path).exists():
-        advice = "enqueue, worker and migrate create one; --url names another"
+        advice = "the commands enqueue, worker and migrate create it; --url selects another database"
         raise CommandFailed(f"there is no database at {Path(path).absolute()}; {advice}")
 
 

@@ -22,38 +22,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def load_client(target: str, url: str | None = None) -> Client:
-    """Import the module, with the working directory on the path, and return its client.
-
-    A module that calls `connect()` without a URL gets `url`.
-    """
+def use_url(url: str | None) -> None:
+    """A module that calls `connect()` without a URL gets this one, also in child processes."""
     if url is not None:
         os.environ["JOBMILL_URL"] = url
+
+
+def is_url_given() -> bool:
+    """Whether --url is on the command line. A module may override the URL of the environment."""
+    return click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+
+
+def load_client(target: str, *, checks_url: bool = False) -> Client:
+    """Import the module, with the working directory on the path, and return its client."""
     from jobmill.client.client import Client
 
     client = _load(target, Client, "jobs = jobmill.connect()")
     if not client.handlers:
         where = target.rpartition(":")[0] if _has_attribute(target) else target
         raise Unusable(f"{target} has no handlers; import the modules that define them in {where}")
-    _check_url(client, target)
+    if checks_url:
+        _check_url(client, target)
     return client
-
-
-def url_on_command_line() -> str | None:
-    """--url, if it is on the command line. A module may override the URL of the environment."""
-    context = click.get_current_context(silent=True)
-    is_given = context is not None and context.get_parameter_source("url") is ParameterSource.COMMANDLINE
-    return context.params["url"] if context is not None and is_given else None
 
 
 def _check_url(client: Client, target: str) -> None:
     """Refuse a --url that the module does not use: the worker would run the jobs of another store."""
-    url = url_on_command_line()
-    if url is None:
-        return
     from jobmill.stores import store_for
 
-    given = store_for(url)
+    given = store_for(os.environ["JOBMILL_URL"])
     if (given.name, given.address) != (client.store.name, client.store.address):
         advice = "call connect() without a URL in that module"
         raise Unusable(f"{target} connects to another store, so --url has no effect; {advice}")

@@ -9,7 +9,7 @@ import click
 from jobmill.cli.output import duration_text, one_line
 from jobmill.cli.params import duration, given_options, quiet_option, shutdown_timeout_option, url_option
 from jobmill.cli.runner import log_to_stderr, run_forever
-from jobmill.cli.target import load_client, url_on_command_line
+from jobmill.cli.target import is_url_given, load_client, use_url
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Claim only from this queue; repeatable (default: all queues of the handlers).",
+    help="Claim only from this queue; can be given several times (default: all queues of the handlers).",
 )
 @click.option(
     "--processes",
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 @click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
 @click.option("--verbose", "-v", is_flag=True, help="Log every event of every job.")
 @quiet_option
+@click.option("--checks-url", is_flag=True, hidden=True)
 @url_option
-def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | None, **given: Any) -> None:
+def worker(
+    target: str, processes: int, verbose: bool, quiet: bool, url: str | None, checks_url: bool, **given: Any
+) -> None:
     """Run jobs with the handlers of a client: mymodule:jobs, app.py:jobs, or mymodule if it has one client.
 
     After SIGTERM or Ctrl-C the worker claims no more jobs, waits for running
@@ -49,10 +52,13 @@ def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | N
     """
     options = given_options(given)
     log_to_stderr(verbose=verbose, quiet=quiet)
+    use_url(url)
+    checks_url = checks_url or is_url_given()
     if processes > 1:
-        flags = {"url": url_on_command_line(), "verbose": verbose, "quiet": quiet}
+        # The URL is in the environment: a command line is visible to every user of the machine.
+        flags = {"checks_url": checks_url, "verbose": verbose, "quiet": quiet}
         click.get_current_context().exit(_supervise(target, processes, options, flags))
-    client = load_client(target, url)
+    client = load_client(target, checks_url=checks_url)
     if verbose:
         client.on("*")(_log_event)
     run_forever(_work(client, options))
@@ -91,7 +97,7 @@ def _to_argv(options: dict[str, Any]) -> list[str]:
         if name == "queues":
             argv += [f"--queue={queue}" for queue in value]
         elif value is True:
-            argv.append(f"--{name}")
+            argv.append(f"--{name.replace('_', '-')}")
         elif value not in (None, False):
             argv.append(f"--{name.replace('_', '-')}={value}")
     return argv

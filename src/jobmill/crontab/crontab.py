@@ -11,7 +11,7 @@ from jobmill.core.durations import to_ms
 from jobmill.crontab.batch_run import BatchRun
 from jobmill.crontab.hooks import CrontabHooks, OnDocument, OnError, OnMoment, must_propagate
 from jobmill.crontab.interval import CatchUp
-from jobmill.crontab.run import CrontabRun
+from jobmill.crontab.run import AGAIN, CrontabRun
 from jobmill.crontab.settings import CrontabSettings, Duration, Sleep, checked_store
 from jobmill.crontab.single_run import SingleRun
 from jobmill.crontab.store import BatchCrontabStore, CrontabStore
@@ -178,10 +178,7 @@ class Crontab:
         try:
             await work.run()
         except asyncio.CancelledError:
-            log.error(
-                "crontab: %d endings could not be written in time; their documents run again when the locks end",
-                work.unwritten,
-            )
+            log.error("crontab: %d endings could not be written in time; %s", work.unwritten, AGAIN)
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()  # on_stop is still to be called
         except BaseException as error:

@@ -24,6 +24,7 @@ log = logging.getLogger("jobmill")
 
 #: An ending is given up after this number of refusals.
 MAX_REFUSALS = 3
+AGAIN = "their documents are handled again when their locks have ended"
 
 
 class CrontabRun(abc.ABC):
@@ -75,10 +76,7 @@ class CrontabRun(abc.ABC):
         """Cancel running handlers; their locks stay, as after a crash. Writes continue."""
         self._handlers_cancelled = True
         if self.handling:
-            log.warning(
-                "crontab: %d handlers did not end in time; their documents run again when the locks end",
-                len(self.handling),
-            )
+            log.warning("crontab: %d handlers did not end in time; %s", len(self.handling), AGAIN)
         for task in self.handling:
             task.cancel()
 
