@@ -65,10 +65,10 @@ def test_pages_are_continued_by_their_cursor(shell: Shell) -> None:
     while True:
         result = shell("jobs", "list", "--limit", "2", *cursor)
         seen += [line.split()[0] for line in result.stdout.splitlines()[1:]]
-        more = [line for line in result.stderr.splitlines() if line.startswith("more: --cursor ")]
+        more = [line for line in result.stderr.splitlines() if line.startswith("next page: --cursor ")]
         if not more:
             break
-        cursor = shlex.split(more[0])[1:]
+        cursor = shlex.split(more[0])[2:]
     assert sorted(seen) == [f"a{n}" for n in range(5)]
 
 

@@ -68,7 +68,7 @@ def test_reschedule_and_reprioritize(three: Shell) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["cancel"], "select jobs by ids, filters or --all"),
+        (["cancel"], "select jobs by ids, by filters or with --all"),
         (["cancel", "a", "--all"], "only one of the three"),
         (["remove", "a", "--name", "good"], "only one of the three"),
         (["reschedule", "a"], "give --delay or --due-at"),

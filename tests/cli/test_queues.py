@@ -67,7 +67,7 @@ def test_limits(busy: Shell) -> None:
         (["limits", "q", "--rate", "fast"], "expected a rate such as 100/1s"),
         (["limits", "q", "--rate", "0/1s"], "count: expected"),
         (["limits", "q", "--rate", "1/soon"], "per: expected a duration"),
-        (["limits", "q", "--rate", "1/s", "--no-rate"], "not both"),
+        (["limits", "q", "--rate", "1/s", "--no-rate"], "--rate and --no-rate cannot be combined"),
         (["limits", "q", "--running", "0"], "running_limit: expected"),
         (["pause", "a:b"], 'queue: expected a name without ":"'),
         (["pause"], "Missing argument 'NAME'"),

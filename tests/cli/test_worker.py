@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobmill.cli.worker import loop_factory
+from jobmill.cli.runner import loop_factory
 from tests.cli.conftest import Shell
 
 

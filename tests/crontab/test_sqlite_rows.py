@@ -74,6 +74,14 @@ async def test_a_row_that_its_id_does_not_match_is_reported_and_not_run(sqlite: 
         await sqlite.store.lock_many(at(sqlite, 60), 5)
 
 
+async def test_an_end_that_is_not_a_date_is_passed_on(sqlite: SqliteHarness) -> None:
+    """The crontab reports it to on_error."""
+    put(sqlite, "a")
+    sqlite.connection.execute("UPDATE jobs SET repeat_until = 'tomorrow'")
+    (job,) = await sqlite.store.lock_many(at(sqlite, 60), 5)
+    assert job.repeat_until == "tomorrow"
+
+
 async def test_dates_are_read_without_the_converters_of_a_connection(sqlite: SqliteHarness) -> None:
     """sqlite3's own gives datetimes without a zone, and fails on what is written here."""
     sqlite.connection.execute(

@@ -172,7 +172,10 @@ async def test_handlers_are_cancelled_after_the_timeout_and_locks_stay(
     assert scene.sleep_until() == NOON + timedelta(minutes=10)
     assert scene.told.errors == []
     assert scene.told.moments == ["start", "stop"]
-    assert "crontab: 1 handlers did not end in time; their documents run again when the locks end" in caplog.text
+    assert (
+        "crontab: 1 handlers did not end in time; their documents are handled again when their locks have ended"
+        in caplog.text
+    )
 
 
 @WAYS
@@ -204,7 +207,8 @@ async def test_a_store_that_never_answers_does_not_block_the_stop(
     assert scene.told.moments[-1] == "stop"
     assert not scene.crontab.is_running
     assert (
-        "crontab: 1 endings could not be written in time; their documents run again when the locks end" in caplog.text
+        "crontab: 1 endings could not be written in time; their documents are handled again when their locks have ended"
+        in caplog.text
     )
     # And it is as good as new.
     scene.memory.gate = None

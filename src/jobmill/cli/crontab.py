@@ -6,41 +6,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobmill.cli.params import duration
-from jobmill.cli.worker import log_to_stderr, loop_factory
+from jobmill.cli.params import quiet_option, shutdown_timeout_option
+from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
+from jobmill.cli.target import load_crontab
 
 if TYPE_CHECKING:
     from jobmill.crontab import Crontab
 
 
-@click.command(short_help="Run a crontab: documents with a date are its jobs.")
+@click.command(short_help="Run a crontab, a scheduler whose jobs are documents with a date.")
 @click.argument("target", metavar="MODULE:CRONTAB")
 @click.option("--migrate", is_flag=True, help="Create the index that the store needs, then run.")
-@click.option(
-    "--shutdown-timeout",
-    type=duration,
-    default="30s",
-    metavar="DURATION",
-    help="How long running handlers may take to finish at shutdown (default 30s).",
-)
-@click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
+@shutdown_timeout_option("running handlers")
+@quiet_option
 def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bool) -> None:
     """Run a crontab: mymodule:crontab, app.py:crontab, or mymodule if it has one crontab.
 
     After SIGTERM or Ctrl-C the crontab locks no more documents, waits for
     running handlers and exits with code 0. A second signal cancels the
-    handlers; their documents run again when their locks end.
+    handlers; their documents are handled again when their locks have ended.
     """
-    import asyncio
-
-    from jobmill.cli.target import load_crontab
     from jobmill.core.durations import to_ms
 
     to_ms(shutdown_timeout, "shutdown_timeout")  # so that an invalid value is refused now, not at the stop
-    log_to_stderr(verbose=False, quiet=quiet)
-    loaded = load_crontab(target)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_run(loaded, target, migrate=migrate, shutdown_timeout=shutdown_timeout))
+    log_to_stderr(quiet=quiet)
+    run_forever(_run(load_crontab(target), target, migrate=migrate, shutdown_timeout=shutdown_timeout))
 
 
 async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout: float | str) -> None:
@@ -74,8 +64,6 @@ async def _run(crontab: Crontab, target: str, *, migrate: bool, shutdown_timeout
 
 
 async def _migrate(crontab: Crontab, target: str) -> None:
-    from jobmill.cli.runner import Unusable
-
     if not hasattr(crontab.store, "migrate"):
         raise Unusable(f"the store of {target} has no migrate(); create its index yourself and run without --migrate")
     await _await_if_needed(crontab.store.migrate())

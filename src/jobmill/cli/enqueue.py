@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.output import one_line, print_json
-from jobmill.cli.params import duration, instant, read_payload
-from jobmill.cli.runner import FAILED, json_option, run, url_option, with_spinner
+from jobmill.cli.params import duration, given_options, instant, read_payload, store_options
+from jobmill.cli.runner import FAILED, run, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 #: An argument after --wait that matches this is the timeout, not the name of the handler.
 _DURATION = re.compile(r"\d+(\.\d+)?|(\d+(w|d|h|m|s|ms))+")
 NO_TIMEOUT = "no timeout"
-
-OPTIONS = (
-    *("id", "delay", "due_at", "priority", "unique_key", "queue", "tenant", "max_attempts", "timeout"),
-    *("cron", "every", "timezone", "until", "key"),
-)
 
 
 class EnqueueCommand(click.Command):
@@ -43,12 +38,8 @@ class EnqueueCommand(click.Command):
 @click.option(
     "--id", metavar="ID", help="Your own id for the job; enqueueing it again creates no second job (default: a new id)."
 )
-@click.option(
-    "--delay", type=duration, metavar="DURATION", help="Run the job after this time: 30, 30s, 10m or 1h30m (default 0)."
-)
-@click.option(
-    "--due-at", type=instant, metavar="INSTANT", help='Run the job at this time: ISO 8601 or "in 5m" (default: now).'
-)
+@click.option("--delay", type=duration, help="Run the job after this time: 30, 30s, 10m or 1h30m (default 0).")
+@click.option("--due-at", type=instant, help='Run the job at this time: ISO 8601 or "in 5m" (default: now).')
 @click.option("--priority", type=int, help="Priority; 0 runs first, larger numbers wait longer (default 0).")
 @click.option("--unique-key", metavar="KEY", help="Create no second job while a live job of this name has the key.")
 @click.option("--queue", metavar="QUEUE", help='Queue of the job (default "default").')
@@ -57,22 +48,16 @@ class EnqueueCommand(click.Command):
     "--max-attempts",
     type=int,
     metavar="N",
-    help="Give up after this many failed attempts (default: as the handler says).",
+    help="Give up after this many failed attempts (default: the option of the handler).",
 )
-@click.option(
-    "--timeout",
-    type=duration,
-    metavar="DURATION",
-    help="Maximum duration of one attempt (default: as the handler says).",
-)
+@click.option("--timeout", type=duration, help="Maximum duration of one attempt (default: the option of the handler).")
 @click.option("--cron", metavar="CRON", help='Repeat the job at these times, such as "0 9 * * mon"; needs --key.')
-@click.option("--every", type=duration, metavar="DURATION", help="Repeat the job at this interval; needs --key.")
+@click.option("--every", type=duration, help="Repeat the job at this interval; needs --key.")
 @click.option("--timezone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin (default UTC).")
-@click.option("--until", type=instant, metavar="INSTANT", help="Stop repeating after this time (default: never).")
+@click.option("--until", type=instant, help="Stop repeating after this time (default: never).")
 @click.option("--key", metavar="KEY", help="Key that identifies the recurring job.")
 @click.option("--wait", metavar="[TIMEOUT]", help="Wait until the job is final, and print its result.")
-@url_option
-@json_option
+@store_options
 def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, as_json: bool, **given: Any) -> None:
     """Enqueue a job for the handler NAME, with PAYLOAD as JSON ("-" reads it from stdin).
 
@@ -80,11 +65,10 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
     duplicate (a live job has this unique key) or updated (a live recurring
     job has this key).
     """
-    options = {option: given[option] for option in OPTIONS if given[option] is not None}
     arguments = read_payload(payload)
 
     async def work(client: Client) -> int:
-        enqueued = await with_spinner(client.enqueue(name, arguments, **options), "enqueueing")
+        enqueued = await with_spinner(client.enqueue(name, arguments, **given_options(given)), "enqueueing")
         if not as_json:
             click.echo(f"{enqueued.id} {enqueued.status}")
         answer = {"id": enqueued.id, "status": enqueued.status}

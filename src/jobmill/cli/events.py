@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.output import iso, one_line
-from jobmill.cli.runner import CommandFailed, json_option, run, url_option
+from jobmill.cli.params import store_options
+from jobmill.cli.runner import CommandFailed, run
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 @click.argument("queue")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C.")
 @click.option("--after", metavar="ID", help="Print only events after the event with this id.")
-@url_option
-@json_option
+@store_options
 def events(queue: str, follow: bool, after: str | None, url: str | None, as_json: bool) -> None:
     """Print the event feed of QUEUE; with --json one JSON document per line.
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.params import duration
-from jobmill.cli.runner import Unusable, url_option
-from jobmill.cli.worker import check_url, log_to_stderr, loop_factory
+from jobmill.cli.params import quiet_option, shutdown_timeout_option, url_option
+from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
+from jobmill.cli.target import is_url_given, load_client, use_url
 
 if TYPE_CHECKING:
     import socket
@@ -28,14 +28,17 @@ GRACE_S = 30
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option("--limit", type=int, default=10, metavar="N", help="Maximum number of jobs per tick (default 10).")
 @click.option(
-    "--host", default="127.0.0.1", metavar="HOST", help="Address to serve on; others need a token (default 127.0.0.1)."
+    "--host",
+    default="127.0.0.1",
+    metavar="HOST",
+    help="Address to serve on; an address that other machines can reach needs a token (default 127.0.0.1).",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8000,
     metavar="PORT",
-    help="Port; 0 picks a free one (default 8000).",
+    help="Port to listen on; 0 selects a free port (default 8000).",
 )
 @click.option(
     "--token-file",
@@ -43,14 +46,8 @@ GRACE_S = 30
     metavar="PATH",
     help="File with the bearer token that requests must send (default: JOBMILL_HTTP_TOKEN).",
 )
-@click.option(
-    "--shutdown-timeout",
-    type=duration,
-    default="30s",
-    metavar="DURATION",
-    help="How long a running tick may take to finish at shutdown (default 30s).",
-)
-@click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
+@shutdown_timeout_option("a running tick")
+@quiet_option
 @url_option
 def http(
     target: str, host: str, port: int, token_file: Path | None, quiet: bool, url: str | None, **given: Any
@@ -61,24 +58,17 @@ def http(
     SIGTERM or Ctrl-C the server accepts no more requests, waits for the running
     tick and exits with code 0. A second signal releases its jobs at once.
     """
-    import asyncio
-
     _check_extra()
-    from jobmill.cli.target import load_client
     from jobmill.http import TickEndpoint
 
-    log_to_stderr(verbose=False, quiet=quiet)
-    if url is not None:
-        # A module that calls connect() without a URL gets this one.
-        os.environ["JOBMILL_URL"] = url
+    log_to_stderr(quiet=quiet)
+    use_url(url)
     token = _token(token_file)
     addresses = _addresses(host, port, loopback_only=token is None)
-    client = load_client(target)
-    check_url(client, target)
-    endpoint = TickEndpoint(client, token=token, **given)
-    with ExitStack() as held, asyncio.Runner(loop_factory=loop_factory()) as runner:
+    endpoint = TickEndpoint(load_client(target, checks_url=is_url_given()), token=token, **given)
+    with ExitStack() as held:
         sockets = [held.enter_context(_listen(*address)) for address in addresses]
-        runner.run(_serve(endpoint, sockets, guarded=token is not None))
+        run_forever(_serve(endpoint, sockets, guarded=token is not None))
 
 
 def _check_extra() -> None:

@@ -20,8 +20,8 @@ from jobmill.cli.output import (
     print_rich,
     relative,
 )
-from jobmill.cli.params import filter_options, given_filters
-from jobmill.cli.runner import json_option, run, url_option, with_spinner
+from jobmill.cli.params import filter_options, given_options, store_options
+from jobmill.cli.runner import run, with_spinner
 from jobmill.cli.show import details
 
 if TYPE_CHECKING:
@@ -50,15 +50,14 @@ for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprior
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of jobs (default 50).")
 @click.option("--cursor", metavar="CURSOR", help="Continue where another listing ended.")
-@url_option
-@json_option
+@store_options
 def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **given: Any) -> None:
-    """List jobs, the matching ones if filters are given.
+    """List all jobs, or only the jobs that match the filters.
 
     An INSTANT is ISO 8601 (local time if it has no offset), "now", "in 5m" or
     "7d ago".
     """
-    filters = given_filters(given)
+    filters = given_options(given)
 
     async def work(client: Client) -> tuple[Page, int]:
         page = await with_spinner(_pages(client, cursor, limit, filters), "finding jobs")
@@ -72,7 +71,7 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
     else:
         click.echo("no jobs match" if filters else "no jobs", err=True)
     # On stderr, so that stdout has only the jobs.
-    for way, cursor_there in (("more", page.next), ("before", page.previous)):
+    for way, cursor_there in (("next page", page.next), ("previous page", page.previous)):
         if cursor_there is not None:
             # Quoted, because users paste it into a shell.
             click.echo(f"{way}: --cursor {shlex.quote(cursor_there)}", err=True)
@@ -148,8 +147,7 @@ def _when(job: Job, now_ms: int) -> str:
 @jobs.command()
 @click.argument("id")
 @click.option("--logs", is_flag=True, help="Show the log lines of the job too.")
-@url_option
-@json_option
+@store_options
 def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
     """Show all fields of one job."""
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobmill.cli.output import plural, print_json
-from jobmill.cli.params import duration, filter_options, given_filters, instant
-from jobmill.cli.runner import FAILED, CommandFailed, json_option, run, url_option, with_spinner
+from jobmill.cli.params import duration, filter_options, given_options, instant, options, store_options
+from jobmill.cli.runner import FAILED, CommandFailed, run, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
     from jobmill.core.changes import Changed
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Present and past participle of each verb.
 WORDS = {
@@ -29,46 +27,40 @@ WORDS = {
 }
 
 
-def which_options(command: F) -> F:
-    """IDS, filters or --all, and the options that these commands share."""
-    command = json_option(url_option(command))
-    command = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
-    command = click.option("--all", "everything", is_flag=True, help="Select all jobs that can be changed this way.")(
-        command
-    )
-    return click.argument("ids", nargs=-1)(filter_options(command))
+#: IDS, filters or --all, and the options that these commands share.
+which_options = options(
+    click.argument("ids", nargs=-1),
+    filter_options,
+    click.option("--all", "everything", is_flag=True, help="Select all jobs that can be changed this way."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+    store_options,
+)
 
 
 @click.command()
 @which_options
 def cancel(**given: Any) -> None:
     """Cancel waiting and running jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("cancel", given)
+    _change("cancel", {}, **given)
 
 
 @click.command()
-@click.option(
-    "--spread",
-    type=duration,
-    default=0.0,
-    metavar="DURATION",
-    help="Spread the due times evenly over this period (default 0).",
-)
+@click.option("--spread", type=duration, default=0.0, help="Spread the due times evenly over this period (default 0).")
 @which_options
 def requeue(spread: Any, **given: Any) -> None:
     """Run final jobs again, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("requeue", given, spread=spread)
+    _change("requeue", {"spread": spread}, **given)
 
 
 @click.command()
-@click.option("--delay", type=duration, metavar="DURATION", help="Run the jobs after this time.")
-@click.option("--due-at", type=instant, metavar="INSTANT", help="Run the jobs at this time.")
+@click.option("--delay", type=duration, help="Run the jobs after this time.")
+@click.option("--due-at", type=instant, help="Run the jobs at this time.")
 @which_options
 def reschedule(delay: Any, due_at: datetime | None, **given: Any) -> None:
     """Change the due time of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
     if delay is None and due_at is None:
         raise click.UsageError("give --delay or --due-at", click.get_current_context())
-    _change("reschedule", given, delay=delay, due_at=due_at)
+    _change("reschedule", {"delay": delay, "due_at": due_at}, **given)
 
 
 @click.command()
@@ -76,31 +68,41 @@ def reschedule(delay: Any, due_at: datetime | None, **given: Any) -> None:
 @which_options
 def reprioritize(priority: int, **given: Any) -> None:
     """Change the priority of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("reprioritize", given, priority=priority)
+    _change("reprioritize", {"priority": priority}, **given)
 
 
 @click.command()
 @which_options
 def remove(**given: Any) -> None:
     """Remove jobs that are not running, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("remove", given)
+    _change("remove", {}, **given)
 
 
 # ---------------------------------------------------------------------------------------------------- change
 
 
-def _change(verb: str, given: dict[str, Any], **options: Any) -> None:
-    ids, filters = _ids(given["ids"]), given_filters(given)
-    _check_which(ids, filters, given["everything"])
-    if ids is None and not given["yes"] and _can_ask():
-        _confirm(given["url"], verb, filters)
+def _change(
+    verb: str,
+    change: dict[str, Any],
+    *,
+    ids: Sequence[str],
+    everything: bool,
+    yes: bool,
+    url: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    which, filters = _ids(ids), given_options(given)
+    _check_which(which, filters, everything)
+    if which is None and not yes and _can_ask():
+        _confirm(url, verb, filters)
 
     async def work(client: Client) -> Changed:
-        which: dict[str, Any] = {"which": ids} if ids is not None else {"all": given["everything"], **filters}
-        change: Awaitable[Changed] = getattr(client, verb)(**which, **options)
-        return await with_spinner(change, f"{WORDS[verb][0]} jobs")
+        selected: dict[str, Any] = {"which": which} if which is not None else {"all": everything, **filters}
+        changing: Awaitable[Changed] = getattr(client, verb)(**selected, **change)
+        return await with_spinner(changing, f"{WORDS[verb][0]} jobs")
 
-    _answer(verb, run(given["url"], work), ids, given["as_json"])
+    _answer(verb, run(url, work), which, as_json)
 
 
 def _ids(given: Sequence[str]) -> list[str] | None:
@@ -113,7 +115,7 @@ def _check_which(ids: list[str] | None, filters: dict[str, Any], everything: boo
     given = [ids is not None, bool(filters), everything]
     if sum(given) == 1:
         return
-    wrong = "select jobs by ids, filters or --all" + (": only one of the three" if any(given) else "")
+    wrong = "select jobs by ids, by filters or with --all" + ("; give only one of the three" if any(given) else "")
     raise click.UsageError(wrong, click.get_current_context())
 
 

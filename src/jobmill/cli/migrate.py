@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.output import print_json
-from jobmill.cli.runner import Unusable, json_option, run, url_option, with_spinner
+from jobmill.cli.params import store_options
+from jobmill.cli.runner import Unusable, run, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 )
 @click.option("--roles", "prints_roles", is_flag=True, help="Print SQL that creates roles with the least privileges.")
 @click.option("--jobs-table", metavar="NAME", help="Turn the rows of this table into jobs, for example public.jobs.")
-@url_option
-@json_option
+@store_options
 def migrate(url: str | None, as_json: bool, prints_sql: bool, prints_roles: bool, jobs_table: str | None) -> None:
     """Bring the store's schema up to date. Running it again changes nothing.
 
@@ -36,27 +36,25 @@ def migrate(url: str | None, as_json: bool, prints_sql: bool, prints_roles: bool
                   run it with psql.
     --jobs-table  creates the table, or checks the existing one and enqueues
                   its queued rows.
-    --roles       must be run after every update of Jobmill.
+    --roles       prints SQL: run this SQL again after every update of Jobmill.
     """
     if prints_sql or prints_roles:
-        _check_printing(prints_sql and prints_roles, as_json, prints_roles and jobs_table is not None)
+        if prints_sql and prints_roles:
+            raise click.UsageError("--sql and --roles print one script each: run the command twice")
+        if as_json:
+            raise click.UsageError("--json reports changes; --sql and --roles only print SQL")
+        if prints_roles and jobs_table is not None:
+            raise click.UsageError("--roles does not depend on --jobs-table: grant that table like your other tables")
         click.echo(run(url, lambda client: _script(client, prints_sql, jobs_table), creates=True), nl=False)
         return
     ran, table = run(url, lambda client: _migrate(client, jobs_table), creates=True)
     if as_json:
-        print_json({"ran": ran} | ({} if table is None else {"jobs_table": _document(table)}))
+        from msgspec import to_builtins
+
+        print_json({"ran": ran} | ({} if table is None else {"jobs_table": to_builtins(table)}))
         return
     for line in _summary(ran, table):
         click.echo(line)
-
-
-def _check_printing(is_both: bool, as_json: bool, is_roles_with_table: bool) -> None:
-    if is_both:
-        raise click.UsageError("--sql and --roles print one script each: run the command twice")
-    if as_json:
-        raise click.UsageError("--json reports changes; --sql and --roles only print SQL")
-    if is_roles_with_table:
-        raise click.UsageError("--roles does not depend on --jobs-table: grant that table like your other tables")
 
 
 async def _script(client: Client, prints_sql: bool, jobs_table: str | None) -> str:
@@ -88,13 +86,6 @@ def _postgres(client: Client, option: str) -> PostgresStore:
 
     assert isinstance(client.store, PostgresStore)
     return client.store
-
-
-def _document(table: JobsTable) -> dict[str, object]:
-    import msgspec
-
-    document: dict[str, object] = msgspec.to_builtins(table)
-    return document
 
 
 def _summary(ran: list[str], table: JobsTable | None) -> Iterator[str]:

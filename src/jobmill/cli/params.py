@@ -1,4 +1,4 @@
-"""Values on the command line: instants, durations, JSON, rates, and the filters that several commands share."""
+"""Values on the command line (instants, durations, JSON, rates), and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -75,34 +75,53 @@ def read_payload(text: str | None) -> Any:
         raise click.BadParameter(f"{_JSON}: {error}", param_hint="PAYLOAD") from None
 
 
-_FILTERS = (
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several arguments and options as one decorator, in the order of the help."""
+
+    def decorate(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def given_options(values: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command that were given."""
+    return {name: value for name, value in values.items() if value not in (None, ())}
+
+
+def shutdown_timeout_option(what: str, default: str | None = "30s") -> Callable[[F], F]:
+    """The option --shutdown-timeout."""
+    help = f"How long {what} may take to finish at shutdown (default 30s)."
+    return click.option("--shutdown-timeout", type=duration, default=default, help=help)
+
+
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
+url_option = click.option(
+    "--url",
+    envvar="JOBMILL_URL",
+    metavar="URL",
+    help="URL of the store (default: JOBMILL_URL, else sqlite:///jobmill.db).",
+)
+#: The options of commands that use a store, and print what they find.
+store_options = options(url_option, click.option("--json", "as_json", is_flag=True, help="Print JSON."))
+#: The options that select jobs.
+filter_options = options(
     click.option("--queue", metavar="QUEUE", help="Select jobs in this queue."),
     click.option("--name", metavar="NAME", help="Select jobs of this handler."),
     click.option(
-        "--state", "states", multiple=True, type=click.Choice(STATES), help="Select jobs in this state; repeatable."
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice(STATES),
+        help="Select jobs in this state; can be given several times.",
     ),
     click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
     click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),
     *(
-        click.option(f"--{what}-{side}", type=instant, metavar="INSTANT", help=f"Select jobs {what} {when} this time.")
+        click.option(f"--{what}-{side}", type=instant, help=f"Select jobs {what} {when} this time.")
         for what in ("created", "due", "finished")
         for side, when in (("after", "at or after"), ("before", "before"))
     ),
 )
-
-FILTERS = (
-    *("queue", "name", "states", "tenant", "unique_key", "created_after", "created_before"),
-    *("due_after", "due_before", "finished_after", "finished_before"),
-)
-
-
-def filter_options(command: F) -> F:
-    """The options that select jobs."""
-    for option in reversed(_FILTERS):
-        command = option(command)
-    return command
-
-
-def given_filters(given: dict[str, Any]) -> dict[str, Any]:
-    """The filters among a command's options that were given."""
-    return {name: given[name] for name in FILTERS if given.get(name) not in (None, ())}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.output import cell, duration_text, is_narrow, make_table, print_json, print_rich
-from jobmill.cli.params import STATES, rate
-from jobmill.cli.runner import json_option, run, url_option, with_spinner
+from jobmill.cli.params import STATES, rate, store_options
+from jobmill.cli.runner import run, with_spinner
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True, short_help="Count, pause and limit queues.")
-@url_option
-@json_option
+@store_options
 @click.pass_context
 def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Count, pause and limit queues. Without a command: `counts`."""
+    """Count, pause and limit queues. Without a command, this runs `counts`."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(counts, url=url, as_json=as_json)
 
@@ -31,8 +30,7 @@ def queues(ctx: click.Context, url: str | None, as_json: bool) -> None:
 
 
 @queues.command()
-@url_option
-@json_option
+@store_options
 def counts(url: str | None, as_json: bool) -> None:
     """Count jobs by queue and handler, and show how long they take."""
 
@@ -104,8 +102,7 @@ def _duration(ms: float | None) -> str:
 
 @queues.command()
 @click.argument("name")
-@url_option
-@json_option
+@store_options
 def pause(name: str, url: str | None, as_json: bool) -> None:
     """Pause a queue: workers claim no more jobs from it, and running jobs continue."""
     _configure(name, url, as_json, lambda queue: queue.pause())
@@ -113,8 +110,7 @@ def pause(name: str, url: str | None, as_json: bool) -> None:
 
 @queues.command()
 @click.argument("name")
-@url_option
-@json_option
+@store_options
 def resume(name: str, url: str | None, as_json: bool) -> None:
     """Resume a paused queue."""
     _configure(name, url, as_json, lambda queue: queue.resume())
@@ -125,15 +121,16 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 @click.option("--rate", type=rate, metavar="N/DURATION", help="Limit claims to N per period, over all workers.")
 @click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
 @click.option("--running", type=int, metavar="N", help="Limit running jobs to N, over all workers.")
-@click.option("--no-running", is_flag=True, help="Remove the limit of running jobs.")
-@url_option
-@json_option
+@click.option("--no-running", is_flag=True, help="Remove the limit on running jobs.")
+@store_options
 def limits(
     name: str, rate: tuple[int, str] | None, no_rate: bool, running: int | None, no_running: bool, **given: Any
 ) -> None:
     """Change the limits of a queue, or show them."""
     if (rate and no_rate) or (running is not None and no_running):
-        raise click.UsageError("give a limit or remove it, not both", click.get_current_context())
+        raise click.UsageError(
+            "--rate and --no-rate cannot be combined, nor can --running and --no-running", click.get_current_context()
+        )
 
     async def change(queue: Queue) -> QueueSettings:
         if rate is not None:
@@ -150,8 +147,7 @@ def limits(
 @queues.command()
 @click.argument("name")
 @click.argument("switch", type=click.Choice(["on", "off"]))
-@url_option
-@json_option
+@store_options
 def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
     """Turn the event feed of a queue on or off (see `jobmill events`)."""
     _configure(name, url, as_json, lambda queue: queue.feed(switch == "on"))

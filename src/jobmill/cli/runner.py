@@ -1,11 +1,11 @@
-"""Runs commands: opens and closes the store, prints errors in one line, and sets the exit code."""
+"""Runs commands: opens and closes the store, logs, prints errors in one line, and sets the exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,11 +15,12 @@ from jobmill import errors
 from jobmill.cli.output import drop_output
 
 if TYPE_CHECKING:
+    import asyncio
+
     from jobmill.client.client import Client
     from jobmill.store import Store
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED, WRONG, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
@@ -105,21 +106,6 @@ def _explained(error: Exception) -> tuple[str, int]:
     return f"unexpected {type(error).__name__}: {error} (JOBMILL_DEBUG=1 shows where)", FAILED
 
 
-def url_option(command: F) -> F:
-    """The option --url."""
-    return click.option(
-        "--url",
-        envvar="JOBMILL_URL",
-        metavar="URL",
-        help="URL of the store (default: JOBMILL_URL, else sqlite:///jobmill.db).",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """The option --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
 def run(url: str | None, work: Callable[[Client], Awaitable[T]], *, creates: bool = False) -> T:
     """Call `work` with a client, and close it. Only with `creates` may it create a database file."""
     import asyncio
@@ -143,7 +129,7 @@ def _check_store(store: Store, creates: bool) -> None:
         raise Unusable("a memory:// store exists inside one process, and commands cannot reach it; use sqlite:///path")
     path = getattr(store, "path", None)
     if path is not None and not creates and not Path(path).exists():
-        advice = "enqueue, worker and migrate create one; --url names another"
+        advice = "the commands enqueue, worker and migrate create it; --url selects another database"
         raise CommandFailed(f"there is no database at {Path(path).absolute()}; {advice}")
 
 
@@ -162,3 +148,36 @@ async def with_spinner(call: Awaitable[T], doing: str) -> T:
             return await task
     finally:
         task.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------- long commands
+
+
+def run_forever(main: Coroutine[Any, Any, None]) -> None:
+    """Run a command that ends only after a signal."""
+    import asyncio
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(main)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop factory of uvloop, if the extra `uvloop` is installed; otherwise None."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def log_to_stderr(*, verbose: bool = False, quiet: bool) -> None:
+    """Log to stderr, including the logs of handlers. A module may add its own logging configuration."""
+    import logging
+
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    if verbose:
+        logging.getLogger("jobmill").setLevel(logging.DEBUG)

@@ -38,6 +38,7 @@ def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[Renderab
 def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
     from rich.text import Text
 
+    rule = job.recurrence
     return [
         ("id", job.id),
         ("name", job.name),
@@ -59,16 +60,8 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("unique key", job.unique_key),
         ("tenant", job.tenant),
         ("options", _options(job)),
-        *_recurring(job, now_ms),
-    ]
-
-
-def _recurring(job: Job, now_ms: int) -> list[tuple[str, Any]]:
-    if job.recurrence is None:
-        return []
-    return [
-        ("recurrence", _recurrence(job.recurrence)),
-        ("runs", f"{job.runs}, {job.failed_runs} of them failed"),
+        ("recurrence", rule and _recurrence(rule)),
+        ("runs", rule and f"{job.runs}, {job.failed_runs} of them failed"),
         ("last error", job.last_error),
         ("last finished", _instant(job.last_finished_ms, now_ms)),
     ]

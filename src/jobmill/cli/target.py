@@ -8,7 +8,10 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
 
 from jobmill.cli.runner import Unusable
 
@@ -16,47 +19,75 @@ if TYPE_CHECKING:
     from jobmill.client.client import Client
     from jobmill.crontab import Crontab
 
-
-class TargetKind(NamedTuple):
-    """A client or a crontab."""
-
-    name: str
-    home: str
-    example: str
-
-    @property
-    def type(self) -> type:
-        """The class, imported only when a command runs."""
-        found: type = getattr(importlib.import_module(self.home), self.name.capitalize())
-        return found
+T = TypeVar("T")
 
 
-CLIENT = TargetKind("client", "jobmill.client.client", "jobs = jobmill.connect()")
-CRONTAB = TargetKind("crontab", "jobmill.crontab", "crontab = Crontab(store, on_document=handler)")
+def use_url(url: str | None) -> None:
+    """A module that calls `connect()` without a URL gets this one, also in child processes."""
+    if url is not None:
+        os.environ["JOBMILL_URL"] = url
 
 
-def load_client(target: str) -> Client:
+def is_url_given() -> bool:
+    """Whether --url is on the command line. A module may override the URL of the environment."""
+    return click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+
+
+def load_client(target: str, *, checks_url: bool = False) -> Client:
     """Import the module, with the working directory on the path, and return its client."""
-    client: Client = _load(target, CLIENT)
+    from jobmill.client.client import Client
+
+    client = _load(target, Client, "jobs = jobmill.connect()")
     if not client.handlers:
         where = target.rpartition(":")[0] if _has_attribute(target) else target
         raise Unusable(f"{target} has no handlers; import the modules that define them in {where}")
+    if checks_url:
+        _check_url(client, target)
     return client
+
+
+def _check_url(client: Client, target: str) -> None:
+    """Refuse a --url that the module does not use: the worker would run the jobs of another store."""
+    from jobmill.stores import store_for
+
+    given = store_for(os.environ["JOBMILL_URL"])
+    if (given.name, given.address) != (client.store.name, client.store.address):
+        advice = "call connect() without a URL in that module"
+        raise Unusable(f"{target} connects to another store, so --url has no effect; {advice}")
 
 
 def load_crontab(target: str) -> Crontab:
     """Import the module, and return its crontab."""
-    crontab: Crontab = _load(target, CRONTAB)
-    return crontab
+    from jobmill.crontab import Crontab
+
+    return _load(target, Crontab, "crontab = Crontab(store, on_document=handler)")
 
 
-def _load(target: str, kind: TargetKind) -> Any:
+def _load(target: str, kind: type[T], example: str) -> T:
+    """The object of this type that a target names; messages show an example of its definition."""
     where, _, attribute = target.rpartition(":") if _has_attribute(target) else (target, "", "")
+    name = kind.__name__.lower()
     if not where or (where.startswith(".") and not where.endswith(".py")):
-        example = f"app.py:{kind.example.partition(' ')[0]}"
-        raise Unusable(f"expected module:{kind.name} or file.py:{kind.name}, such as {example}, got {target!r}")
+        shown = f"app.py:{example.partition(' ')[0]}"
+        raise Unusable(f"expected module:{name} or file.py:{name}, such as {shown}, got {target!r}")
     module = _import(where)
-    return _attribute(module, where, attribute, kind) if attribute else _only_one(module, where, kind)
+    known = {key: value for key, value in vars(module).items() if isinstance(value, kind)}
+    if attribute:
+        found: Any = module
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise Unusable(f"{where} has no {attribute!r}; {name}s there: {', '.join(known) or 'none'}")
+            found = getattr(found, part)
+        if not isinstance(found, kind):
+            expected = f"a {name}: {example.partition(' = ')[2]}"
+            raise Unusable(f"{where}:{attribute} is of type {type(found).__name__}, expected {expected}")
+        return found
+    if not known:
+        raise Unusable(f"there is no {name} in {where}; expected one such as {example}")
+    if len({id(one) for one in known.values()}) > 1:
+        named = " or ".join(f"{where}:{key}" for key in known)
+        raise Unusable(f"there are several {name}s in {where}: use {named}")
+    return next(iter(known.values()))
 
 
 def _has_attribute(target: str) -> bool:
@@ -114,33 +145,3 @@ def _import_error(where: str, error: Exception) -> Unusable:
         position = f" ({error.filename}:{error.lineno})"
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return Unusable(f"{where} cannot be imported: {type(error).__name__}: {message}{position}")
-
-
-# ---------------------------------------------------------------------------------------------------- the object
-
-
-def _all(module: ModuleType, kind: TargetKind) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, kind.type)}
-
-
-def _attribute(module: ModuleType, where: str, attribute: str, kind: TargetKind) -> Any:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            known = ", ".join(_all(module, kind)) or "none"
-            raise Unusable(f"{where} has no {attribute!r}; {kind.name}s there: {known}")
-        found = getattr(found, part)
-    if not isinstance(found, kind.type):
-        expected = f"a {kind.name}: {kind.example.partition(' = ')[2]}"
-        raise Unusable(f"{where}:{attribute} is of type {type(found).__name__}, expected {expected}")
-    return found
-
-
-def _only_one(module: ModuleType, where: str, kind: TargetKind) -> Any:
-    found = _all(module, kind)
-    if len({id(one) for one in found.values()}) == 1:
-        return next(iter(found.values()))
-    if not found:
-        raise Unusable(f"there is no {kind.name} in {where}; expected one such as {kind.example}")
-    named = " or ".join(f"{where}:{name}" for name in found)
-    raise Unusable(f"there are several {kind.name}s in {where}: use {named}")

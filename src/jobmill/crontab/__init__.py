@@ -4,7 +4,7 @@
     store.py        the port: three methods
     stores/         memory, MongoDB, SQLite, PostgreSQL, Redis
 
-Each public name is imported when it is first used, and a driver only with its store.
+A store is imported when it is first used, because its driver may be missing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from jobmill.crontab.crontab import Crontab
+from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
+from jobmill.crontab.store import BatchCrontabStore, CrontabStore
+from jobmill.crontab.stores.memory import MemoryCrontab
 from jobmill.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from jobmill.crontab.crontab import Crontab
-    from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
-    from jobmill.crontab.store import BatchCrontabStore, CrontabStore
-    from jobmill.crontab.stores.memory import MemoryCrontab
     from jobmill.crontab.stores.mongo import MongoCrontab
     from jobmill.crontab.stores.postgres import PostgresCrontab
     from jobmill.crontab.stores.redis import RedisCrontab
@@ -39,39 +39,26 @@ __all__ = [
     "SqliteCrontab",
 ]
 
-_HOME_OF = {
-    "BatchCrontabStore": "store",
-    "Changes": "job",
-    "Crontab": "crontab",
-    "CrontabJob": "job",
-    "CrontabStore": "store",
-    "Ending": "job",
-    "LockLost": "job",
-    "MemoryCrontab": "stores.memory",
-    "MongoCrontab": "stores.mongo",
-    "PostgresCrontab": "stores.postgres",
-    "RedisCrontab": "stores.redis",
-    "SqliteCrontab": "stores.sqlite",
-}
-#: The packages that a store imports, and the extra that installs them.
-_EXTRAS = {
-    "MongoCrontab": (("pymongo", "bson"), "mongo"),
-    "PostgresCrontab": (("asyncpg",), "postgres"),
-    "RedisCrontab": (("redis", "hiredis"), "redis"),
+#: The module of a store, which is also the name of the extra that installs the packages of its driver.
+_STORES = {
+    "MongoCrontab": ("mongo", ("pymongo", "bson")),
+    "PostgresCrontab": ("postgres", ("asyncpg",)),
+    "RedisCrontab": ("redis", ("redis", "hiredis")),
+    "SqliteCrontab": ("sqlite", ()),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name; MissingExtra if the driver of a store is not installed."""
-    if name not in _HOME_OF:
+    """Import a store; MissingExtra if its driver is not installed."""
+    if name not in _STORES:
         raise AttributeError(f"module 'jobmill.crontab' has no attribute {name!r}")
+    module, packages = _STORES[name]
     try:
-        value = getattr(import_module(f"jobmill.crontab.{_HOME_OF[name]}"), name)
+        value = getattr(import_module(f"jobmill.crontab.stores.{module}"), name)
     except ModuleNotFoundError as error:
-        packages, extra = _EXTRAS.get(name, ((), ""))
         if (error.name or "").partition(".")[0] not in packages:
             raise
-        raise MissingExtra(f"{name} needs {packages[0]}: pip install 'jobmill[{extra}]'") from None
+        raise MissingExtra(f"{name} needs {packages[0]}: pip install 'jobmill[{module}]'") from None
     globals()[name] = value
     return value
 

@@ -10,18 +10,18 @@ import asyncio
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, Ending
-from jobmill.crontab.run import CrontabContext, CrontabRun
+from jobmill.crontab.run import CrontabRun
+from jobmill.crontab.settings import CrontabSettings
 from jobmill.crontab.store import BatchCrontabStore
 from jobmill.errors import StoreError
-from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
 
 
 class BatchRun(CrontabRun):
     """Has at most one lock call and one write call in flight."""
 
-    def __init__(self, context: CrontabContext, store: BatchCrontabStore) -> None:
-        super().__init__(context)
+    def __init__(self, settings: CrontabSettings, store: BatchCrontabStore) -> None:
+        super().__init__(settings)
         self._store = store
         self._ended: list[tuple[CrontabJob, Ending]] = []
         self._is_writing = False
@@ -31,28 +31,20 @@ class BatchRun(CrontabRun):
 
     async def run_until_stopped(self) -> None:
         """Lock as many documents as can run, until the stop."""
-        backoff = LoopBackoff(self.context.random)
+        backoff = self.new_backoff()
         while await self.wait_for_next_lock():
-            room = self._room()
-            if room == 0:
+            if self._room() == 0:
                 await self.wait_for(self._freed)
                 continue
-            fence = self.lock_until()
-            try:
-                jobs = await self._store.lock_many(fence, room)
-            except (Exception, asyncio.CancelledError) as error:
-                if being_cancelled(error):
-                    raise
-                await self.call_failed("lock", error)
-                await self.pause(backoff.next())
-                continue
-            backoff.reset()
-            self.call_answered("lock")
-            for job in jobs:
-                self._begin(job, self.fence_of(job, fence))
-            if not jobs:
+            found = await self.try_to_lock(self._lock_many, backoff)
+            for job, fence in found or ():
+                self._begin(job, fence)
+            if found == []:
                 await self.nothing_due()
                 await self.sleep_while_idle()
+
+    async def _lock_many(self, lock_until: datetime) -> list[CrontabJob]:
+        return await self._store.lock_many(lock_until, self._room())
 
     def _room(self) -> int:
         # The number of unwritten endings is limited too, to two batches: one is in flight while the next one grows.
@@ -86,7 +78,7 @@ class BatchRun(CrontabRun):
             self.wake_resting()
 
     async def _write_all(self) -> None:
-        backoff = LoopBackoff(self.context.random)
+        backoff = self.new_backoff()
         answers = self.answers
         try:
             while self._ended:
@@ -122,7 +114,7 @@ class BatchRun(CrontabRun):
 
     async def _retry(self, batch: list[tuple[CrontabJob, Ending]], wait: float) -> None:
         """An ending that raises in the store must not block the others. While the store is down, try only one."""
-        await self.context.sleep(wait)
+        await self.settings.sleep(wait)
         first, *others = batch
         if await self.try_to_write(*first) is None:
             self._free()

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable
-from random import Random
 
+from jobmill.core.cron import timezone_named
 from jobmill.core.durations import to_ms
 from jobmill.crontab.batch_run import BatchRun
-from jobmill.crontab.hooks import CrontabHooks, must_propagate
+from jobmill.crontab.hooks import CrontabHooks, OnDocument, OnError, OnMoment, must_propagate
 from jobmill.crontab.interval import CatchUp
-from jobmill.crontab.run import CrontabContext, CrontabRun
-from jobmill.crontab.settings import (
-    Duration,
-    OnDocument,
-    OnError,
-    OnMoment,
-    Sleep,
-    checked_store,
-    settings,
-)
+from jobmill.crontab.run import AGAIN, CrontabRun
+from jobmill.crontab.settings import CrontabSettings, Duration, Sleep, checked_store
 from jobmill.crontab.single_run import SingleRun
 from jobmill.crontab.store import BatchCrontabStore, CrontabStore
-from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.base import process_ms
 from jobmill.errors import JobmillError
 
 log = logging.getLogger("jobmill")
@@ -60,22 +51,21 @@ class Crontab:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.store = checked_store(store)
-        self._context = CrontabContext(
+        self._hooks = CrontabHooks(on_document, on_start, on_stop, on_idle, on_error)
+        timezone_named(timezone)
+        self._settings = CrontabSettings(
             store=self.store,
-            remove_is_fenced=_takes_fence(self.store.remove),
-            hooks=CrontabHooks(on_document, on_start, on_stop, on_idle, on_error),
-            settings=settings(
-                next_delay=next_delay,
-                reprocess_delay=reprocess_delay,
-                idle_delay=idle_delay,
-                lock_duration=lock_duration,
-                concurrency=concurrency,
-                timezone=timezone,
-                catch_up=catch_up,
-            ),
+            hooks=self._hooks,
+            next_delay=to_ms(next_delay, "next_delay") / 1000,
+            # With 0, an idle crontab would keep a processor busy.
+            idle_delay=max(to_ms(idle_delay, "idle_delay"), 1) / 1000,
+            reprocess_delay_ms=to_ms(reprocess_delay, "reprocess_delay"),
+            lock_ms=to_ms(lock_duration, "lock_duration", least=1),
+            concurrency=concurrency,
+            timezone=timezone,
+            catch_up=catch_up,
             clock=clock or process_ms,
             sleep=sleep,
-            random=Random(),
         )
         self._active: CrontabRun | None = None
         self._main: asyncio.Task[None] | None = None
@@ -104,7 +94,7 @@ class Crontab:
     async def start(self) -> None:
         """Start, and return when `on_start` has returned. It does nothing while the crontab runs."""
         while self._main is not None and not self.is_running:
-            if self._context.hooks.is_calling():
+            if self._hooks.is_calling():
                 raise JobmillError("a hook cannot start its crontab while the crontab stops: it would wait for itself")
             await asyncio.wait({self._main})
         if self._main is None:
@@ -126,7 +116,7 @@ class Crontab:
         if work is None or main is None:
             return
         work.stop()
-        if self._context.hooks.is_calling():
+        if self._hooks.is_calling():
             return
         if not await _ended(main, seconds):
             work.cancel_handlers()
@@ -169,18 +159,16 @@ class Crontab:
     # ------------------------------------------------------------------------------------------------ the run
 
     def _new_run(self) -> CrontabRun:
-        store = self._context.store
-        if self._context.settings.concurrency > 1 and isinstance(store, BatchCrontabStore):
-            return BatchRun(self._context, store)
-        return SingleRun(self._context)
+        if self._settings.concurrency > 1 and isinstance(self.store, BatchCrontabStore):
+            return BatchRun(self._settings, self.store)
+        return SingleRun(self._settings)
 
     async def _run(self, work: CrontabRun, started: asyncio.Future[None]) -> None:
-        hooks = self._context.hooks
         try:
-            await hooks.moment("on_start")
+            await self._hooks.moment("on_start")
             started.set_result(None)
             await self._run_to_end(work)
-            await hooks.moment("on_stop")
+            await self._hooks.moment("on_stop")
         finally:
             if not started.done():
                 started.set_result(None)
@@ -190,10 +178,7 @@ class Crontab:
         try:
             await work.run()
         except asyncio.CancelledError:
-            log.error(
-                "crontab: %d endings could not be written in time; their documents run again when the locks end",
-                work.unwritten,
-            )
+            log.error("crontab: %d endings could not be written in time; %s", work.unwritten, AGAIN)
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()  # on_stop is still to be called
         except BaseException as error:
@@ -202,14 +187,7 @@ class Crontab:
             self._failure = error
             work.stop()
             log.exception("crontab: stopped by an unexpected error")
-            await self._context.hooks.error(error, None)
-
-
-def _takes_fence(remove: Callable[..., object]) -> bool:
-    try:
-        return "locked_until" in inspect.signature(remove).parameters
-    except (TypeError, ValueError):  # a function without a signature
-        return False
+            await self._hooks.error(error, None)
 
 
 async def _ended(task: asyncio.Task[None], seconds: float) -> bool:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 from jobmill.crontab.job import CrontabJob
-from jobmill.crontab.settings import OnDocument, OnError, OnMoment
 from jobmill.errors import InvalidValue, shown
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.threads import Threads
 
 log = logging.getLogger("jobmill")
+
+OnDocument: TypeAlias = Callable[[CrontabJob], Awaitable[Any] | Any]
+OnMoment: TypeAlias = Callable[[], Awaitable[Any] | Any]
+OnError: TypeAlias = Callable[[BaseException, CrontabJob | None], Any] | Callable[[BaseException], Any]
 
 
 class _HookCall:

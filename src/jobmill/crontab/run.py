@@ -5,19 +5,16 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import datetime
 from random import Random
 from typing import Any
 
-import msgspec
-
 from jobmill.core.durations import to_datetime
-from jobmill.crontab.hooks import CrontabHooks, must_propagate
+from jobmill.crontab.hooks import must_propagate
 from jobmill.crontab.interval import next_sleep
 from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
-from jobmill.crontab.settings import CrontabSettings, Sleep
-from jobmill.crontab.store import CrontabStore
+from jobmill.crontab.settings import CrontabSettings, takes_fence
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable, shown
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import being_cancelled
@@ -27,27 +24,17 @@ log = logging.getLogger("jobmill")
 
 #: An ending is given up after this number of refusals.
 MAX_REFUSALS = 3
-
-
-class CrontabContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a crontab that its runs use."""
-
-    store: CrontabStore
-    remove_is_fenced: bool
-    settings: CrontabSettings
-    hooks: CrontabHooks
-    clock: Callable[[], int]
-    sleep: Sleep
-    random: Random
+AGAIN = "their documents are handled again when their locks have ended"
 
 
 class CrontabRun(abc.ABC):
     """The base of single runs and batch runs. It is created in its event loop, and used once."""
 
-    def __init__(self, context: CrontabContext) -> None:
-        self.context = context
-        self.settings = context.settings
-        self.hooks = context.hooks
+    def __init__(self, settings: CrontabSettings) -> None:
+        self.settings = settings
+        self.hooks = settings.hooks
+        self._remove_is_fenced = takes_fence(settings.store.remove)
+        self._random = Random()
         self.is_idle = False
         #: The number of documents that were handled and are not written yet.
         self.unwritten = 0
@@ -89,10 +76,7 @@ class CrontabRun(abc.ABC):
         """Cancel running handlers; their locks stay, as after a crash. Writes continue."""
         self._handlers_cancelled = True
         if self.handling:
-            log.warning(
-                "crontab: %d handlers did not end in time; their documents run again when the locks end",
-                len(self.handling),
-            )
+            log.warning("crontab: %d handlers did not end in time; %s", len(self.handling), AGAIN)
         for task in self.handling:
             task.cancel()
 
@@ -108,23 +92,37 @@ class CrontabRun(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------ locking
 
+    def new_backoff(self) -> LoopBackoff:
+        """The pauses of a loop that calls the store."""
+        return LoopBackoff(self._random)
+
     async def wait_for_next_lock(self) -> bool:
         """Wait for `next_delay`; False after a stop."""
         await self.pause(self.settings.next_delay)
         return not self.is_stopping
 
-    def lock_until(self) -> datetime:
-        """When a lock that is taken now ends. It is in whole milliseconds, which every database can store."""
-        return to_datetime(self.context.clock() + self.settings.lock_ms)
-
-    @staticmethod
-    def fence_of(job: CrontabJob, lock_until: datetime) -> datetime:
-        """The end of the lock, as the store wrote it. Jobs from a store that a user wrote may not have this field."""
-        return getattr(job, "locked_until", None) or lock_until
+    async def try_to_lock(
+        self, lock: Callable[[datetime], Awaitable[list[CrontabJob]]], backoff: LoopBackoff
+    ) -> list[tuple[CrontabJob, datetime]] | None:
+        """Lock documents once: each job, and the end of its lock. None after an error of the store, and a pause."""
+        # In whole milliseconds, which every database can store.
+        lock_until = to_datetime(self.settings.clock() + self.settings.lock_ms)
+        try:
+            jobs = await lock(lock_until)
+        except (Exception, asyncio.CancelledError) as error:
+            if being_cancelled(error):
+                raise
+            await self.call_failed(backoff, error)
+            await self.pause(backoff.next())
+            return None
+        backoff.reset()
+        self.call_answered(backoff)
+        # The store may have written a later end. Jobs from a store that a user wrote may not have this field.
+        return [(job, getattr(job, "locked_until", None) or lock_until) for job in jobs]
 
     def has_ended(self, lock: datetime) -> bool:
         """Whether another worker may have locked the document by now."""
-        return lock <= to_datetime(self.context.clock())
+        return lock <= to_datetime(self.settings.clock())
 
     async def nothing_due(self) -> None:
         """Note that a search for a document to lock found no due document."""
@@ -175,7 +173,7 @@ class CrontabRun(abc.ABC):
         try:
             next = next_sleep(
                 job,
-                self.context.clock(),
+                self.settings.clock(),
                 timezone=settings.timezone,
                 reprocess_delay_ms=settings.reprocess_delay_ms,
                 catch_up=settings.catch_up,
@@ -198,7 +196,7 @@ class CrontabRun(abc.ABC):
 
     def is_due(self, ending: Ending) -> bool:
         """Whether the document is due again at once."""
-        return ending.sleep_until is not None and ending.sleep_until <= to_datetime(self.context.clock())
+        return ending.sleep_until is not None and ending.sleep_until <= to_datetime(self.settings.clock())
 
     async def write(self, job: CrontabJob, ending: Ending) -> None:
         """Write an ending. If that fails, a background task retries, and this returns."""
@@ -220,11 +218,11 @@ class CrontabRun(abc.ABC):
         return task
 
     async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
-        backoff = LoopBackoff(self.context.random)
+        backoff = self.new_backoff()
         refusals = 0
         while True:
             answers = self.answers
-            await self.context.sleep(backoff.next())
+            await self.settings.sleep(backoff.next())
             error = await self.try_to_write(job, ending)
             if error is None:
                 return
@@ -250,11 +248,11 @@ class CrontabRun(abc.ABC):
         return None
 
     async def _send(self, ending: Ending) -> bool:
-        store = self.context.store
+        store = self.settings.store
         if not ending.remove:
             changes = Changes(sleep_until=ending.sleep_until, locked_until=ending.locked_until)
             return await store.update(ending.id, changes) is not False
-        if self.context.remove_is_fenced:
+        if self._remove_is_fenced:
             return await store.remove(ending.id, locked_until=ending.locked_until) is not False  # type: ignore[call-arg]
         # This store cannot check the lock, so we check the time. After the lock, another worker may have the document.
         if self.has_ended(ending.locked_until):
@@ -323,7 +321,7 @@ class CrontabRun(abc.ABC):
         await asyncio.wait({self._stop, future}, return_when="FIRST_COMPLETED")
 
     async def _first_of(self, seconds: float, *futures: asyncio.Future[None]) -> None:
-        sleeping = asyncio.ensure_future(self.context.sleep(seconds))
+        sleeping = asyncio.ensure_future(self.settings.sleep(seconds))
         try:
             await asyncio.wait({sleeping, *futures}, return_when="FIRST_COMPLETED")
         finally:

@@ -7,17 +7,16 @@ from collections import deque
 from datetime import datetime
 
 from jobmill.crontab.job import CrontabJob, LockLost
-from jobmill.crontab.run import CrontabContext, CrontabRun
+from jobmill.crontab.run import CrontabRun
+from jobmill.crontab.settings import CrontabSettings
 from jobmill.errors import shown
-from jobmill.runtime.backoff import LoopBackoff
-from jobmill.runtime.tasks import being_cancelled
 
 
 class SingleRun(CrontabRun):
     """Has as many loops as the concurrency. While nothing is due, one loop polls for all."""
 
-    def __init__(self, context: CrontabContext) -> None:
-        super().__init__(context)
+    def __init__(self, settings: CrontabSettings) -> None:
+        super().__init__(settings)
         self._is_polling = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -29,31 +28,27 @@ class SingleRun(CrontabRun):
 
     async def _loop(self) -> None:
         """Lock, handle, write. The write of one document and the lock of the next are in flight together."""
-        backoff = LoopBackoff(self.context.random)
+        backoff = self.new_backoff()
         writing: asyncio.Task[None] | None = None
         while await self.wait_for_next_lock():
-            fence = self.lock_until()
-            try:
-                job = await self.context.store.lock_next(fence)
-            except (Exception, asyncio.CancelledError) as error:
-                if being_cancelled(error):
-                    raise
-                await self.call_failed(backoff, error)
-                await self.pause(backoff.next())
+            found = await self.try_to_lock(self._lock_next, backoff)
+            if found is None:
                 continue
-            backoff.reset()
-            self.call_answered(backoff)
             if writing is not None:
                 # So that each loop has at most one unwritten document.
                 await asyncio.wait({writing})
                 writing = None
-                if job is not None and self.has_ended(self.fence_of(job, fence)):
-                    await self._report_late_lock(job)
+                if found and self.has_ended(found[0][1]):
+                    await self._report_late_lock(found[0][0])
                     continue
-            if job is None:
-                await self._idle()
+            if found:
+                writing = await self._handle_document(*found[0])
             else:
-                writing = await self._handle_document(job, self.fence_of(job, fence))
+                await self._idle()
+
+    async def _lock_next(self, lock_until: datetime) -> list[CrontabJob]:
+        job = await self.settings.store.lock_next(lock_until)
+        return [] if job is None else [job]
 
     async def _handle_document(self, job: CrontabJob, fence: datetime) -> asyncio.Task[None] | None:
         """Handle a document. Returns the task that writes its ending."""

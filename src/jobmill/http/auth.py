@@ -16,18 +16,12 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip", b"origin"})
 
 
-class Guard:
-    """Accepts or refuses requests."""
-
-    def __init__(self, token: str | None) -> None:
-        self._token = None if token is None else check_token(token).encode("ascii")
-
-    def refusal(self, scope: Scope) -> TickResponse | None:
-        """The response to a refused request; None if it is accepted."""
-        if self._token is None:
-            return None if _is_local(scope) else NOT_LOCAL
-        given = _bearer(scope)
-        return None if given is not None and hmac.compare_digest(given, self._token) else NO_TOKEN
+def refusal(scope: Scope, token: str | None) -> TickResponse | None:
+    """The response to a refused request; None if the request is accepted."""
+    if token is None:
+        return None if _is_local(scope) else NOT_LOCAL
+    given = _bearer(scope)
+    return None if given is not None and hmac.compare_digest(given, token.encode("ascii")) else NO_TOKEN
 
 
 def check_token(token: object) -> str:

@@ -10,7 +10,7 @@ from jobmill.core import limits
 from jobmill.core.durations import Duration, to_ms
 from jobmill.errors import InvalidValue
 from jobmill.http import responses
-from jobmill.http.auth import Guard
+from jobmill.http.auth import check_token, refusal
 from jobmill.http.responses import Receive, Scope, Send, TickResponse
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TickEndpoint:
         self.limit = limits.check_int(limit, "limit", 1, 10_000)
         self.path = _check_path(path)
         self.shutdown_timeout_s = to_ms(shutdown_timeout, "shutdown_timeout") / 1000
-        self._guard = Guard(token)
+        self._token = None if token is None else check_token(token)
         self._stopping = False
         # Each tick has its own task, so that a cancelled request does not cancel it.
         self._running: asyncio.Task[TickResponse] | None = None
@@ -102,7 +102,7 @@ class TickEndpoint:
             return responses.NOT_FOUND
         if scope["method"] != "POST":
             return responses.NOT_POST
-        return self._guard.refusal(scope)
+        return refusal(scope, self._token)
 
     def _is_our_path(self, scope: Scope) -> bool:
         """Whether this is the path of the endpoint. If it is mounted, some apps strip the root path and some do not."""

@@ -10,16 +10,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from jobmill.cli.demo import handlers
-from jobmill.cli.demo.story import Story, StoryLine
+from jobmill.cli.demo.story import Story
 from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import duration_text, plural
 from jobmill.client.client import Client, connect
@@ -44,16 +42,6 @@ to a file app.py. Run `jobmill worker app.py:jobs` and, in another terminal,
 `jobmill enqueue NAME '{...}' --wait`."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The measurements of the burst."""
-
-    pickups: list[float]
-    enqueue_s: float
-    done: int
-    run_s: float
-
-
 async def run_demo() -> None:
     """Run the demo."""
     # Log lines would break the live view, and the story shows the same.
@@ -62,19 +50,19 @@ async def run_demo() -> None:
     console = Console(highlight=False)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="jobmill-demo-") as folder:
-        story = Story(on_line=_no_line if console.is_terminal else _print_line)
+        story = Story(prints=not console.is_terminal)
         async with _working(f"sqlite:///{folder}/jobmill.db", story) as client:
             with _live_view(console, story, client) as draw:
                 watching = asyncio.create_task(_watch(client, story, draw))
                 try:
                     await _enqueue_all(client, story)
                     await _until_over(client, story)
-                    speed = await _measure(client, story)
+                    measured = [("pick-up", await _pickup(client)), ("burst", await _burst(client, story))]
                 finally:
                     watching.cancel()
                 await _refresh(client, story)
                 draw(True)
-            await _print_summary(client, console, speed, time.monotonic() - began)
+            await _print_summary(client, console, measured, time.monotonic() - began)
 
 
 def _end_on_sigterm() -> None:
@@ -138,17 +126,30 @@ def _plan() -> list[tuple[list[str], list[Draft], str]]:
 
 async def _until_over(client: Client, story: Story) -> None:
     """Cancel the job that never ends, then wait for all jobs."""
-    story.is_complete = True
-    endless = [row for row in story.rows.values() if row.kind == "cancelled"]
     await asyncio.sleep(1)
-    await client.cancel([row.id for row in endless])
+    await client.cancel([row.id for row in story.rows.values() if row.kind == "cancelled"])
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(story.over.wait(), max(0, MAX_STORY_S - story.seconds))
+        async with asyncio.timeout(max(0, MAX_STORY_S - story.seconds)):
+            while not story.is_over:  # noqa: ASYNC110 - the view polls as well
+                await asyncio.sleep(FRAME_S)
 
 
-async def _measure(client: Client, story: Story) -> Speed:
-    """Measure how soon one job is picked up, and how fast many jobs run."""
-    pickups = await _pickups(client)
+async def _pickup(client: Client) -> str:
+    """Measure the time from enqueue to handler, for one job after the other."""
+    pickups: list[float] = []
+    # On a busy machine there are fewer pings; the time is the same.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MAX_PINGS_S):
+            for _ in range(PINGS):
+                (enqueued,) = await client.enqueue_many([handlers.ping.draft(sent=time.perf_counter())])
+                pickups.append(await enqueued.result())
+    if not pickups:
+        return "not measured: this machine is too busy"
+    return f"{1000 * sum(pickups) / len(pickups):.1f} ms on average from enqueue to handler, one job at a time"
+
+
+async def _burst(client: Client, story: Story) -> str:
+    """Measure how fast many jobs are enqueued and run."""
     story.add_line("burst", "nothing", f"{plural(BURST)} that do nothing")
     story.burst = BURST
     # Paused, so that enqueueing and running are measured separately.
@@ -158,21 +159,12 @@ async def _measure(client: Client, story: Story) -> Speed:
     enqueued = time.perf_counter()
     await client.queue(handlers.BURST).resume()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(story.burst_over.wait(), MAX_BURST_S)
-    ended = time.perf_counter()
-    return Speed(pickups, enqueued - began, story.burst_done, ended - enqueued)
-
-
-async def _pickups(client: Client) -> list[float]:
-    """Seconds from enqueue to handler, for one job after the other."""
-    pickups: list[float] = []
-    # On a busy machine there are fewer pings; the time is the same.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(MAX_PINGS_S):
-            for _ in range(PINGS):
-                (enqueued,) = await client.enqueue_many([handlers.ping.draft(sent=time.perf_counter())])
-                pickups.append(await enqueued.result())
-    return pickups
+        async with asyncio.timeout(MAX_BURST_S):
+            while story.burst_done < BURST:  # noqa: ASYNC110 - an event per job would slow the burst down
+                await asyncio.sleep(0.001)
+    done, run_s = story.burst_done, time.perf_counter() - enqueued
+    enqueue_text, run_text = duration_text(1000 * (enqueued - began)), duration_text(1000 * run_s)
+    return f"{plural(done)} enqueued in {enqueue_text}, run in {run_text}: {done / run_s:,.0f} jobs/s, all on disk"
 
 
 # ---------------------------------------------------------------------------------------------------- the live view
@@ -199,39 +191,18 @@ async def _refresh(client: Client, story: Story) -> None:
     story.on_jobs((await client.find(queue=handlers.QUEUE)).jobs)
 
 
-def _print_line(line: StoryLine) -> None:
-    click.echo(str(line))
-
-
-def _no_line(line: StoryLine) -> None:
-    """The live view shows the lines."""
-
-
 # ---------------------------------------------------------------------------------------------------- the end
 
 
-async def _print_summary(client: Client, console: Console, speed: Speed, seconds: float) -> None:
+async def _print_summary(client: Client, console: Console, measured: list[tuple[str, str]], seconds: float) -> None:
     states: Counter[str] = Counter()
     for one in await client.count():
         states[one.state] += one.count
     failed = (await client.find(states="failed", limit=1)).jobs
     rows = [("states", counted(states))]
     rows += [("failed", Text(f"{job.name}: {job.error}, after {job.attempt} attempts", "red")) for job in failed]
-    rows += [("pick-up", Text(_pickup(speed))), ("burst", Text(_burst(speed)))]
+    rows += [(label, Text(text)) for label, text in measured]
     console.print()
     for label, text in rows:
         console.print(Text.assemble((f"{label:<9}", "bold"), text), soft_wrap=True)
     console.print(f"\n{seconds:.0f} seconds. {NEXT}", markup=False, soft_wrap=True)
-
-
-def _pickup(speed: Speed) -> str:
-    if not speed.pickups:
-        return "not measured: this machine is too busy"
-    average = 1000 * sum(speed.pickups) / len(speed.pickups)
-    return f"{average:.1f} ms on average from enqueue to handler, one job at a time"
-
-
-def _burst(speed: Speed) -> str:
-    rate = speed.done / speed.run_s
-    enqueue, run = duration_text(1000 * speed.enqueue_s), duration_text(1000 * speed.run_s)
-    return f"{plural(speed.done)} enqueued in {enqueue}, run in {run}: {rate:,.0f} jobs/s, all on disk"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import click
 
 from jobmill.cli.demo.handlers import QUEUE, nothing
 from jobmill.cli.output import duration_text, one_line
@@ -30,11 +31,6 @@ class StoryRow:
     #: The outcomes of its attempts, as keys of SIGNS.
     attempts: list[str] = field(default_factory=list)
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the job is final."""
-        return self.job is not None and self.job.is_final
-
 
 @dataclass(frozen=True)
 class StoryLine:
@@ -51,19 +47,15 @@ class StoryLine:
 
 
 class Story:
-    """Rows and lines. `on_line` is called with each new line."""
+    """Rows and lines. It prints each new line, unless a live view shows it."""
 
-    def __init__(self, on_line: Callable[[StoryLine], None] = lambda line: None) -> None:
+    def __init__(self, *, prints: bool) -> None:
         self.rows: dict[str, StoryRow] = {}
         self.lines: list[StoryLine] = []
-        #: Set when all rows are added and all jobs are final.
-        self.over = asyncio.Event()
-        self.is_complete = False
         #: The number of jobs of the burst; None before it. Events count them, which is cheaper than queries.
         self.burst: int | None = None
         self.burst_done = 0
-        self.burst_over = asyncio.Event()
-        self._on_line = on_line
+        self._prints = prints
         self._began = time.monotonic()
         self._early: dict[str, list[Event]] = {}
 
@@ -72,11 +64,17 @@ class Story:
         """Seconds since the start."""
         return time.monotonic() - self._began
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all jobs are final."""
+        return all(row.job is not None and row.job.is_final for row in self.rows.values())
+
     def add_line(self, kind: str, name: str, text: str) -> None:
         """Add a line."""
         line = StoryLine(self.seconds, kind, name, text)
         self.lines.append(line)
-        self._on_line(line)
+        if self._prints:
+            click.echo(str(line))
 
     def add(self, kind: str, name: str, enqueued: Enqueued[Any], note: str) -> None:
         """A job was enqueued."""
@@ -92,21 +90,13 @@ class Story:
         """The hook for all events."""
         row = self.rows.get(event.job_id)
         if event.queue != QUEUE:
-            self._count_burst(event)
-            return
-        if row is None:
+            self.burst_done += event.type == "succeeded" and event.name == nothing.name
+        elif row is None:
             self._early.setdefault(event.job_id, []).append(event)
-            return
-        _keep_attempt(row.attempts, event.type)
-        text = _text(event)
-        if text:
-            self.add_line(row.kind, row.name, text)
-
-    def _count_burst(self, event: Event) -> None:
-        if event.type == "succeeded" and event.name == nothing.name:
-            self.burst_done += 1
-            if self.burst_done == self.burst:
-                self.burst_over.set()
+        else:
+            _keep_attempt(row.attempts, event.type)
+            if text := _text(event):
+                self.add_line(row.kind, row.name, text)
 
     def on_jobs(self, jobs: Iterable[Job]) -> None:
         """Update the rows with the jobs of the store."""
@@ -119,8 +109,6 @@ class Story:
             if job.state == "cancelled" and (before is None or before.state != "cancelled"):
                 _keep_attempt(row.attempts, "cancelled")
                 self.add_line(row.kind, row.name, "cancelled while it ran")
-        if self.is_complete and all(row.is_final for row in self.rows.values()):
-            self.over.set()
 
 
 def _keep_attempt(attempts: list[str], type: str) -> None:

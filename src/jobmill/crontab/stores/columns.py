@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
+from datetime import datetime
 from typing import Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
-from jobmill.crontab.job import Changes, CrontabJob
+from jobmill.crontab.job import CrontabJob
+from jobmill.crontab.stores import rows
 from jobmill.errors import InvalidValue
 
 
@@ -27,21 +29,20 @@ class TableColumns(Struct, frozen=True, kw_only=True):
             if name is not None or field in ("id", "sleep_until"):
                 quoted(name, field)
 
-    def job(self, row: Mapping[str, Any], read: Callable[[str, Any], Any], **more: Any) -> CrontabJob:
-        """A row as a job; `read` converts the value of a column."""
+    def job(self, row: dict[str, Any], date: Callable[[Any], Any], locked_until: datetime) -> CrontabJob:
+        """A row as a job; `date` converts the value of a date column."""
 
-        def value(kind: str) -> Any:
-            name = getattr(self, kind)
-            return None if name is None else read(kind, row[name])
+        def value(column: str | None) -> Any:
+            return None if column is None else row[column]
 
-        return CrontabJob(
-            id=row[self.id],
-            sleep_until=value("sleep_until"),
-            interval=value("interval"),
-            repeat_until=value("repeat_until"),
-            auto_remove=bool(value("auto_remove")),
-            data=dict(row),
-            **more,
+        return rows.job(
+            row[self.id],
+            sleep_until=date(row[self.sleep_until]),
+            interval=value(self.interval),
+            repeat_until=date(value(self.repeat_until)),
+            auto_remove=value(self.auto_remove),
+            data=row,
+            locked_until=locked_until,
         )
 
     def check(self, names: Container[str], table: str) -> None:
@@ -52,16 +53,11 @@ class TableColumns(Struct, frozen=True, kw_only=True):
                 advice = "give the name of the column" if field in ("id", "sleep_until") else "give its name, or None"
                 raise InvalidValue(field, f"a column of {table}", name, advice)
 
-    def fields(self, changes: Changes) -> dict[str, Any]:
-        """The values to set, by column."""
-        found: dict[str, Any] = {}
-        if changes.sleep_until is not UNSET:
-            found[self.sleep_until] = changes.sleep_until
-        if changes.auto_remove is not UNSET:
-            if self.auto_remove is None:
-                raise InvalidValue("auto_remove", "no value, because the table has no such column", changes.auto_remove)
-            found[self.auto_remove] = changes.auto_remove
-        return found
+    def flag(self, value: object) -> str:
+        """The quoted column of auto_remove, for this value; InvalidValue if the table has no such column."""
+        if self.auto_remove is None:
+            raise InvalidValue("auto_remove", "no value, because the table has no such column", value)
+        return quoted(self.auto_remove, "auto_remove")
 
 
 def quoted(name: object, field: str) -> str:

@@ -11,15 +11,12 @@ from jobmill.errors import InvalidValue
 class FieldPath:
     """A path with dots; a number in it is an index of a list."""
 
-    __slots__ = ("_last", "_steps", "parents", "projected", "text")
-
     def __init__(self, text: str, field: str) -> None:
         if not _is_path(text):
             raise InvalidValue(field, "the path of a field, such as cron.sleepUntil", text)
         self.text = text
-        *self._steps, self._last = text.split(".")
+        self._steps = steps = text.split(".")
         #: The path itself and its prefixes, without the prefixes that name a list.
-        steps = text.split(".")
         self.parents = tuple(
             ".".join(steps[: n + 1]) for n in range(len(steps)) if n + 1 == len(steps) or not steps[n + 1].isdecimal()
         )
@@ -29,19 +26,17 @@ class FieldPath:
 
     def pick(self, document: Any) -> Any:
         """The value at the path; None if there is none."""
-        for step in (*self._steps, self._last):
+        for step in self._steps:
             document = _at(document, step)
         return document
 
     def put(self, document: Any, value: Any) -> Any:
         """Set the value at the path; returns the document."""
+        *steps, last = self._steps
         parent = document
-        for step in self._steps:
+        for step in steps:
             parent = _at(parent, step)
-        if isinstance(parent, Sequence):
-            parent[int(self._last)] = value  # type: ignore[index]  # a list that was read from BSON
-        else:
-            parent[self._last] = value
+        parent[int(last) if isinstance(parent, Sequence) else last] = value
         return document
 
 

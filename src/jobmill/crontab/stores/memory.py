@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.interval import check_interval
-from jobmill.crontab.job import Changes, CrontabJob, Ending
-from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.job import CrontabJob
+from jobmill.crontab.stores.base import DocumentStore, Write
 from jobmill.errors import InvalidValue
 
 
@@ -26,11 +26,11 @@ class MemoryDocument(msgspec.Struct, kw_only=True):
     data: Any
 
 
-class MemoryCrontab:
+class MemoryCrontab(DocumentStore):
     """Documents in this process. `documents` may be read and changed between awaits."""
 
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
-        self._clock = clock or process_ms
+        super().__init__(clock)
         self.documents: dict[Any, MemoryDocument] = {}
 
     async def add(
@@ -55,10 +55,6 @@ class MemoryCrontab:
             sleep_until=to_datetime(due), interval=interval, repeat_until=last, auto_remove=auto_remove, data=data
         )
 
-    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """Lock the earliest due document."""
-        return next(iter(await self.lock_many(lock_until, 1)), None)
-
     async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
         """Lock the earliest due documents."""
         now = to_datetime(self._clock())
@@ -68,56 +64,25 @@ class MemoryCrontab:
             if document.sleep_until is not None and document.sleep_until <= now
         ]
         due.sort(key=lambda one: one[0])  # ids may have any type, and no order
-        return [self._lock(id, sleep_until, lock_until) for sleep_until, id in due[:limit]]
+        jobs = []
+        for _, id in due[:limit]:
+            document = self.documents[id]
+            jobs.append(CrontabJob(id=id, locked_until=lock_until, **msgspec.structs.asdict(document)))
+            document.sleep_until = lock_until
+        return jobs
 
-    async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write the fields that are set."""
-        document = self._held(id, changes.locked_until)
-        if document is None:
+    async def _write(self, writes: Sequence[Write]) -> list[bool]:
+        return [self._write_one(write) for write in writes]
+
+    def _write_one(self, write: Write) -> bool:
+        document = self.documents.get(write.id)
+        if document is None or write.locked_until not in (None, document.sleep_until):
             return False
-        if changes.sleep_until is not UNSET:
-            document.sleep_until = changes.sleep_until
-        if changes.auto_remove is not UNSET:
-            document.auto_remove = changes.auto_remove
+        if write.remove:
+            del self.documents[write.id]
+            return True
+        if write.sleep_until is not UNSET:
+            document.sleep_until = write.sleep_until
+        if write.auto_remove is not UNSET:
+            document.auto_remove = write.auto_remove
         return True
-
-    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete the document."""
-        if self._held(id, locked_until) is None:
-            return False
-        del self.documents[id]
-        return True
-
-    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """Write one ending after the other."""
-        return [
-            await self.remove(ending.id, locked_until=ending.locked_until)
-            if ending.remove
-            else await self.update(ending.id, Changes(sleep_until=ending.sleep_until, locked_until=ending.locked_until))
-            for ending in endings
-        ]
-
-    async def migrate(self) -> None:
-        """Nothing to do: there is no index."""
-
-    async def close(self) -> None:
-        """Nothing to do: there is no connection."""
-
-    def _lock(self, id: Any, sleep_until: datetime, lock_until: datetime) -> CrontabJob:
-        document = self.documents[id]
-        document.sleep_until = lock_until
-        return CrontabJob(
-            id=id,
-            sleep_until=sleep_until,
-            interval=document.interval,
-            repeat_until=document.repeat_until,
-            auto_remove=document.auto_remove,
-            data=document.data,
-            locked_until=lock_until,
-        )
-
-    def _held(self, id: Any, locked_until: datetime | None) -> MemoryDocument | None:
-        document = self.documents.get(id)
-        if document is None or (locked_until is not None and document.sleep_until != locked_until):
-            return None
-        return document

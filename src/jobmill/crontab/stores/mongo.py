@@ -16,20 +16,20 @@ from typing import Any, TypeAlias
 from bson.codec_options import DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
-from msgspec import UNSET, Struct
-from pymongo import DeleteMany, ReadPreference, ReturnDocument, UpdateMany
+from msgspec import UNSET, Struct, structs
+from pymongo import DeleteMany, DeleteOne, ReadPreference, ReturnDocument, UpdateMany, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from jobmill.core.durations import EPOCH, instant_ms, to_datetime
-from jobmill.crontab.job import Changes, CrontabJob, Ending
+from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.stores import rows
-from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.base import DocumentStore, Write
 from jobmill.crontab.stores.field_paths import FieldPath
 from jobmill.crontab.stores.uncertain_writes import UncertainWrites
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
-from jobmill.stores.mongo.connection import BY_ID, is_unavailable
+from jobmill.stores.mongo.connection import BY_ID, is_unavailable, short
 
 Document: TypeAlias = dict[str, Any]
 
@@ -52,7 +52,7 @@ class _LockedBatch(Struct, frozen=True):
     count: int
 
 
-class MongoCrontab:
+class MongoCrontab(DocumentStore):
     """A collection of the user, with its write concern and codec. The user closes the client. Needs MongoDB 4.4.
 
     Field names may be paths with dots. `condition` is a filter that documents must also match.
@@ -70,6 +70,7 @@ class MongoCrontab:
         clock: Callable[[], int] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__(clock)
         self._collection = _readable(collection)
         self._sleep_until = FieldPath(sleep_until, "sleep_until")
         self._only_date = {self._sleep_until.projected: 1}
@@ -79,7 +80,6 @@ class MongoCrontab:
         if condition is not None and not isinstance(condition, Mapping):
             raise InvalidValue("condition", 'a filter such as {"kind": "mail"}', condition)
         self._condition = condition
-        self._clock = clock or process_ms
         self._chance = chance
         self._mark, self._marked_by = self._new_mark(), os.getpid()
         self._single_turns = 0
@@ -91,24 +91,12 @@ class MongoCrontab:
 
     # ------------------------------------------------------------------------------------------------ lock
 
-    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """Lock the earliest due document, in one findAndModify."""
-        path = self._sleep_until.text
-        with self._translated_errors():
-            found = await self._collection.find_one_and_update(
-                self._due(to_datetime(self._clock())),
-                {"$set": {path: lock_until}},
-                sort=[(path, 1)],
-                return_document=ReturnDocument.BEFORE,
-            )
-        return None if found is None else self._job(found, lock_until)
-
     async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
         """Lock the earliest due documents: find them, lock them in one update, and read those that have the lock."""
-        if limit == 1:
-            return await self._lock_one(lock_until)
-        async with self._turn:
-            with self._translated_errors():
+        with self._translated_errors():
+            if limit == 1:
+                return await self._lock_one(lock_until)
+            async with self._turn:
                 if (unread := self._take_unread(lock_until, limit)) is not None:
                     return await self._read_locked(unread)
                 if self._single_turns:
@@ -166,8 +154,15 @@ class MongoCrontab:
         ]
 
     async def _lock_one(self, lock_until: datetime) -> list[CrontabJob]:
-        one = await self.lock_next(lock_until)
-        return [] if one is None else [one]
+        """Lock the earliest due document, in one findAndModify."""
+        path = self._sleep_until.text
+        found = await self._collection.find_one_and_update(
+            self._due(to_datetime(self._clock())),
+            {"$set": {path: lock_until}},
+            sort=[(path, 1)],
+            return_document=ReturnDocument.BEFORE,
+        )
+        return [] if found is None else [self._job(found, lock_until)]
 
     def _marked_lock(self, lock_until: datetime, now: datetime) -> datetime:
         if self._marked_by != os.getpid():  # a forked process has the mark of its parent
@@ -195,91 +190,49 @@ class MongoCrontab:
 
     # ------------------------------------------------------------------------------------------------ finish
 
-    async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write the fields that are set, in one update."""
-        fields: Document = {}
-        if changes.sleep_until is not UNSET:
-            fields[self._sleep_until.text] = changes.sleep_until
-        if changes.auto_remove is not UNSET:
-            fields[self._auto_remove.text] = changes.auto_remove
-        which = self._held(id, changes.locked_until)
-        with self._translated_errors():
-            if not fields:
-                return await self._collection.find_one(which, {"_id": 1}) is not None
-            with self._uncertain.remember_on_error([(_key(id), changes.locked_until)]):
-                written = await self._collection.update_one(which, {"$set": fields})
-            if written.matched_count or changes.locked_until is None or changes.sleep_until is UNSET:
-                return written.matched_count == 1
-            return await self._was_written(
-                Ending(id=id, locked_until=changes.locked_until, sleep_until=changes.sleep_until)
-            )
+    async def _write(self, writes: Sequence[Write]) -> list[bool]:
+        """One command per kind of write. Documents with the same lock and the same changes share one statement."""
+        if not writes:
+            return []
+        removals = sum(write.remove for write in writes)
+        with self._translated_errors(), self._uncertain.remember_on_error(writes):
+            written = await self._collection.bulk_write(list(self._operations(writes)), ordered=False)
+            counts, all_matched = (written.matched_count, written.deleted_count), (len(writes) - removals, removals)
+            if counts not in (all_matched, (0, 0)) or any(write in self._uncertain for write in writes):
+                # A bulk write does not return which documents matched.
+                return await self._are_so(writes)
+        return [counts == all_matched] * len(writes)
 
-    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete the document, in one command."""
-        with self._translated_errors():
-            with self._uncertain.remember_on_error([(_key(id), locked_until)]):
-                written = await self._collection.delete_one(self._held(id, locked_until))
-            if written.deleted_count or locked_until is None:
-                return written.deleted_count == 1
-            return await self._was_written(Ending(id=id, locked_until=locked_until, remove=True))
-
-    async def _was_written(self, ending: Ending) -> bool:
-        """No document matched: whether an earlier, unanswered write of this ending was done."""
-        key = (_key(ending.id), ending.locked_until)
-        if key not in self._uncertain:
-            return False
-        (answer,) = await self._read_answers([ending])
-        self._uncertain.resolve([key])
-        return answer
-
-    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """One command per kind. Documents with the same lock and the same ending share one update in it."""
-        done: dict[int, bool] = {}
-        keys = [(_key(ending.id), ending.locked_until) for ending in endings]
-        with self._translated_errors(), self._uncertain.remember_on_error(keys):
-            for kind in (False, True):
-                some = [ending for ending in endings if ending.remove is kind]
-                done |= zip(map(id, some), await self._finish(some) if some else (), strict=True)
-        return [done[id(ending)] for ending in endings]
-
-    async def _finish(self, endings: Sequence[Ending]) -> list[bool]:
-        keys = [(_key(ending.id), ending.locked_until) for ending in endings]
-        written = await self._write(endings)
-        if written in (0, len(endings)) and not any(key in self._uncertain for key in keys):
-            return [written > 0] * len(endings)
-        answers = await self._read_answers(endings)
-        self._uncertain.resolve(keys)
-        return answers
-
-    async def _write(self, endings: Sequence[Ending]) -> int:
-        """Write endings under their fences; returns the number of matches."""
-        groups: dict[tuple[datetime, datetime | None], list[Any]] = {}
-        for ending in endings:
-            groups.setdefault((ending.locked_until, ending.sleep_until), []).append(ending.id)
+    def _operations(self, writes: Sequence[Write]) -> Iterator[UpdateOne | UpdateMany | DeleteOne | DeleteMany]:
         path = self._sleep_until.text
-        operations: list[UpdateMany | DeleteMany] = []
-        for (locked_until, sleep_until), ids in groups.items():
-            which = {"_id": {"$in": ids}, path: locked_until}
-            if endings[0].remove:
-                operations.append(DeleteMany(which, hint=BY_ID))
-            else:
-                operations.append(UpdateMany(which, {"$set": {path: sleep_until}}, hint=BY_ID))
-        written = await self._collection.bulk_write(operations, ordered=False)
-        return written.matched_count + written.deleted_count
+        ids_by_write: dict[Write, list[Any]] = {}
+        for write in writes:
+            ids_by_write.setdefault(structs.replace(write, id=None), []).append(write.id)
+        for write, ids in ids_by_write.items():
+            is_one = len(ids) == 1  # the driver retries only operations on one document
+            which: Document = {"_id": ids[0] if is_one else {"$in": ids}}
+            if write.locked_until is not None:
+                which[path] = write.locked_until
+            if write.remove:
+                yield (DeleteOne if is_one else DeleteMany)(which, hint=BY_ID)
+                continue
+            fields = {path: write.sleep_until, self._auto_remove.text: write.auto_remove}
+            fields = {name: value for name, value in fields.items() if value is not UNSET}
+            # Without an upsert, $setOnInsert changes nothing.
+            changes = {"$set": fields} if fields else {"$setOnInsert": {path: None}}
+            yield (UpdateOne if is_one else UpdateMany)(which, changes, hint=BY_ID)
 
-    async def _read_answers(self, endings: Sequence[Ending]) -> list[bool]:
-        """Whether each document is in the state of its ending. A bulk write does not return which documents matched."""
-        ids = {"$in": [ending.id for ending in endings]}
+    async def _are_so(self, writes: Sequence[Write]) -> list[bool]:
+        """Whether each document is in the state that its write requests."""
+        ids = {"$in": [write.id for write in writes]}
         found = {
             _key(one["_id"]): _date(self._sleep_until.pick(one))
             async for one in self._collection.find({"_id": ids}, self._only_date, hint=BY_ID)
         }
-        if endings[0].remove:
-            return [_key(ending.id) not in found for ending in endings]
-        return [found.get(_key(ending.id), EPOCH) == ending.sleep_until for ending in endings]
-
-    def _held(self, id: Any, locked_until: datetime | None) -> Document:
-        return {"_id": id} if locked_until is None else {"_id": id, self._sleep_until.text: locked_until}
+        return [
+            _key(write.id) not in found if write.remove else found.get(_key(write.id), EPOCH) == write.sleep_until
+            for write in writes
+        ]
 
     # ------------------------------------------------------------------------------------------------ the rest
 
@@ -296,17 +249,14 @@ class MongoCrontab:
                 if not any(one["key"][0][0] == path and "partialFilterExpression" not in one for one in others):
                     await self._collection.create_index([(path, 1)], sparse=True, name=f"{path}_crontab")
 
-    async def close(self) -> None:
-        """Nothing to do: the user closes the client."""
-
     def _job(self, found: Document, locked_until: datetime) -> CrontabJob:
         until = self._repeat_until.pick(found)
-        return CrontabJob(
-            id=found["_id"],
-            sleep_until=_date(self._sleep_until.pick(found)) or EPOCH,
-            interval=rows.interval(self._interval.pick(found)),
-            repeat_until=rows.repeat_until(_date(until) or until),
-            auto_remove=bool(self._auto_remove.pick(found)),
+        return rows.job(
+            found["_id"],
+            sleep_until=_date(self._sleep_until.pick(found)),
+            interval=self._interval.pick(found),
+            repeat_until=_date(until) or rows.date(until),
+            auto_remove=self._auto_remove.pick(found),
             data=found,
             locked_until=locked_until,
         )
@@ -319,8 +269,8 @@ class MongoCrontab:
         except PyMongoError as error:
             where = f"MongoDB's collection {self._collection.full_name}"
             if is_unavailable(error):
-                raise StoreUnavailable(f"{where} cannot be used now: {error}") from error
-            raise StoreError(f"{where}: {error}") from error
+                raise StoreUnavailable(f"{where} cannot be used now: {short(error)}") from error
+            raise StoreError(f"{where}: {short(error)}") from error
 
 
 def _readable(collection: Any) -> AsyncCollection[Any]:
@@ -351,8 +301,7 @@ def _readable(collection: Any) -> AsyncCollection[Any]:
 def _date(value: Any) -> datetime | None:
     """A date of MongoDB, limited to the years of Python."""
     if isinstance(value, DatetimeMS):
-        ms = int(value)
-        return EPOCH if ms < 0 else to_datetime(min(ms, rows.LAST_MS))
+        return rows.instant_of_ms(int(value))
     return rows.instant(value) if isinstance(value, datetime) else None
 
 

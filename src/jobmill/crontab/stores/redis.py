@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from redis.asyncio import Redis, RedisCluster
 from redis.client import NEVER_DECODE
-from redis.exceptions import ConnectionError as AwayError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as LateError
 
 from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.crontab.interval import check_interval
-from jobmill.crontab.job import Changes, CrontabJob, Ending
+from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.stores import rows
-from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.base import DocumentStore, Write
 from jobmill.crontab.stores.uncertain_writes import UncertainWrites
 from jobmill.errors import InvalidValue, StoreUnavailable
+from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.errors import failure
 from jobmill.stores.redis.scripts import Script
@@ -35,17 +35,7 @@ MAX_PER_CALL = 200
 Word = str | bytes | int
 
 
-class ScriptRunner(Protocol):
-    """Runs a script on the node of a key."""
-
-    async def run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
-        """The answer of the script, with texts as str or bytes."""
-
-    async def close(self) -> None:
-        """Close the connections that it opened."""
-
-
-class RedisCrontab:
+class RedisCrontab(DocumentStore):
     """Documents under a name, at a URL of the Redis store or through an asyncio client of redis-py.
 
     The keys are `{name}:sleep_until`, a sorted set of ids by milliseconds since 1970, and `{name}:document:<id>`, a
@@ -54,17 +44,17 @@ class RedisCrontab:
     """
 
     def __init__(self, place: str | Redis | RedisCluster, name: str, *, clock: Callable[[], int] | None = None) -> None:
+        super().__init__(clock)
         if not _is_text(name) or "{" in name or "}" in name:
             raise InvalidValue("name", "a name without braces, because Redis Cluster needs braces around it", name)
         if isinstance(place, str):
-            self._scripts: ScriptRunner = RedisClient(RedisUrl.read(place))
+            self._scripts: RedisClient | _ClientScripts = RedisClient(RedisUrl.read(place))
         elif isinstance(place, Redis | RedisCluster):
             self._scripts = _ClientScripts(place)
         else:
             raise InvalidValue("place", "redis://… or a client of redis.asyncio", place)
         self._set = f"{{{name}}}:sleep_until"
         self._prefix = f"{{{name}}}:document:"
-        self._clock = clock or process_ms
         self._uncertain = UncertainWrites(self._clock)
 
     async def add(
@@ -78,6 +68,8 @@ class RedisCrontab:
         data: Any = None,
     ) -> None:
         """Write or replace a document. It is due at `sleep_until` (default: now). An invalid cron is refused."""
+        if not _is_text(id):
+            raise InvalidValue("id", "a text that is not empty", id)
         check_interval(interval)
         due = self._clock() if sleep_until is None else instant_ms(sleep_until, "sleep_until")
         fields: list[Word] = ["data", msgspec.json.encode(data), "auto_remove", int(auto_remove)]
@@ -85,13 +77,9 @@ class RedisCrontab:
             fields += ["interval", interval]
         if repeat_until is not None:
             fields += ["repeat_until", instant_ms(repeat_until, "repeat_until")]
-        await self._scripts.run(ADD, self._set, [self._prefix + _checked(id), id, due, *fields])
+        await self._scripts.run(ADD, self._set, [self._prefix + id, id, due, *fields])
 
     # ------------------------------------------------------------------------------------------------ lock
-
-    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """Lock the earliest due document."""
-        return next(iter(await self.lock_many(lock_until, 1)), None)
 
     async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
         """Lock the earliest due documents, in one script."""
@@ -101,43 +89,21 @@ class RedisCrontab:
 
     # ------------------------------------------------------------------------------------------------ finish
 
-    async def update(self, id: str, changes: Changes, /) -> bool:
-        """Write the fields that are set, in one script."""
-        auto_remove = "" if changes.auto_remove is UNSET else int(changes.auto_remove)
-        words = [id, _fence(changes.locked_until), _sleep(changes.sleep_until), auto_remove, ""]
-        return (await self._finish([(id, changes.locked_until)], words))[0]
-
-    async def remove(self, id: str, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete the document, in one script."""
-        return (await self._finish([(id, locked_until)], [id, _fence(locked_until), "", "", 1]))[0]
-
-    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """Write endings in one script, or in several if there are many."""
-        answers: list[bool] = []
-        keys = [(one.id, one.locked_until) for one in endings]
-        with self._uncertain.remember_on_error(keys):
-            for n in range(0, len(endings), MAX_PER_CALL):
-                words: list[Word] = []
-                for one in endings[n : n + MAX_PER_CALL]:
-                    sleep_until = "" if one.remove else _sleep(one.sleep_until)
-                    words += [one.id, _fence(one.locked_until), sleep_until, "", 1 if one.remove else ""]
-                answers += await self._finish(keys[n : n + MAX_PER_CALL], words)
-        return answers
-
-    async def _finish(self, keys: Sequence[tuple[Word, datetime | None]], words: Sequence[Word]) -> list[bool]:
-        with self._uncertain.remember_on_error(keys):
-            answers = await self._scripts.run(FINISH, self._set, [self._prefix, *words])
-        # 2: an earlier, unanswered write may have been done.
-        done = [
-            answer == 1 or (answer == 2 and key in self._uncertain) for key, answer in zip(keys, answers, strict=True)
-        ]
-        self._uncertain.resolve((id, fence) for id, fence in keys if fence is not None)
+    async def _write(self, writes: Sequence[Write]) -> list[bool]:
+        """Make all writes in one script, or in several if there are many."""
+        done: list[bool] = []
+        with self._uncertain.remember_on_error(writes):
+            for some in chunks(writes, MAX_PER_CALL):
+                words = [word for write in some for word in _words(write)]
+                answers = await self._scripts.run(FINISH, self._set, [self._prefix, *words])
+                # 2: an earlier, unanswered write may have been done.
+                done += [
+                    answer == 1 or (answer == 2 and write in self._uncertain)
+                    for write, answer in zip(some, answers, strict=True)
+                ]
         return done
 
     # ------------------------------------------------------------------------------------------------ the rest
-
-    async def migrate(self) -> None:
-        """Nothing to do: the sorted set is the index."""
 
     async def close(self) -> None:
         """Close the connections that this store opened."""
@@ -151,56 +117,45 @@ class _ClientScripts:
         self._client: Any = client
 
     async def run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
+        # Even a client that decodes must not raise for an id that is not UTF-8 after it is locked.
+        execute: Callable[..., Awaitable[Any]] = partial(self._client.execute_command, **{NEVER_DECODE: True})
         try:
-            return await self._run(script, key, args)
-        except (AwayError, LateError) as error:
-            raise StoreUnavailable(f"Redis cannot be used now: {error}") from error
+            try:
+                return await execute("EVALSHA", script.sha, 1, key, *args)
+            except NoScriptError:
+                return await execute("EVAL", script.source, 1, key, *args)
         except ResponseError as error:
             raise failure(str(error), "the client that was given") from error
-        except RedisError as error:  # for example when a cluster has lost nodes
+        except RedisError as error:  # also when a cluster has lost nodes
             raise StoreUnavailable(f"Redis cannot be used now: {error}") from error
-
-    async def _run(self, script: Script, key: str, args: Sequence[Word]) -> Any:
-        run: Callable[..., Awaitable[Any]] = self._client.execute_command
-        # Even a client that decodes must not raise for an id that is not UTF-8 after it is locked.
-        as_bytes = {NEVER_DECODE: True}
-        try:
-            return await run("EVALSHA", script.sha, 1, key, *args, **as_bytes)
-        except NoScriptError:
-            return await run("EVAL", script.source, 1, key, *args, **as_bytes)
 
     async def close(self) -> None:
         pass
-
-
-def _checked(id: object) -> str:
-    if not _is_text(id):
-        raise InvalidValue("id", "a text that is not empty", id)
-    return str(id)
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _fence(locked_until: datetime | None) -> Word:
-    return "" if locked_until is None else instant_ms(locked_until, "locked_until")
-
-
-def _sleep(sleep_until: Any) -> Word:
-    if sleep_until is UNSET:
-        return ""
-    return "null" if sleep_until is None else instant_ms(sleep_until, "sleep_until")
+def _words(write: Write) -> tuple[Word, ...]:
+    """The arguments of the script for one write."""
+    fence = "" if write.locked_until is None else instant_ms(write.locked_until, "locked_until")
+    if write.remove:
+        return write.id, fence, "", "", 1
+    sleep_until: Word = ""
+    if write.sleep_until is not UNSET:
+        sleep_until = "null" if write.sleep_until is None else instant_ms(write.sleep_until, "sleep_until")
+    return write.id, fence, sleep_until, "" if write.auto_remove is UNSET else int(write.auto_remove), ""
 
 
 def _job(found: Sequence[Any], locked_until: datetime) -> CrontabJob:
     score, interval, repeat_until, auto_remove, data = (
         one.decode(errors="replace") if isinstance(one, bytes) else one for one in found[1:]
     )
-    return CrontabJob(
-        id=_id(found[0]),
+    return rows.job(
+        _id(found[0]),
         sleep_until=to_datetime(int(max(float(score), 0))),  # -inf is a score
-        interval=rows.interval(interval),
+        interval=interval,
         repeat_until=_until(repeat_until),
         auto_remove=auto_remove not in (None, "", "0"),
         data=_data(data),
@@ -221,8 +176,8 @@ def _until(text: str | None) -> Any:
     if not text:
         return None
     try:
-        return to_datetime(int(text))
-    except ValueError:  # InvalidValue is one
+        return rows.instant_of_ms(int(text))
+    except ValueError:
         return text
 
 

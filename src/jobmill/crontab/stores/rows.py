@@ -6,9 +6,36 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jobmill.core.durations import EPOCH, to_datetime
+from jobmill.crontab.job import CrontabJob
 
 #: The last millisecond that a datetime can represent.
 LAST_MS = 253_402_300_799_999
+
+
+def job(
+    id: Any, *, sleep_until: Any, interval: Any, repeat_until: Any, auto_remove: Any, data: Any, locked_until: datetime
+) -> CrontabJob:
+    """A due document as a job. The crontab reports an interval and an end that are invalid."""
+    return CrontabJob(
+        id=id,
+        # A database may accept more formats than Python. The document was due, so the exact date does not matter.
+        sleep_until=sleep_until if isinstance(sleep_until, datetime) else EPOCH,
+        interval=interval or None,  # as in mongodb-cron, an empty value means once
+        repeat_until=repeat_until,
+        auto_remove=bool(auto_remove),
+        data=data,
+        locked_until=locked_until,
+    )
+
+
+def date(value: Any) -> Any:
+    """A datetime or a text of ISO 8601 as an instant; any other value unchanged."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    return instant(value) if isinstance(value, datetime) else value
 
 
 def instant(value: datetime) -> datetime:
@@ -23,23 +50,6 @@ def instant(value: datetime) -> datetime:
     return max(value.replace(microsecond=value.microsecond // 1_000 * 1_000), EPOCH)
 
 
-def instant_of_text(text: str) -> datetime | None:
-    """The same from ISO 8601; None if the text is invalid."""
-    try:
-        return instant(datetime.fromisoformat(text))
-    except ValueError:
-        return None
-
-
-def interval(value: Any) -> Any:
-    """A cron expression, or an invalid value, which the crontab reports. As in mongodb-cron, an empty value is None."""
-    return value or None
-
-
-def repeat_until(value: Any) -> Any:
-    """An instant, or an invalid value, which the crontab reports."""
-    if isinstance(value, datetime):
-        return instant(value)
-    if isinstance(value, str):
-        return instant_of_text(value) or value
-    return value
+def instant_of_ms(ms: int) -> datetime:
+    """The same from milliseconds since 1970, limited to the years of Python."""
+    return to_datetime(min(max(ms, 0), LAST_MS))

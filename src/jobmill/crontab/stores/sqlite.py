@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from jobmill.core.durations import EPOCH, instant_ms, to_datetime
-from jobmill.crontab.job import Changes, CrontabJob, Ending
+from msgspec import UNSET
+
+from jobmill.core.durations import instant_ms, to_datetime
+from jobmill.crontab.job import CrontabJob
 from jobmill.crontab.stores import rows
-from jobmill.crontab.stores.clock import process_ms
+from jobmill.crontab.stores.base import DocumentStore, Write
 from jobmill.crontab.stores.columns import TableColumns, condition, quoted, quoted_table
-from jobmill.crontab.stores.connection_thread import ConnectionThread
 from jobmill.errors import InvalidValue, StoreBusy, StoreError
+from jobmill.stores.common.chunks import chunks
 from jobmill.stores.sqlite.connection import BUSY_SECONDS, begin, translated
 
 T = TypeVar("T")
@@ -24,7 +28,7 @@ Dates = Literal["iso", "ms"]
 MAX_PARAMETERS = 900
 
 
-class SqliteCrontab:
+class SqliteCrontab(DocumentStore):
     """A table of the user, in a file or through a connection, which the user closes.
 
     The connection needs check_same_thread=False, and nothing else may use it meanwhile. `dates` is the format of
@@ -46,6 +50,7 @@ class SqliteCrontab:
         dates: Dates = "iso",
         clock: Callable[[], int] | None = None,
     ) -> None:
+        super().__init__(clock)
         if not _is_database(place):
             raise InvalidValue("place", "the path of a file, or a sqlite3 connection", place)
         if dates not in get_args(Dates):
@@ -55,9 +60,9 @@ class SqliteCrontab:
         )
         self._place = place
         self._path = Path("the given connection") if isinstance(place, sqlite3.Connection) else Path(place)
-        self._thread = ConnectionThread(f"crontab {table}", self._connect, self._disconnect)
+        self._executor: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
         self._is_text = dates == "iso"
-        self._clock = clock or process_ms
         self._table = quoted_table(table)
         self._id, self._date = quoted(id, "id"), quoted(sleep_until, "sleep_until")
         # Compares the instants, because there are several ways to write one as text. The pattern excludes other values
@@ -75,10 +80,6 @@ class SqliteCrontab:
 
     # ------------------------------------------------------------------------------------------------ lock
 
-    async def lock_next(self, lock_until: datetime) -> CrontabJob | None:
-        """Lock the earliest due document."""
-        return next(iter(await self.lock_many(lock_until, 1)), None)
-
     async def lock_many(self, lock_until: datetime, limit: int) -> list[CrontabJob]:
         """Lock the earliest due rows, in one transaction. There is no transaction while nothing is due."""
         now, lock = self._written(to_datetime(self._clock())), self._written(lock_until)
@@ -88,13 +89,12 @@ class SqliteCrontab:
                 return []
             return _transaction(connection, lambda: self._lock(connection, now, lock, limit))
 
-        rows = await self._run(lock_them)
-        return [self._columns.job(row, self._read, locked_until=lock_until) for row in rows]
+        return [self._columns.job(row, self._read, lock_until) for row in await self._run(lock_them)]
 
     def _lock(self, connection: sqlite3.Connection, now: Any, lock: Any, limit: int) -> list[dict[str, Any]]:
         statement = f"SELECT {self._all} FROM {self._table} WHERE {self._due} ORDER BY {self._key} LIMIT ?"
         rows = _rows(connection, statement, [now, limit], self._names)
-        for some in _chunks([row[self._columns.id] for row in rows]):
+        for some in chunks([row[self._columns.id] for row in rows], MAX_PARAMETERS):
             marks = ", ".join("?" * len(some))
             statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {self._id} IN ({marks})"
             if connection.execute(statement, [lock, *some]).rowcount < len(some):
@@ -103,41 +103,27 @@ class SqliteCrontab:
 
     # ------------------------------------------------------------------------------------------------ finish
 
-    async def update(self, id: Any, changes: Changes, /) -> bool:
-        """Write the fields that are set."""
-        fields = {
-            name: self._written(value) if name == self._columns.sleep_until else int(value)
-            for name, value in self._columns.fields(changes).items()
-        }
-        which, values = self._held(id, changes.locked_until)
+    async def _write(self, writes: Sequence[Write]) -> list[bool]:
+        """Make all writes, in one transaction."""
+        statements = [self._statement(write) for write in writes]
+        return await self._run(lambda c: _transaction(c, lambda: [_matched(c, *one) for one in statements]))
+
+    def _statement(self, write: Write) -> tuple[str, list[Any]]:
+        which, values = f"{self._id} = ?", [write.id]
+        if write.locked_until is not None:
+            which += f" AND {self._date} = ?"
+            values.append(self._written(write.locked_until))
+        if write.remove:
+            return f"DELETE FROM {self._table} WHERE {which}", values
+        fields: dict[str, Any] = {}
+        if write.sleep_until is not UNSET:
+            fields[self._date] = self._written(write.sleep_until)
+        if write.auto_remove is not UNSET:
+            fields[self._columns.flag(write.auto_remove)] = int(write.auto_remove)
         if not fields:
-            return bool(await self._run(lambda c: _rows(c, f"SELECT 1 FROM {self._table} WHERE {which}", values)))
-        parts = ", ".join(f"{quoted(name, name)} = ?" for name in fields)
-        statement, all_values = f"UPDATE {self._table} SET {parts} WHERE {which}", [*fields.values(), *values]
-        return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, all_values)))
-
-    async def remove(self, id: Any, /, *, locked_until: datetime | None = None) -> bool:
-        """Delete the row."""
-        which, values = self._held(id, locked_until)
-        statement = f"DELETE FROM {self._table} WHERE {which}"
-        return await self._run(lambda c: _transaction(c, lambda: _changed(c, statement, values)))
-
-    async def finish_many(self, endings: Sequence[Ending]) -> list[bool]:
-        """Write all endings, in one transaction."""
-
-        def finish(connection: sqlite3.Connection, ending: Ending) -> bool:
-            which, values = self._held(ending.id, ending.locked_until)
-            if ending.remove:
-                return _changed(connection, f"DELETE FROM {self._table} WHERE {which}", values)
-            statement = f"UPDATE {self._table} SET {self._date} = ? WHERE {which}"
-            return _changed(connection, statement, [self._written(ending.sleep_until), *values])
-
-        return await self._run(lambda c: _transaction(c, lambda: [finish(c, ending) for ending in endings]))
-
-    def _held(self, id: Any, locked_until: datetime | None) -> tuple[str, list[Any]]:
-        if locked_until is None:
-            return f"{self._id} = ?", [id]
-        return f"{self._id} = ? AND {self._date} = ?", [id, self._written(locked_until)]
+            return f"SELECT 1 FROM {self._table} WHERE {which}", values
+        parts = " = ?, ".join(fields)
+        return f"UPDATE {self._table} SET {parts} = ? WHERE {which}", [*fields.values(), *values]
 
     # ------------------------------------------------------------------------------------------------ the rest
 
@@ -151,16 +137,37 @@ class SqliteCrontab:
 
     async def close(self) -> None:
         """Close the connection that this store opened. A later call opens another."""
-        await self._thread.close()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await asyncio.get_running_loop().run_in_executor(executor, self._disconnect)
+            executor.shutdown(wait=False)
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = self._place if isinstance(self._place, sqlite3.Connection) else self._opened()
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `work` in the thread of this store, one call after the other. Cancelling does not stop a call."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, f"crontab {self._table}")
         try:
-            self._names = self._checked(connection)
-        except BaseException:
-            self._disconnect(connection)
-            raise
-        return connection
+            return await asyncio.get_running_loop().run_in_executor(self._executor, self._call, work)
+        except sqlite3.Error as error:
+            if isinstance(error, sqlite3.ProgrammingError) and "created in a thread" in str(error):
+                advice = "check_same_thread=False; or pass the path"
+                raise InvalidValue("place", "a connection that any thread may use", self._place, advice) from error
+            raise translated(error, self._path) from error
+
+    def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._connection is None:
+            self._connection = self._place if isinstance(self._place, sqlite3.Connection) else self._opened()
+            try:
+                self._names = self._checked(self._connection)
+            except BaseException:
+                self._disconnect()
+                raise
+        return work(self._connection)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection is not self._place:
+            connection.close()
 
     def _opened(self) -> sqlite3.Connection:
         uri = f"{self._path.absolute().as_uri()}?mode=rw"  # a missing file is a mistake, not a new database
@@ -180,19 +187,6 @@ class SqliteCrontab:
         self._all = ", ".join("+" * (name in dates) + quoted(name, name) for name in names)
         return names
 
-    def _disconnect(self, connection: sqlite3.Connection) -> None:
-        if connection is not self._place:
-            connection.close()
-
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            return await self._thread.run(work)
-        except sqlite3.Error as error:
-            if isinstance(error, sqlite3.ProgrammingError) and "created in a thread" in str(error):
-                advice = "check_same_thread=False; or pass the path"
-                raise InvalidValue("place", "a connection that any thread may use", self._place, advice) from error
-            raise translated(error, self._path) from error
-
     def _written(self, value: datetime | None) -> str | int | None:
         if value is None:
             return None
@@ -200,15 +194,10 @@ class SqliteCrontab:
             return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return instant_ms(value, "sleep_until")
 
-    def _read(self, kind: str, value: Any) -> Any:
-        if kind in ("interval", "auto_remove"):
-            return rows.interval(value)
+    def _read(self, value: Any) -> Any:
         if self._is_text:
-            found = rows.instant_of_text(value) if isinstance(value, str) else value
-        else:
-            found = to_datetime(max(value, 0)) if isinstance(value, int) and value <= rows.LAST_MS else value
-        # SQLite accepts more formats than Python. The row was due, so the exact date does not matter.
-        return EPOCH if kind == "sleep_until" and not isinstance(found, datetime) else found
+            return rows.date(value)
+        return rows.instant_of_ms(value) if isinstance(value, int) else value
 
 
 def _is_database(place: object) -> bool:
@@ -227,8 +216,10 @@ def _rows(
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _changed(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> bool:
-    return connection.execute(statement, values).rowcount > 0
+def _matched(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> bool:
+    """Whether a statement changed or found a row."""
+    cursor = connection.execute(statement, values)
+    return cursor.rowcount > 0 or cursor.fetchone() is not None
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
@@ -254,7 +245,3 @@ def _begin(connection: sqlite3.Connection) -> None:
         begin(connection)
     finally:
         connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
-
-
-def _chunks(values: list[Any]) -> list[list[Any]]:
-    return [values[n : n + MAX_PARAMETERS] for n in range(0, len(values), MAX_PARAMETERS)]

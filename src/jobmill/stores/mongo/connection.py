@@ -112,8 +112,8 @@ def translated_errors(url: MongoUrl) -> Iterator[None]:
         yield
     except PyMongoError as error:
         if is_unavailable(error):
-            raise StoreUnavailable(f"MongoDB at {url.shown} cannot be used now: {_short(error)}") from error
-        raise StoreError(f"MongoDB at {url.shown}: {_short(error)}") from error
+            raise StoreUnavailable(f"MongoDB at {url.shown} cannot be used now: {short(error)}") from error
+        raise StoreError(f"MongoDB at {url.shown}: {short(error)}") from error
 
 
 def is_unavailable(error: PyMongoError) -> bool:
@@ -145,7 +145,8 @@ def refused_writes(
     return {one["index"]: str(one["errmsg"]) for one in errors if one["code"] not in _UNAVAILABLE}
 
 
-def _short(error: PyMongoError) -> str:
+def short(error: PyMongoError) -> str:
+    """The message of an error, without values of the user and without a list of all servers."""
     if isinstance(error, BulkWriteError):
         # Not the whole text: it contains the statement with all values.
         details = error.details or {}
