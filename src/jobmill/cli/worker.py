@@ -56,6 +56,7 @@ WORKER_OPTIONS = ("concurrency", "queues", "name", "lease", "shutdown_timeout", 
 @click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
 @click.option("--verbose", "-v", is_flag=True, help="Log every event of every job.")
 @click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
+@click.option("--checks-url", is_flag=True, hidden=True)
 @url_option
 def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | None, **given: Any) -> None:
     """Run jobs with the handlers of a client: mymodule:jobs, app.py:jobs, or mymodule if it has one client.
@@ -69,7 +70,8 @@ def worker(target: str, processes: int, verbose: bool, quiet: bool, url: str | N
         # A module that calls connect() without a URL gets this one.
         os.environ["JOBMILL_URL"] = url
     if processes > 1:
-        flags = {"url": _url_on_command_line(), "verbose": verbose, "quiet": quiet}
+        # The URL is in the environment: a command line is visible to every user of the machine.
+        flags = {"checks_url": _checks_url(), "verbose": verbose, "quiet": quiet}
         click.get_current_context().exit(_supervise(target, processes, options, flags))
     _work(target, verbose, options)
 
@@ -106,21 +108,20 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _url_on_command_line() -> str | None:
-    """--url, if it is on the command line. A module may override the URL of the environment."""
+def _checks_url() -> bool:
+    """Whether --url is on the command line. A module may override the URL of the environment."""
     context = click.get_current_context()
     on_command_line = context.get_parameter_source("url") is click.core.ParameterSource.COMMANDLINE
-    return context.params["url"] if on_command_line else None
+    return on_command_line or context.params.get("checks_url", False)
 
 
 def check_url(client: Client, target: str) -> None:
     """Refuse a --url that the module does not use: the worker would run the jobs of another store."""
-    url = _url_on_command_line()
-    if url is None:
+    if not _checks_url():
         return
     from jobmill.stores import store_for
 
-    given = store_for(url)
+    given = store_for(os.environ["JOBMILL_URL"])
     if (given.name, given.address) != (client.store.name, client.store.address):
         raise Unusable(f"{target} connects to another store, so that --url has no effect; use connect() without a URL")
 
@@ -153,7 +154,7 @@ def _to_argv(options: dict[str, Any]) -> list[str]:
         if name == "queues":
             argv += [f"--queue={queue}" for queue in value]
         elif value is True:
-            argv.append(f"--{name}")
+            argv.append(f"--{name.replace('_', '-')}")
         elif value not in (None, False):
             argv.append(f"--{name.replace('_', '-')}={value}")
     return argv
