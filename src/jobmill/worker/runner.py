@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
-
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import InvalidValue
 from jobmill.runtime.threads import Threads
@@ -64,7 +62,7 @@ class Runner:
             outcome = None
         elif run.why == "timeout":
             # The handler may have caught the cancellation and returned a value, but that was after the timeout.
-            outcome = outcomes.timed_out(run.rules.timeout_ms or 0)
+            outcome = outcomes.timed_out(run.rules.timeout_ms or 0, run.handler, run.claimed.job.attempt)
         if isinstance(outcome, Errored):
             outcome = self._report_error(run, outcome, error)
         run.over = True
@@ -82,13 +80,14 @@ class Runner:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
             # The payload will not fit at the next attempt either.
-            return Errored(error=str(error), final=True)
+            return Errored(error=error.without_value(), final=True)
         call: Any = handler.fn
         if handler.arguments.takes_context:
             call = functools.partial(call, run.context)
         if handler.is_async:
-            return outcomes.returned(await call(**arguments))
-        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments), on_free))
+            return outcomes.returned(await call(**arguments), handler)
+        value = await self._in_thread(run, functools.partial(call, **arguments), on_free)
+        return outcomes.returned(value, handler)
 
     async def _in_thread(self, run: Run, call: Callable[[], Any], on_free: OnFree) -> Any:
         future = self._threads.run(call)
@@ -124,12 +123,11 @@ class Runner:
     def _report_error(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
         """Pass every error to the hooks and to the backoff function of the user.
 
-        A timeout or a process that died has no exception in this process: then a RuntimeError stands for it.
+        A timeout or a process that died has no exception in this process: a TimeoutError or RuntimeError stands for it.
         """
         if error is None:
-            error = RuntimeError(outcome.error)
-            if run.handler.own_backoff is not None and outcome.delay_ms is None:
-                delay_ms = outcomes.own_delay(error, run.handler, run.claimed.job.attempt)
-                outcome = structs.replace(outcome, delay_ms=delay_ms)
+            error = TimeoutError(outcome.error) if run.why == "timeout" else RuntimeError(outcome.error)
+            if outcome.delay_ms is None:
+                outcome = outcomes.with_own_delay(outcome, error, run.handler, run.claimed.job.attempt)
         self._hooks.error(error, run.claimed.job)
         return outcome

@@ -224,7 +224,7 @@ def _run(request: Request, channel: Channel) -> None:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
         # The payload will not fit at the next attempt either.
-        channel.answer(Errored(error=str(error), final=True))
+        channel.answer(Errored(error=error.without_value(), final=True))
         return
     call = functools.partial(handler.fn, **arguments)
     if handler.arguments.takes_context:
@@ -241,7 +241,7 @@ def _called(handler: Handler[..., Any], call: functools.partial[Any], attempt: i
         value = call()
     except BaseException as error:
         return outcomes.raised(error, handler, attempt)
-    return outcomes.returned(value)
+    return outcomes.returned(value, handler)
 
 
 async def _answer_async(
@@ -253,7 +253,7 @@ async def _answer_async(
     except BaseException as error:
         channel.answer(outcomes.raised(error, handler, attempt))
     else:
-        channel.answer(outcomes.returned(value))
+        channel.answer(outcomes.returned(value, handler))
 
 
 # ---------------------------------------------------------------------------------------------------- finding
