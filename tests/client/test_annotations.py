@@ -89,8 +89,10 @@ def taking(kind: Any) -> Any:
         list[bytes],
         dict[str, set[int]],
         Plain | None,
-    ]
-    + [tuple[int, Plain], Annotated[bytes, "a file"], type],
+        tuple[int, Plain],
+        Annotated[bytes, "a file"],
+        type,
+    ],
 )
 def test_a_result_that_can_never_be_stored_is_refused_at_the_definition(jobs: Client, kind: Any) -> None:
     with pytest.raises(jobmill.InvalidValue, match="a return annotation whose values can be stored as JSON"):
@@ -100,8 +102,28 @@ def test_a_result_that_can_never_be_stored_is_refused_at_the_definition(jobs: Cl
 
 @pytest.mark.parametrize(
     "kind",
-    [None, Any, object, int, str | None, dict[str, Any], list[int], tuple[int, ...], Iterable[int], Mapping[str, int]]
-    + [datetime.datetime, uuid.UUID, decimal.Decimal, Color, Point, Typed, Derived, Base, Model, int | bytes],
+    [
+        None,
+        Any,
+        object,
+        int,
+        str | None,
+        dict[str, Any],
+        list[int],
+        tuple[int, ...],
+        Iterable[int],
+        Mapping[str, int],
+        datetime.datetime,
+        uuid.UUID,
+        decimal.Decimal,
+        Color,
+        Point,
+        Typed,
+        Derived,
+        Base,
+        Model,
+        int | bytes,
+    ],
 )
 def test_other_results_are_not_refused(jobs: Client, kind: Any) -> None:
     jobs.handler(returning(kind))
