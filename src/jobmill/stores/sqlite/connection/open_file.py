@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.sqlite.connection.connect import connect, translated_errors
+from jobmill.stores.sqlite.connection.forks import ForkGuard
 from jobmill.stores.sqlite.connection.reader import Reader
 from jobmill.stores.sqlite.connection.threads import WorkThread
 from jobmill.stores.sqlite.connection.writer import Writer
@@ -26,11 +27,18 @@ class OpenFile:
         except BaseException:
             self._close_connections()
             raise
-        self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run)
-        self.reader = WorkThread("jobmill-sqlite-reader", Reader(self._read_connection, path, clock).run)
+        self._guard = ForkGuard()
+        reader = Reader(self._read_connection, path, clock)
+        self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run, self._guard.add(self.write_connection))
+        self.reader = WorkThread("jobmill-sqlite-reader", reader.run, self._guard.add(self._read_connection))
         self._path, self._synchronous, self._bell = path, synchronous, bell
         self._lock = threading.Lock()
         self._watcher: CommitWatcher | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened the file: the threads of its parent are not here."""
+        return self._guard.forked
 
     def watch(self) -> None:
         """A worker falls asleep: notice what other connections have committed, and watch them from now on."""
@@ -42,7 +50,7 @@ class OpenFile:
     def _start_watcher(self) -> CommitWatcher:
         with translated_errors(self._path):
             connection = connect(self._path, self._synchronous)
-            return CommitWatcher(self._path, connection, self._bell, self._notice_commits)
+            return CommitWatcher(self._path, connection, self._bell, self._notice_commits, self._guard.add(connection))
 
     def _notice_commits(self) -> None:
         self.writer.call_soon(self._writer.notice_commits)
