@@ -106,25 +106,7 @@ async def test_gunicorn_with_preload(store_name: str, store_url: str, tmp_path: 
         await jobs.store.migrate()
         (tmp_path / "app.py").write_text(APP)
         port = free_port()
-        command = [
-            "gunicorn",
-            "--preload",
-            "--workers",
-            "2",
-            "--bind",
-            f"127.0.0.1:{port}",
-            "--timeout",
-            "15",
-            "app:app",
-        ]
-        with (tmp_path / "log").open("wb") as log:
-            gunicorn = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                env={**os.environ, "JOBMILL_URL": store_url, "PYTHONPATH": f"{ROOT / 'src'}"},
-                cwd=tmp_path,
-                stdout=log,
-                stderr=log,
-            )
+        gunicorn = start_gunicorn(port, store_url, tmp_path)
         try:
             answers: set[str] = set()
 
@@ -138,6 +120,18 @@ async def test_gunicorn_with_preload(store_name: str, store_url: str, tmp_path: 
             await asyncio.to_thread(gunicorn.wait, 30)
         assert all(answer.endswith("created") for answer in answers - {""}), (tmp_path / "log").read_text()
         assert {job.name for job in (await jobs.find()).jobs} == {"loaded", "requested"}
+
+
+def start_gunicorn(port: int, store_url: str, folder: Path) -> subprocess.Popen[bytes]:
+    options = ["--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}", "--timeout", "15"]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", *options, "app:app"],
+            env={**os.environ, "JOBMILL_URL": store_url},
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        )
 
 
 def fetch(port: int) -> str:
