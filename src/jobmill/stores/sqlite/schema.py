@@ -6,6 +6,8 @@ enqueued within its transactions, and there the user_version belongs to the appl
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -51,12 +53,19 @@ def _migrate(path: Path, synchronous: str) -> list[str]:
         done = _applied_to(path, synchronous)
         if done == {number for number, _, _ in migrations()}:
             return []
+    _create_private(path)
     connection = connect(path, synchronous, mode="rwc")
     try:
         _use_wal(connection)
         return _apply(connection, path)
     finally:
         connection.close()
+
+
+def _create_private(path: Path) -> None:
+    """Create the file for this user only: payloads may be secrets. SQLite gives its other files the same mode."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _applied_to(path: Path, synchronous: str) -> set[int]:
