@@ -14,7 +14,7 @@ Layers, high to low; each imports only what is below it:
     core                   pure decisions: no I/O, no clock, no randomness
     errors
 
-The names below are imported when they are first used, so that the commands start quickly.
+The names below, except the errors, are imported when they are first used, so that the commands start quickly.
 """
 
 from __future__ import annotations
@@ -23,6 +23,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jobmill._version import __version__
+from jobmill.errors import (
+    Fail,
+    HandlerNotFound,
+    InvalidValue,
+    JobCancelled,
+    JobFailed,
+    JobmillError,
+    JobNotFound,
+    MissingExtra,
+    PayloadTooLarge,
+    ResultTimeout,
+    SchemaTooNew,
+    SchemaTooOld,
+    Snooze,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    UnsafeStore,
+)
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client, connect
@@ -32,25 +51,6 @@ if TYPE_CHECKING:
     from jobmill.core.retry import Backoff, exponential, fixed
     from jobmill.core.usage import Usage
     from jobmill.core.values import Count, LogLine, Page, QueueSettings, Stats
-    from jobmill.errors import (
-        Fail,
-        HandlerNotFound,
-        InvalidValue,
-        JobCancelled,
-        JobFailed,
-        JobmillError,
-        JobNotFound,
-        MissingExtra,
-        PayloadTooLarge,
-        ResultTimeout,
-        SchemaTooNew,
-        SchemaTooOld,
-        Snooze,
-        StoreBusy,
-        StoreError,
-        StoreUnavailable,
-        UnsafeStore,
-    )
     from jobmill.handlers.context import Context
     from jobmill.handlers.enqueued import Enqueued
     from jobmill.handlers.handler import Draft, Handler
@@ -112,25 +112,6 @@ _HOMES = {
     "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
     "jobmill.core.usage": ("Usage",),
-    "jobmill.errors": (
-        "Fail",
-        "JobNotFound",
-        "HandlerNotFound",
-        "InvalidValue",
-        "JobCancelled",
-        "JobFailed",
-        "JobmillError",
-        "MissingExtra",
-        "PayloadTooLarge",
-        "ResultTimeout",
-        "SchemaTooNew",
-        "SchemaTooOld",
-        "Snooze",
-        "StoreUnavailable",
-        "StoreBusy",
-        "StoreError",
-        "UnsafeStore",
-    ),
     "jobmill.worker.tick": ("Tick",),
     "jobmill.worker.worker": ("Worker",),
 }

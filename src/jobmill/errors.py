@@ -1,16 +1,16 @@
 """All errors that Jobmill raises, and two exceptions with which a handler decides what happens to its job.
 
     JobmillError
-    ├── InvalidValue (ValueError)        a value was refused before any write: field, expected, given
+    ├── InvalidValue (ValueError)   a value was refused before any write: field, expected, given
     │   └── PayloadTooLarge
     ├── HandlerNotFound             this client has no handler of that name
     ├── MissingExtra                a store's driver or a web server is not installed
-    ├── JobNotFound                        the job is not in the store, or not any more
+    ├── JobNotFound                 the job is not in the store, or not any more
     ├── JobFailed                   the result of a failed job was awaited
     │   └── JobCancelled
     ├── ResultTimeout (TimeoutError)
     └── StoreError                  the store refused or failed
-        ├── StoreUnavailable               it cannot be reached now: a later retry may work
+        ├── StoreUnavailable        it cannot be reached now: a later retry may work
         │   └── StoreBusy           another connection holds its write lock
         ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
         ├── SchemaTooNew            written by a newer Jobmill; nothing was changed

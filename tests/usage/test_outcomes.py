@@ -307,7 +307,7 @@ async def test_a_run_whose_job_its_worker_claims_again(jobs: Client, used: list[
 
     async with Worker(jobs, lease="150ms") as worker:
         enqueued = await long.enqueue()
-        (run,) = await until(lambda: list(worker._running.runs.values()))
+        (run,) = await until(lambda: list(worker._context.running.runs.values()))
         run.expires += 10  # as if our own clock had stood still
         with pytest.MonkeyPatch.context() as broken:
             broken.setattr(store, "extend", away)

@@ -17,8 +17,9 @@ import jobmill
 from jobmill import Client, StoreUnavailable, Usage
 from jobmill.errors import InvalidValue
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.usage import RecordsUsage, UsageRecorder
+from jobmill.handlers.usage import UsageRecorder
 from jobmill.runtime import handoff
+from jobmill.store import RecordsUsage
 from jobmill.stores.memory import MemoryStore
 from jobmill.worker import usage
 from jobmill.worker.worker import Worker
@@ -113,7 +114,7 @@ def test_an_invalid_recorder_is_refused(jobs: Client) -> None:
 async def test_without_a_recorder_nothing_is_recorded(jobs: Client, noop: Handler[[], Any]) -> None:
     async with Worker(jobs) as worker:
         await (await noop.enqueue()).result(timeout=5)
-        assert worker._usage is None
+        assert worker._context.usage is None
 
 
 # ---------------------------------------------------------------------------------------------------- failing

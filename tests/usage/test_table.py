@@ -18,8 +18,7 @@ from msgspec import structs
 import jobmill
 from jobmill import Client, Context, Usage
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.usage import RecordsUsage
-from jobmill.store import Store
+from jobmill.store import RecordsUsage, Store
 from jobmill.stores.sqlite import SqliteStore, schema
 from jobmill.worker.worker import Worker
 from tests.helpers import until

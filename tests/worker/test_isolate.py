@@ -22,7 +22,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.errors import InvalidValue
 from jobmill.handlers.handler import Handler
 from jobmill.worker.isolate import parent
-from jobmill.worker.isolate.parent import Isolated, check_isolatable
+from jobmill.worker.isolate.parent import check_isolatable, run_isolated
 from tests.worker import isolated_handlers as handlers
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def job_of(handler: Handler[..., Any], payload: object = None, **fields: Any) ->
 
 
 async def run(handler: Handler[..., Any], payload: object = None, **fields: Any) -> Outcome:
-    return await Isolated(handler, job_of(handler, payload, **fields), lambda said: None).run()
+    return await run_isolated(handler, job_of(handler, payload, **fields), lambda said: None)
 
 
 def result(outcome: Outcome) -> Any:
@@ -194,8 +194,7 @@ async def test_progress_and_log_lines_arrive_while_the_job_runs(fifo: str) -> No
     def tell(said: Progress | str) -> None:
         loop.call_soon_threadsafe(told.put_nowait, said)
 
-    isolated = Isolated(handlers.tells, job_of(handlers.tells, {"fifo": fifo}), tell)
-    running = asyncio.create_task(isolated.run())
+    running = asyncio.create_task(run_isolated(handlers.tells, job_of(handlers.tells, {"fifo": fifo}), tell))
     assert await asyncio.wait_for(told.get(), 10) == Progress(50, "half ?")
     assert await asyncio.wait_for(told.get(), 10) == "a line"
     assert not running.done()
@@ -324,7 +323,7 @@ def environment() -> dict[str, str]:
 APP = """
 import asyncio, sys
 import jobmill
-from jobmill.worker.isolate.parent import Isolated, check_isolatable
+from jobmill.worker.isolate.parent import check_isolatable, run_isolated
 from msgspec import Raw
 
 jobs = jobmill.connect("memory://")
@@ -340,7 +339,7 @@ async def main() -> None:
     job = jobmill.Job(id="j", name="main_job", queue="q", payload_json=Raw(b"{}"), state="running", priority=0,
                       due_ms=0, created_ms=0, updated_ms=0)
     check_isolatable(main_job)
-    print(await Isolated(main_job, job, print).run())
+    print(await run_isolated(main_job, job, print))
 """
 GUARDED = APP + 'if __name__ == "__main__":\n    asyncio.run(main())\n'
 UNGUARDED = APP + "asyncio.run(main())\n"

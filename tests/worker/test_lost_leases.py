@@ -54,7 +54,7 @@ async def test_a_job_that_its_worker_claims_again_is_not_stopped_with_the_older_
 
     async with Worker(jobs, lease="150ms") as worker:
         enqueued = await long.enqueue()
-        (run,) = await until(lambda: list(worker._running.runs.values()))
+        (run,) = await until(lambda: list(worker._context.running.runs.values()))
         store.faults["extend"] = extend
         if claimed_again_by == "the exchanger first":
             run.expires += 10  # as if the clock of the worker had stopped
@@ -113,7 +113,7 @@ async def test_a_job_does_not_outlive_its_lease_while_the_store_hangs() -> None:
 
     async with Worker(jobs, lease="900ms", shutdown_timeout=0) as worker:
         await long.enqueue()
-        (run,) = await until(lambda: list(worker._running.runs.values()))
+        (run,) = await until(lambda: list(worker._context.running.runs.values()))
         await until(lambda: worker.running and store.extended)
         # First the store raises, then it does not answer: a call is in flight when the lease ends.
         store.faults["extend"] = StoreUnavailable("gone")

@@ -13,6 +13,7 @@ from jobmill.client.manage import ManagesJobs
 from jobmill.client.queue import Queue
 from jobmill.core import limits
 from jobmill.core.durations import to_datetime
+from jobmill.core.events import Event, EventType
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.unique_keys import dedupe_key, storable_key
@@ -21,7 +22,7 @@ from jobmill.errors import HandlerNotFound, InvalidValue
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Draft, Handler, PlainHandler
-from jobmill.handlers.hooks import Event, EventType, Hooks, Moment
+from jobmill.handlers.hooks import Hooks, Moment
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.handlers.signature import to_plain
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
@@ -96,27 +97,13 @@ class Client(ManagesJobs):
 
     # ------------------------------------------------------------------------------------------------ handlers
 
-    @overload
-    def handler(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncContextHandler[P, R]: ...
-    @overload
-    def handler(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextHandler[P, R]: ...
-    @overload
-    def handler(  # type: ignore[overload-overlap]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncHandler[P, R]: ...
-    @overload
-    def handler(self, fn: Callable[P, R], /) -> PlainHandler[P, R]: ...
-    @overload
-    def handler(self, **given: Unpack[HandlerOptions]) -> _Decorator: ...
-    def handler(self, *fn: Callable[..., Any], **given: Any) -> Any:
+    @property
+    def handler(self) -> HandlerDecorator:
         """Make a function the handler of its name (or of `name=`); it stays callable as it was.
 
         `@jobs.handler` as it is, or `@jobs.handler(max_attempts=5, …)` with options.
         """
-        decorator = _Decorator(self, given)
-        return decorator(*fn) if fn else decorator
+        return HandlerDecorator(self, {})
 
     def handler_named(self, name: str) -> Handler[..., Any]:
         """The handler of a name."""
@@ -218,11 +205,10 @@ class Client(ManagesJobs):
 
     async def tick(self, limit: int = 10, *, queues: Sequence[str] | None = None) -> Tick:
         """Claim up to `limit` due jobs, run them in this process and settle them; how many ended how."""
-        from jobmill.worker.tick import tick
+        from jobmill.worker.worker import Worker
 
         limits.check_int(limit, "limit", 1, 10_000)
-        await self.open()
-        return await tick(self, limit, queues)
+        return await Worker(self, concurrency=limit, queues=queues or ()).tick()
 
     async def run_worker(self, **options: Unpack[WorkerOptions]) -> None:
         """Run a worker until SIGTERM, SIGINT or the cancellation of this task."""
@@ -256,8 +242,8 @@ def _dedupe(draft: Draft) -> str:
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 
-class _Decorator:
-    """What `@jobs.handler(...)` returns, typed so that type checkers see the function's signature."""
+class HandlerDecorator:
+    """What `jobs.handler` and `jobs.handler(...)` are, typed so that type checkers see the function's signature."""
 
     def __init__(self, client: Client, given: dict[str, Any]) -> None:
         self._client = client
@@ -265,19 +251,25 @@ class _Decorator:
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextHandler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R]) -> ContextHandler[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextHandler[P, R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[P, Coroutine[Any, Any, R]]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncHandler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R]) -> PlainHandler[P, R]: ...
-    def __call__(self, fn: Callable[..., Any]) -> Any:
-        """Register the function."""
-        made: Handler[..., Any] = Handler(self._client, fn, self._given)
+    def __call__(self, fn: Callable[P, R], /) -> PlainHandler[P, R]: ...
+    @overload
+    def __call__(self, **given: Unpack[HandlerOptions]) -> HandlerDecorator: ...
+    def __call__(self, *fn: Callable[..., Any], **given: Any) -> Any:
+        """Register the function, or take options for the function that follows."""
+        options = self._given | given
+        if not fn:
+            return HandlerDecorator(self._client, options)
+        (function,) = fn
+        made: Handler[..., Any] = Handler(self._client, function, options)
         if made.name in self._client.handlers:
             other = self._client.handlers[made.name].fn
             raise InvalidValue(

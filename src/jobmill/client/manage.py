@@ -98,13 +98,9 @@ class ManagesJobs(QueriesJobs):
             change = _moved_on(change, len(answer.ids))
             if more and isinstance(wanted, Filter) and len(answer.refused) > CHANGES_PER_CALL // 2:
                 # Refused jobs still match and would fill the next call as well: continue by id, without them.
-                wanted = [id for id in await self._changeable(wanted, change) if id not in refused]
+                selected = structs.replace(wanted, states=states_for(change, wanted))
+                wanted = [job.id async for job in self._matches(selected) if job.id not in refused]
         return Changed(ids=changed, refused=refused)
-
-    async def _changeable(self, wanted: Filter, change: Change) -> list[str]:
-        """The ids of the jobs that this filter selects for a change."""
-        states = states_for(change, wanted)
-        return [job.id async for job in self._matches(structs.replace(wanted, states=states))]
 
     async def purge(self) -> int:
         """Remove final jobs past their retention now (workers do so by themselves); how many went."""

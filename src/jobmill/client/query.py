@@ -9,11 +9,11 @@ from typing import Any, Unpack
 from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
 from jobmill.core.durations import to_ms
+from jobmill.core.events import Event
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.hooks import Event
 from jobmill.handlers.options import Duration
 from jobmill.handlers.signature import to_plain
 from jobmill.runtime.batcher import Batcher
@@ -96,12 +96,11 @@ class QueriesJobs:
 
     async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
         """All jobs that match, read page by page."""
-        wanted = make_filter(filters)
-        await self.open()
-        async for job in self._matches(wanted):
+        async for job in self._matches(make_filter(filters)):
             yield job
 
     async def _matches(self, wanted: Filter) -> AsyncIterator[Job]:
+        await self.open()
         cursor: str | None = None
         while True:
             page = await self.store.find(wanted, cursor, 1_000)

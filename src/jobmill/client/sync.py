@@ -39,7 +39,7 @@ def _iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Calla
         items: Any = method(self._target, *args, **kwargs)
         end: Any = object()
         try:
-            while (item := self(_next(items, end))) is not end:
+            while (item := self(anext(items, end))) is not end:
                 yield item
         finally:
             self(items.aclose())
@@ -158,28 +158,10 @@ class SyncQueue:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
+    # At its end, the runner cancels the rest: other threads may still wait for their calls, and would wait for ever.
+    with asyncio.Runner(loop_factory=lambda: loop):
         loop.run_forever()
-        loop.run_until_complete(_cancel_the_rest())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
-
-
-async def _cancel_the_rest() -> None:
-    """Other threads may still wait for their calls, and would wait for ever."""
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
 
 
 async def _awaited(call: Awaitable[T]) -> T:
     return await call
-
-
-async def _next(items: Any, end: object) -> Any:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        return end

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from jobmill.core.events import Event, EventType, bare_job, claim_events, job_event
+from jobmill.core.events import Event, EventType, bare_job, job_event
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
 from jobmill.core.values import NOW, Due, Filter
 
@@ -193,19 +193,18 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
             "deferred_error": None,
         },
         becomes_live=True,
-        events=(job_event(bare_job(subject.id, subject.name, subject.queue, "waiting", 0), "enqueued", now_ms),),
+        events=(_event(structs.replace(subject, errors=0), "enqueued", "waiting", now_ms),),
     )
 
 
 def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
-    job = bare_job(subject.id, subject.name, subject.queue, "running", subject.errors, change.worker)
     return Patch(
         fields={"state": "running", "worker": change.worker, "started_ms": now_ms, "updated_ms": now_ms},
         seize=change,
-        events=tuple(claim_events(job, now_ms, lease_lost=False)),
+        events=(_event(subject, "claimed", "running", now_ms, worker=change.worker),),
     )
 
 
-def _event(subject: Subject, type: EventType, state: State, now_ms: int) -> Event:
+def _event(subject: Subject, type: EventType, state: State, now_ms: int, **data: Any) -> Event:
     job = bare_job(subject.id, subject.name, subject.queue, state, subject.errors)
-    return job_event(job, type, now_ms)
+    return job_event(job, type, now_ms, **data)

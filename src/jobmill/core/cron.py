@@ -13,6 +13,7 @@ When the clock changes in the time zone:
 
 from __future__ import annotations
 
+import contextlib
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -140,7 +141,9 @@ def _parse(text: str, zone: tzinfo) -> Cron:
         rule = rule[prefix.end() :]
     if rule.startswith("@every"):
         return Cron(text=text, every_ms=_every_ms(rule, text))
-    parts = _parts(_named(rule, text) if rule.startswith("@") else rule, text)
+    if rule.startswith("@") and rule not in _NAMED:
+        raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
+    parts = _parts(_NAMED.get(rule, rule), text)
     every_hour = len(_checked(parts, text).hours) == 24
     return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
 
@@ -153,12 +156,6 @@ def _every_ms(rule: str, text: str) -> int:
     if not 1 <= every_ms <= LAST_MS:
         raise InvalidValue("cron", f"@every with a duration from 1 to {LAST_MS} ms", text)
     return every_ms
-
-
-def _named(rule: str, text: str) -> str:
-    if rule not in _NAMED:
-        raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
-    return _NAMED[rule]
 
 
 def _parts(rule: str, text: str) -> list[str]:
@@ -192,24 +189,14 @@ def _day_field(part: str, whole: str) -> str:
 
 def _checked(parts: list[str], text: str) -> CronSim:
     try:
-        return _simulated(parts)
+        return CronSim(" ".join(parts), _EPOCH)
     except CronSimError as error:
         bad = str(error).removeprefix("Bad ")
-    if bad == "day-of-month" and _is_valid([*parts[:4], "*", parts[5]]):
-        raise InvalidValue("cron", "a day that its months have", text, "it would never run")
+    if bad == "day-of-month":
+        with contextlib.suppress(CronSimError):
+            CronSim(" ".join([*parts[:4], "*", parts[5]]), _EPOCH)
+            raise InvalidValue("cron", "a day that its months have", text, "it would never run")
     raise InvalidValue("cron", f"a valid {bad} field", text)
-
-
-def _is_valid(parts: list[str]) -> bool:
-    try:
-        _simulated(parts)
-    except CronSimError:
-        return False
-    return True
-
-
-def _simulated(parts: list[str]) -> CronSim:
-    return CronSim(" ".join(parts), _EPOCH)
 
 
 def _first_shown(wall: datetime, zone: tzinfo) -> datetime:

@@ -34,7 +34,8 @@ def to_ms(value: int | float | str | timedelta, field: str, *, least: int = 0) -
         raise InvalidValue(field, f"a duration of at most {shown_ms(MAX_MS)}", value)
     ms = max(math.floor(exact + 0.5), 1) if exact > 0 else 0
     if exact < 0 or ms < least:
-        raise InvalidValue(field, _at_least(least), value)
+        expected = "a duration above 0" if least == 1 else f"a duration of at least {shown_ms(least)}"
+        raise InvalidValue(field, expected, value)
     return ms
 
 
@@ -79,9 +80,7 @@ def _exact_ms(value: object, field: str) -> int | float:
         return (value // _MICROSECOND) / 1_000
     if isinstance(value, str):
         return _text_ms(value, field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidValue(field, EXPECTED, value)
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise InvalidValue(field, EXPECTED, value)
     return value * 1_000
 
@@ -92,7 +91,3 @@ def _text_ms(text: str, field: str) -> int:
         advice = "whole numbers, each with its unit: w, d, h, m, s, ms, in this order and without spaces"
         raise InvalidValue(field, EXPECTED, text, advice)
     return sum(int(number) * size for number, size in zip(match.groups("0"), UNITS_MS.values(), strict=True))
-
-
-def _at_least(least: int) -> str:
-    return "a duration above 0" if least == 1 else f"a duration of at least {shown_ms(least)}"

@@ -35,7 +35,7 @@ from msgspec import Struct, structs
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED, NO_OPTIONS, TRACEBACKS_KEPT, Job, JobOptions, Keep, State
 from jobmill.core.presets import is_registered, preset
-from jobmill.core.recurrence import next_occurrence
+from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.retry import (
     DEFAULT_BACKOFF,
     DEFAULT_MAX_ATTEMPTS,
@@ -156,21 +156,19 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
     if rules is None:
         delay = min(UNKNOWN_NAME_DELAY_CAP_MS, 1000 * 2 ** min(job.claims, 16))
         return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
-    unreadable = _recurrence_fault(job, now_ms)
-    if unreadable is not None:
-        return _end_run(claimed, unreadable, rules, now_ms, errors=job.errors, outcome="errored")
-    if not is_registered(job.options.preset):
+    outcome: Ended = "errored"
+    why = None if job.recurrence is None else _recurrence_fault(job.recurrence, job, now_ms)
+    if why is None and not is_registered(job.options.preset):
         why = f"no module registers the preset {job.options.preset!r} in this worker"
-        return _end_run(claimed, why, rules, now_ms, errors=job.errors, outcome="errored")
-    if job.deferred_error is not None:
-        return _end_run(claimed, job.deferred_error, rules, now_ms, errors=job.errors, outcome="errored")
-    if job.crashes >= rules.max_crashes:
+    if why is None:
+        why = job.deferred_error
+    if why is None and job.crashes >= rules.max_crashes:
+        outcome = "crashed"
         why = (
             f"crashed {job.crashes} times (max_crashes={rules.max_crashes}): each time its worker died, or stopped "
             "extending its lease, while the job ran"
         )
-        return _end_run(claimed, why, rules, now_ms, errors=job.errors, outcome="crashed")
-    return None
+    return None if why is None else _end_run(claimed, outcome, rules, now_ms, errors=job.errors, error=why)
 
 
 def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, random: float = 0.0) -> Settlement:
@@ -181,9 +179,10 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
         case Errored():
             return _errored(claimed, outcome, rules, now_ms, random)
         case Snoozed():
-            return _back(claimed, "snoozed", after(outcome.delay_ms))
+            return _wait(claimed, "snoozed", after(outcome.delay_ms), claimed.job.errors, claimed.job.error)
         case Released():
-            return _back(claimed, "released", None if outcome.delay_ms is None else after(outcome.delay_ms))
+            due = None if outcome.delay_ms is None else after(outcome.delay_ms)
+            return _wait(claimed, "released", due, claimed.job.errors, claimed.job.error)
 
 
 def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
@@ -194,6 +193,10 @@ def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
     """
     error = f"the store refused the settlement: {why}"
     recurs = refused.rearm is not None and refused.outcome == "succeeded"
+    runs = refused.runs
+    if runs is not None:
+        failed_runs = runs.failed_runs + (refused.outcome == "succeeded")
+        runs = structs.replace(runs, failed_runs=failed_runs, last_error=error)
     return structs.replace(
         refused,
         outcome="errored",
@@ -205,14 +208,14 @@ def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
         rearm=refused.rearm if recurs else None,
         tracebacks=None,
         keep=None if recurs else rules.keep_failed,
-        runs=_failed_run(refused, error),
+        runs=runs,
     )
 
 
 def _succeeded(claimed: Claimed, outcome: Succeeded, rules: Policy, now_ms: int) -> Settlement:
     job = claimed.job
     if job.recurrence is not None:
-        return _end_recurring(claimed, "succeeded", None, rules.keep_succeeded, now_ms, result_json=outcome.result_json)
+        return _end_run(claimed, "succeeded", rules, now_ms, result_json=outcome.result_json)
     return Settlement(
         lease=claimed.lease,
         outcome="succeeded",
@@ -228,72 +231,44 @@ def _succeeded(claimed: Claimed, outcome: Succeeded, rules: Policy, now_ms: int)
 def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, random: float) -> Settlement:
     job = claimed.job
     errors = job.errors + 1
-    tracebacks = _with_traceback(job, outcome.traceback)
-    if outcome.final or errors >= rules.max_attempts:
-        return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
-    delay = outcome.delay_ms
-    if delay is None:
-        delay = delay_ms(rules.backoff, errors, random)
-    if job.recurrence is not None:
-        occurrence = _next_occurrence(job, now_ms)
-        # If the retry would be at or after the next occurrence, the next occurrence replaces the retry.
-        if occurrence is not None and now_ms + delay >= occurrence:
-            return _end_run(claimed, outcome.error, rules, now_ms, errors, "errored", tracebacks)
-    return Settlement(
-        lease=claimed.lease,
-        outcome="errored",
-        state="waiting",
-        attempt=job.attempt,
-        errors=errors,
-        crashes=job.crashes,
-        due=after(delay),
-        error=outcome.error,
-        tracebacks=tracebacks,
-    )
+    tracebacks = None if outcome.traceback is None else (*job.tracebacks, outcome.traceback)[-TRACEBACKS_KEPT:]
+    delay = delay_ms(rules.backoff, errors, random) if outcome.delay_ms is None else outcome.delay_ms
+    occurrence = _next_occurrence(job, now_ms)
+    # If the retry would be at or after the next occurrence, the next occurrence replaces the retry.
+    is_replaced = occurrence is not None and now_ms + delay >= occurrence
+    if outcome.final or errors >= rules.max_attempts or is_replaced:
+        error = outcome.error
+        return _end_run(claimed, "errored", rules, now_ms, errors=errors, error=error, tracebacks=tracebacks)
+    return _wait(claimed, "errored", after(delay), errors, outcome.error, tracebacks)
 
 
 def _end_run(
     claimed: Claimed,
-    error: str,
+    outcome: Ended,
     rules: Policy,
-    now_ms: int,
-    errors: int,
-    outcome: Ended,
-    tracebacks: tuple[str, ...] | None = None,
-) -> Settlement:
-    """No attempt is left: a recurring job waits for its next occurrence, any other job has failed."""
-    job = claimed.job
-    if job.recurrence is not None:
-        return _end_recurring(claimed, outcome, error, rules.keep_failed, now_ms, errors=errors, tracebacks=tracebacks)
-    return Settlement(
-        lease=claimed.lease,
-        outcome=outcome,
-        state="failed",
-        attempt=job.attempt,
-        errors=errors,
-        crashes=job.crashes,
-        error=error,
-        tracebacks=tracebacks,
-        keep=rules.keep_failed,
-    )
-
-
-def _end_recurring(
-    claimed: Claimed,
-    outcome: Ended,
-    error: str | None,
-    keep: Keep,
     now_ms: int,
     *,
     errors: int = 0,
-    result_json: bytes = b"null",
+    error: str | None = None,
     tracebacks: tuple[str, ...] | None = None,
+    result_json: bytes = b"null",
 ) -> Settlement:
-    """Count this run. The job waits for its next occurrence with fresh budgets; if there is none, the job is final."""
+    """No attempt is left: a recurring job waits for its next occurrence with fresh budgets, any other job is final."""
     job = claimed.job
-    assert job.recurrence is not None
     occurrence = _next_occurrence(job, now_ms)
-    ended: State = "succeeded" if error is None else "failed"
+    failed = error is not None
+    ended: State = "failed" if failed else "succeeded"
+    keep = rules.keep_failed if failed else rules.keep_succeeded
+    runs = (
+        None
+        if job.recurrence is None
+        else Runs(
+            runs=job.runs + 1,
+            failed_runs=job.failed_runs + failed,
+            last_error=error if failed else job.last_error,
+            revision=job.recurrence.revision,
+        )
+    )
     return Settlement(
         lease=claimed.lease,
         outcome=outcome,
@@ -306,28 +281,31 @@ def _end_recurring(
         tracebacks=tracebacks,
         result_json=result_json,
         keep=keep if occurrence is None else None,
-        runs=Runs(
-            runs=job.runs + 1,
-            failed_runs=job.failed_runs + (error is not None),
-            last_error=job.last_error if error is None else error,
-            revision=job.recurrence.revision,
-        ),
+        runs=runs,
         rearm=None if occurrence is None else Rearm(occurrence_ms=occurrence),
     )
 
 
-def _back(claimed: Claimed, outcome: Ended, due: Due | None) -> Settlement:
-    """The job waits again and nothing is counted."""
+def _wait(
+    claimed: Claimed,
+    outcome: Ended,
+    due: Due | None,
+    errors: int,
+    error: str | None,
+    tracebacks: tuple[str, ...] | None = None,
+) -> Settlement:
+    """The job waits for its next attempt."""
     job = claimed.job
     return Settlement(
         lease=claimed.lease,
         outcome=outcome,
         state="waiting",
         attempt=job.attempt,
-        errors=job.errors,
+        errors=errors,
         crashes=job.crashes,
         due=due,
-        error=job.error,
+        error=error,
+        tracebacks=tracebacks,
     )
 
 
@@ -357,24 +335,10 @@ def _next_occurrence(job: Job, now_ms: int) -> int | None:
         return None
 
 
-def _recurrence_fault(job: Job, now_ms: int) -> str | None:
+def _recurrence_fault(recurrence: Recurrence, job: Job, now_ms: int) -> str | None:
     """Why a recurring job could not be re-armed; another program may have stored a rule that was not validated."""
     try:
-        if job.recurrence is not None:
-            next_occurrence(job.recurrence, _occurrence(job), now_ms)
+        next_occurrence(recurrence, _occurrence(job), now_ms)
     except InvalidValue as error:
         return f"the stored recurrence cannot be read: {error}"
     return None
-
-
-def _failed_run(refused: Settlement, error: str) -> Runs | None:
-    """The counts of a settlement whose run failed after all."""
-    runs = refused.runs
-    if runs is None:
-        return None
-    failed_runs = runs.failed_runs + (refused.outcome == "succeeded")
-    return structs.replace(runs, failed_runs=failed_runs, last_error=error)
-
-
-def _with_traceback(job: Job, traceback: str | None) -> tuple[str, ...] | None:
-    return None if traceback is None else (*job.tracebacks, traceback)[-TRACEBACKS_KEPT:]

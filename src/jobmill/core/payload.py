@@ -1,12 +1,10 @@
-"""Payloads as JSON: which values are refused before a write, and how they are encoded and decoded."""
+"""Payloads as JSON: which values are refused before a write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
-
-import msgspec
 
 from jobmill.errors import InvalidValue, PayloadTooLarge
 
@@ -23,11 +21,12 @@ _CONTAINERS = frozenset((dict, list, tuple))
 def check_json(value: object, field: str = "payload") -> None:
     """Raise InvalidValue, naming the bad part, unless the value is JSON; lists and tuples are both arrays.
 
-    Types are compared exactly: the caller must convert an Enum or another subclass first.
+    Types are compared exactly: the caller must convert an Enum or another subclass first. msgspec alone would write NaN
+    as null, bytes as base64, sets as arrays, and the key 1 as "1".
     """
     if type(value) not in _CONTAINERS:
         if not _is_scalar(value):
-            raise _refusal(value, field)
+            raise not_json(value, field)
         return
     # One iterator per open container instead of recursion: neither depth nor a cycle can exhaust the stack.
     path: list[str | int] = []
@@ -42,28 +41,11 @@ def check_json(value: object, field: str = "payload") -> None:
                 open_containers.append(_entries(item, field, path))
                 break
             if not _is_scalar(item):
-                raise _refusal(item, part_name(field, [*path, key]))
+                raise not_json(item, part_name(field, [*path, key]))
         else:
             open_containers.pop()
             if path:
                 path.pop()
-
-
-def encode(value: object, field: str = "payload") -> bytes:
-    """The value as JSON; InvalidValue when it is not JSON.
-
-    The check comes first because msgspec alone writes NaN as null, bytes as base64, sets as arrays, the key 1 as "1".
-    """
-    check_json(value, field)
-    return msgspec.json.encode(value)
-
-
-def decode(raw: bytes | msgspec.Raw) -> Any:
-    """The value of a JSON text; InvalidValue when it is not JSON, because another program may have written it."""
-    try:
-        return msgspec.json.decode(raw)
-    except (ValueError, RecursionError) as error:
-        raise InvalidValue("payload", "JSON", bytes(raw)[:200], str(error)) from error
 
 
 def check_size(*parts: bytes) -> None:
@@ -82,16 +64,12 @@ def part_name(field: str, path: Sequence[str | int]) -> str:
 def _entries(container: Any, field: str, path: list[str | int]) -> Iterator[tuple[str | int, object]]:
     if type(container) is not dict:
         return enumerate(container)
-    _check_keys(container, field, path)
-    return iter(container.items())
-
-
-def _check_keys(keys: Iterable[object], field: str, path: list[str | int]) -> None:
-    for key in keys:
+    for key in container:
         if type(key) is not str:
             raise InvalidValue(part_name(field, path), "only str as keys", key)
         if not key.isascii() and not _is_unicode(key):
             raise InvalidValue(part_name(field, path), "keys without lone surrogates", key)
+    return iter(container.items())
 
 
 def _check_room(items: int, field: str, path: list[str | int]) -> None:
@@ -121,8 +99,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _refusal(value: object, where: str) -> InvalidValue:
-    """Why a value is not a JSON scalar."""
+def not_json(value: object, where: str) -> InvalidValue:
+    """Why a value that is not a JSON scalar is refused."""
     kind = type(value)
     if kind is str:
         return InvalidValue(where, "text without lone surrogates", value)

@@ -79,35 +79,24 @@ def _from_mapping(value: Mapping[str, Any]) -> Backoff:
     unknown = [key for key in value if key not in _KEYS]
     if unknown:
         raise InvalidValue("backoff", "the keys type, delay, cap and jitter", unknown[0])
-    kind = value.get("type")
-    if kind not in TYPES:
-        raise _unknown_type(kind)
-    delay = _whole_ms("backoff.delay", value.get("delay"))
+    kind: Any = value.get("type")
+    delay: Any = value.get("delay")
     # As in `fixed`: a cap must not shorten the given delay.
-    usual_cap = max(delay, DEFAULT_CAP_MS) if kind == "fixed" else DEFAULT_CAP_MS
-    cap = _whole_ms("backoff.cap", value.get("cap", usual_cap))
-    return _checked(Backoff(type=kind, delay_ms=delay, cap_ms=cap, jitter=value.get("jitter", 0.0)))
+    usual_cap = max(delay, DEFAULT_CAP_MS) if kind == "fixed" and isinstance(delay, int) else DEFAULT_CAP_MS
+    cap, jitter = value.get("cap", usual_cap), value.get("jitter", 0.0)
+    return _checked(Backoff(type=kind, delay_ms=delay, cap_ms=cap, jitter=jitter))
 
 
 def _checked(backoff: Backoff) -> Backoff:
     if backoff.type not in TYPES:
-        raise _unknown_type(backoff.type)
-    _whole_ms("backoff.delay", backoff.delay_ms)
-    _whole_ms("backoff.cap", backoff.cap_ms)
+        raise InvalidValue("backoff.type", " or ".join(f'"{name}"' for name in TYPES), backoff.type)
+    for field, ms in (("backoff.delay", backoff.delay_ms), ("backoff.cap", backoff.cap_ms)):
+        if type(ms) is not int or not 0 < ms <= MAX_MS:
+            raise InvalidValue(field, f"whole milliseconds above 0 and up to {MAX_MS}", ms)
     jitter: object = backoff.jitter
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
         raise InvalidValue("backoff.jitter", "a number from 0 to 1", jitter)
     return backoff
-
-
-def _whole_ms(field: str, ms: object) -> int:
-    if type(ms) is not int or not 0 < ms <= MAX_MS:
-        raise InvalidValue(field, f"whole milliseconds above 0 and up to {MAX_MS}", ms)
-    return ms
-
-
-def _unknown_type(kind: object) -> InvalidValue:
-    return InvalidValue("backoff.type", " or ".join(f'"{name}"' for name in TYPES), kind)
 
 
 DEFAULT_BACKOFF = exponential("1s", cap="1h")

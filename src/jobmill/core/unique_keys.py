@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from jobmill.core.limits import check_unique_key
-from jobmill.core.payload import MAX_DEPTH, part_name
+from jobmill.core.payload import MAX_DEPTH, not_json, part_name
 from jobmill.errors import InvalidValue
 
 Path = tuple[str | int, ...]
@@ -57,8 +57,7 @@ def _printed(value: object, path: Path) -> str:
         return f"[{','.join(_printed(item, (*path, n)) for n, item in enumerate(value))}]"
     if type(value) is dict:
         return _object(value, path)
-    expected = "None, bool, int, float, str, list, tuple or dict"
-    raise InvalidValue(part_name("payload", path), expected, value, f"{type(value).__qualname__} is not JSON")
+    raise not_json(value, part_name("payload", path))
 
 
 def _object(value: dict[Any, object], path: Path) -> str:

@@ -72,7 +72,7 @@ class BoundHandler(Generic[P, R]):
         return (await self._handler.client.enqueue_many((draft,), within=self._within))[0]
 
 
-class Handler(Generic[P, R]):
+class Handler(BoundHandler[P, R]):
     """A function that runs the jobs of one name. `P` are its parameters, `R` is the type of its result."""
 
     __name__: str
@@ -82,6 +82,7 @@ class Handler(Generic[P, R]):
         self.client = client
         self.fn = fn
         self.options_given = handler_options(given)
+        super().__init__(self, self.options_given)
         self.name = check_name(getattr(fn, "__name__", None) if given.get("name") is None else given["name"])
         self.policy: Policy = policy(self.options_given.stored)
         own = given.get("backoff")
@@ -95,7 +96,6 @@ class Handler(Generic[P, R]):
         self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
         self.decode_result = result_decoder(fn, keep_result=self.keep_result)
-        self._bound: BoundHandler[P, R] = BoundHandler(self, self.options_given)
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(fn, attribute):
                 setattr(self, attribute, getattr(fn, attribute))
@@ -120,14 +120,6 @@ class Handler(Generic[P, R]):
     def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> BoundHandler[P, R]:
         """The same handler with options for one job. `within` is a connection that has a transaction open."""
         return BoundHandler(self, enqueue_options(dict(given), self.options_given), within)
-
-    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, for `jobs.enqueue_many`."""
-        return self._bound.draft(*args, **kwargs)
-
-    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
-        """Enqueue one job with these arguments."""
-        return await self._bound.enqueue(*args, **kwargs)
 
 
 # For type checkers only (at run time every handler is a Handler): four ways to call one, because its function may be

@@ -11,11 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from jobmill.core.events import EVENT_TYPES, Event, EventType
+from jobmill.core.events import EVENT_TYPES, Event
 from jobmill.errors import InvalidValue
 from jobmill.runtime.tasks import being_cancelled
-
-__all__ = ["EVENT_TYPES", "MOMENTS", "Event", "EventType", "Hooks", "Moment"]
 
 log = logging.getLogger("jobmill")
 F = TypeVar("F", bound=Callable[..., Any])

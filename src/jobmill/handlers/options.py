@@ -90,10 +90,12 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
     if not given:
         return base
     _check_names(given, EnqueueOptions)
+    # None means that an option is not given, except that a job with timeout=None has no timeout.
+    given = {option: value for option, value in given.items() if value is not None or option == "timeout"}
     if callable(given.get("backoff")):
         advice = "only a handler can have a backoff function"
         raise InvalidValue("backoff", "a Backoff, a dict or a duration", given["backoff"], advice)
-    options: dict[str, Any] = {"stored": _stored(given, base.stored)}
+    options: dict[str, Any] = {"stored": _stored(given, base.stored), "due": _due(given)}
     checks: dict[str, Callable[[Any], Any]] = {
         "id": limits.check_id,
         "queue": limits.check_queue,
@@ -103,9 +105,8 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
         "tenant": limits.check_tenant,
     }
     for field, check in checks.items():
-        if given.get(field) is not None:
+        if field in given:
             options[field] = check(given[field])
-    options["due"] = _due(given)
     if options.get("dedupe"):
         _check_dedupe(given)
     rule = _recurrence(given)
@@ -150,45 +151,43 @@ def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
         options["timeout_ms"] = 0 if given["timeout"] is None else to_ms(given["timeout"], "timeout", least=1)
     for field in ("keep_succeeded", "keep_failed"):
         if given.get(field) is not None:
-            kept: Keep = limits.keep(given[field], field)
-            options[field] = kept
+            options[field] = limits.keep(given[field], field)
     return structs.replace(base, **options) if options else base
 
 
 def _due(given: dict[str, Any]) -> Due:
-    delay, due_at = given.get("delay"), given.get("due_at")
-    if delay is not None and due_at is not None:
-        raise InvalidValue("due_at", "either delay or due_at, not both", due_at)
-    if due_at is not None:
-        return at(instant_ms(due_at, "due_at"))
-    return NOW if delay is None else after(to_ms(delay, "delay"))
+    if "due_at" in given:
+        if "delay" in given:
+            raise InvalidValue("due_at", "either delay or due_at, not both", given["due_at"])
+        return at(instant_ms(given["due_at"], "due_at"))
+    return after(to_ms(given["delay"], "delay")) if "delay" in given else NOW
 
 
 def _check_dedupe(given: dict[str, Any]) -> None:
     """dedupe=True cannot be combined with another source of the unique key."""
     for field in ("unique_key", "cron", "every"):
-        if given.get(field) is not None:
+        if field in given:
             advice = "" if field == "unique_key" else "a recurring job has a key already"
             raise InvalidValue("dedupe", f"either dedupe or {field}, not both", True, advice)
 
 
 def _recurrence(given: dict[str, Any]) -> Recurrence | None:
-    if given.get("cron") is None and given.get("every") is None:
+    if "cron" not in given and "every" not in given:
         for field in ("timezone", "until", "key"):
-            if given.get(field) is not None:
+            if field in given:
                 raise InvalidValue(field, f"{field} only together with cron or every", given[field])
         return None
-    if given.get("cron") is not None and given.get("every") is not None:
+    if "cron" in given and "every" in given:
         raise InvalidValue("cron", "either cron or every, not both", given["cron"])
-    key = given.get("unique_key") if given.get("key") is None else given["key"]
+    key = given.get("key", given.get("unique_key"))
     if key is None:
         raise InvalidValue("key", "a key that identifies the recurring job", None, 'for example key="monday-mail"')
     return recurrence(
         key=limits.check_unique_key(key, "key"),
         cron=given.get("cron"),
-        every_ms=None if given.get("every") is None else to_ms(given["every"], "every", least=1),
-        timezone="UTC" if given.get("timezone") is None else given["timezone"],
-        until_ms=None if given.get("until") is None else instant_ms(given["until"], "until"),
+        every_ms=to_ms(given["every"], "every", least=1) if "every" in given else None,
+        timezone=given.get("timezone", "UTC"),
+        until_ms=instant_ms(given["until"], "until") if "until" in given else None,
     )
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from jobmill.core.usage import GLOBAL, RunEnded, Usage
+from jobmill.core.usage import Usage
 from jobmill.errors import InvalidValue
 from jobmill.store import RecordsUsage, Store
-
-__all__ = ["GLOBAL", "RecordsUsage", "RunEnded", "Usage", "UsageRecorder", "check_usage_recorder"]
 
 #: Not every store records usage; `check_usage_recorder` refuses one that does not.
 UsageRecorder: TypeAlias = Callable[[Usage], Any] | RecordsUsage | Store

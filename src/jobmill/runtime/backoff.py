@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+FIRST_S = 0.1
+LONGEST_S = 5.0
+
 
 class LoopBackoff:
     """Pauses that double from 0.1 s to 5 s, with jitter, so that many workers do not return at the same moment."""
 
-    def __init__(self, random: Random, first: float = 0.1, longest: float = 5.0) -> None:
+    def __init__(self, random: Random) -> None:
         self._random = random
-        self._first = first
-        self._longest = longest
         self._tries = 0
 
     def reset(self) -> None:
@@ -20,6 +21,6 @@ class LoopBackoff:
 
     def next(self) -> float:
         """The number of seconds to wait before the next try."""
-        pause: float = min(self._longest, self._first * 2**self._tries)
+        pause: float = min(LONGEST_S, FIRST_S * 2**self._tries)
         self._tries = min(self._tries + 1, 16)
         return pause * (0.5 + self._random.random() / 2)

@@ -54,11 +54,13 @@ class _LoopBatcher(Generic[T, R]):
         return await future
 
     async def _serve(self) -> None:
+        batch: list[_Request[T, R]] = []
         try:
             while self._requests:
-                await self._answer(self._take())
+                batch = self._take()
+                await self._answer(batch)
         except BaseException:  # the call was cancelled, and these callers would wait for ever
-            waiting, self._requests = self._requests, []
+            waiting, self._requests = batch + self._requests, []
             _fail(waiting, StoreUnavailable("the call was cancelled"))
             raise
         finally:
@@ -81,9 +83,6 @@ class _LoopBatcher(Generic[T, R]):
         except Exception as error:
             await self._answer_error(batch, error)
             return
-        except BaseException:
-            _fail(batch, StoreUnavailable("the call was cancelled"))
-            raise
         for items, future in batch:
             own = list(islice(results, len(items)))
             if not future.done():

@@ -8,9 +8,9 @@ from jobmill.core.presets import is_registered
 ENTRY_POINTS = "jobmill.presets"
 
 
-def import_preset(name: str | None) -> None:
+def import_preset(name: str) -> None:
     """Import the module that registers a preset, unless it is registered or no package has such a module."""
-    if name is None or is_registered(name):
+    if is_registered(name):
         return
     from importlib.metadata import entry_points  # takes a moment, and few jobs have a preset
 

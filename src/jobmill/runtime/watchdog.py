@@ -1,4 +1,4 @@
-"""The watchdog, which finds loops that are stuck, and the loop function that survives errors."""
+"""The watchdog, which runs loops that survive errors, and finds loops that are stuck."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import TypeAlias
 
 from jobmill.errors import StoreUnavailable
 from jobmill.runtime.backoff import LoopBackoff
@@ -15,6 +16,9 @@ from jobmill.runtime.tasks import being_cancelled
 log = logging.getLogger("jobmill")
 
 STUCK_AFTER_S = 30.0
+
+#: One iteration of a loop. Returns the seconds until the next one; None ends the loop.
+Turn: TypeAlias = Callable[[], Awaitable[float | None]]
 
 
 class Watchdog:
@@ -30,40 +34,37 @@ class Watchdog:
         """The loop begins an iteration."""
         self._last[loop] = self._monotonic()
 
-    def ended(self, loop: str) -> None:
-        """The loop has ended as intended."""
-        self._last.pop(loop, None)
-
     def stuck(self) -> dict[str, float]:
         """Loops without an iteration for 30 s, and for how many seconds."""
         now = self._monotonic()
         return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
 
+    async def run(self, name: str, turn: Turn, on_error: Callable[[BaseException], None], random: Random) -> None:
+        """Call `turn`, then sleep for the seconds that it returned, until it returns None; survive its exceptions.
 
-async def run_forever(
-    name: str,
-    turn: Callable[[], Awaitable[float]],
-    watchdog: Watchdog,
-    on_error: Callable[[BaseException], None],
-    random: Random,
-) -> None:
-    """Call `turn`, then sleep for the seconds that it returned; after an exception, log it and wait longer each time.
+        After an exception, log it and wait longer each time, unless `on_error` raises. `on_error` must not block: a
+        slow hook would delay the heartbeat until all leases have ended.
+        """
+        backoff = LoopBackoff(random)
+        wait: float | None = 0.0
+        while wait is not None:
+            self.beat(name)
+            try:
+                wait = await turn()
+                backoff.reset()
+            except (Exception, asyncio.CancelledError) as error:
+                if being_cancelled(error):
+                    raise
+                on_error(error)
+                wait = backoff.next()
+                _log(name, error, wait)
+            if wait:
+                await asyncio.sleep(wait)
+        self._last.pop(name, None)
 
-    `on_error` must not block: a slow hook would delay the heartbeat until all leases have ended.
-    """
-    backoff = LoopBackoff(random)
-    while True:
-        watchdog.beat(name)
-        try:
-            wait = await turn()
-            backoff.reset()
-        except (Exception, asyncio.CancelledError) as error:
-            if being_cancelled(error):
-                raise
-            wait = backoff.next()
-            if isinstance(error, StoreUnavailable):
-                log.warning("the %s loop cannot reach the store (%s); trying again in %.1f s", name, error, wait)
-            else:
-                log.exception("the %s loop raised an error; it continues in %.1f s", name, wait)
-            on_error(error)
-        await asyncio.sleep(wait)
+
+def _log(name: str, error: BaseException, wait: float) -> None:
+    if isinstance(error, StoreUnavailable):
+        log.warning("the %s loop cannot reach the store (%s); trying again in %.1f s", name, error, wait)
+    else:
+        log.error("the %s loop raised an error; it continues in %.1f s", name, wait, exc_info=error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from jobmill.worker.tick import Tick, tick
+from jobmill.worker.tick import Tick
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -17,10 +17,9 @@ async def drain(jobs: Client, *, max_jobs: int = 10_000) -> Tick:
 
     The store's clock decides when delayed jobs and retries are due: move it with a ManualClock, and drain again.
     """
-    await jobs.open()
     total = Tick()
     while total.claimed < max_jobs:
-        done = await tick(jobs, min(100, max_jobs - total.claimed), None)
+        done = await jobs.tick(min(100, max_jobs - total.claimed))
         if not done.claimed:
             break
         total = Tick(**{field: getattr(total, field) + getattr(done, field) for field in structs.asdict(done)})

@@ -56,7 +56,7 @@ class Health:
         try:
             # The timeout covers both directions: a client that does not read the response must not stay either.
             async with asyncio.timeout(READ_DEADLINE_S):
-                writer.write(self._response_to(await _request_line(reader)))
+                writer.write(await self._response_to(reader))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -65,11 +65,17 @@ class Health:
         finally:
             self._requests.discard(task)
 
-    def _response_to(self, request_line: str | HTTPStatus) -> bytes:
-        """The response to a request line, or to a request that could not be read."""
-        if isinstance(request_line, HTTPStatus):
-            return _response(request_line)
-        parts = request_line.split()
+    async def _response_to(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            # Reads all headers, because closing with unread input would cut off the response.
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            with contextlib.suppress(ValueError):
+                await reader.read(MAX_REQUEST * 2)
+            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        except asyncio.IncompleteReadError:
+            return _response(HTTPStatus.BAD_REQUEST)
+        parts = head.partition(b"\r\n")[0].decode("latin-1").split()
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST)
         method, target, _ = parts
@@ -96,19 +102,6 @@ class Health:
         if not self._ready():
             wrong["ready"] = False
         return wrong
-
-
-async def _request_line(reader: asyncio.StreamReader) -> str | HTTPStatus:
-    """The first line. It reads all headers, because closing with unread input would cut off the response."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        with contextlib.suppress(ValueError):
-            await reader.read(MAX_REQUEST * 2)
-        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-    except asyncio.IncompleteReadError:
-        return HTTPStatus.BAD_REQUEST
-    return head.partition(b"\r\n")[0].decode("latin-1")
 
 
 def _response(status: HTTPStatus, body: object = None, *, head: bool = False, headers: str = "") -> bytes:

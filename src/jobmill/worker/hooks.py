@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -13,44 +12,33 @@ from jobmill.handlers.hooks import Hooks
 from jobmill.runtime.handoff import HandoffQueue
 
 
-class HookQueue:
+class HookQueue(HandoffQueue[tuple[Any, ...]]):
     """A slow hook grows the queue; it never delays a loop."""
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, worker: object) -> None:
+        super().__init__("hooks", self._call_hooks)
         self._hooks = hooks
-        self._queue: HandoffQueue[tuple[Any, ...]] = HandoffQueue("hooks", self._call_hooks)
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The task that calls the hooks."""
-        return self._queue.task
+        self._worker = worker
 
     @property
     def wants_events(self) -> bool:
         """Whether any hook is called on events; if not, no events are made."""
         return self._hooks.wants_events
 
-    def start(self) -> None:
-        """Start to call hooks."""
-        self._queue.start()
-
     def events(self, events: Iterable[Event]) -> None:
         """Add events to the queue."""
         for event in events:
-            self._queue.put((event,))
+            self.put((event,))
 
-    def moment(self, name: str, *args: Any) -> None:
-        """Add a moment to the queue, if it has hooks."""
-        if self._hooks.has(name):
-            self._queue.put((name, *args))
+    def idle(self) -> None:
+        """The worker has no more jobs to run."""
+        if self._hooks.has("idle"):
+            self.put(("idle", self._worker))
 
-    def error(self, error: BaseException, job: Job | None) -> None:
-        """Add an error to the queue, if errors have hooks."""
-        self.moment("error", error, job)
-
-    async def stop(self, timeout: float = 5.0) -> None:
-        """Call the hooks for what is in the queue, within this time."""
-        await self._queue.stop(timeout)
+    def error(self, error: BaseException, job: Job | None = None) -> None:
+        """An error of a job, or of a loop."""
+        if self._hooks.has("error"):
+            self.put(("error", error, job))
 
     async def _call_hooks(self, waiting: deque[tuple[Any, ...]]) -> None:
         while waiting:

@@ -73,7 +73,7 @@ def described(error: BaseException) -> str:
 
 
 def printed(error: BaseException) -> str:
-    """The traceback without the worker's own frames; only its end if it is very long."""
+    """The traceback without the frames that lead to the handler; only its end if it is very long."""
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_globals.get("__name__")):
         frames = frames.tb_next
@@ -99,4 +99,5 @@ def with_own_delay(outcome: Errored, error: BaseException, handler: Handler[...,
 
 
 def _is_ours(module: object) -> bool:
-    return isinstance(module, str) and module.startswith("jobmill.")
+    # In an isolated process, the frames of asyncio are above those of the handler.
+    return isinstance(module, str) and module.startswith(("jobmill.", "asyncio."))

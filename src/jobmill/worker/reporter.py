@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 
+from msgspec import Struct
+
 from jobmill.core.events import progress_event
 from jobmill.core.job import LOG_LINES_KEPT, Progress
 from jobmill.core.values import Claimed, Report
 from jobmill.errors import StoreUnavailable
-from jobmill.handlers.context import ReportFunction
 from jobmill.store import Store
 from jobmill.worker.hooks import HookQueue
 
@@ -31,15 +32,11 @@ class Reporter:
         self._writing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
-    def report_for(self, claimed: Claimed) -> ReportFunction:
-        """The function with which one run reports."""
-
-        def report(what: Progress | str) -> None:
-            self._waiting.append((claimed, what))
-            if not self._something.is_set():
-                self._loop.call_soon_threadsafe(self._something.set)
-
-        return report
+    def report(self, claimed: Claimed, what: Progress | str) -> None:
+        """Add a report of one run; from any thread."""
+        self._waiting.append((claimed, what))
+        if not self._something.is_set():
+            self._loop.call_soon_threadsafe(self._something.set)
 
     @property
     def has_something(self) -> bool:
@@ -59,15 +56,14 @@ class Reporter:
     async def flush(self) -> None:
         """Write all reports up to now. Reports under a lost lease are dropped."""
         async with self._writing:
-            await self._flush()
+            self._something.clear()
+            items = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            if items:
+                await self._write(items)
 
-    async def _flush(self) -> None:
-        self._something.clear()
-        items = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if not items:
-            return
+    async def _write(self, items: list[tuple[Claimed, Progress | str]]) -> None:
         try:
-            lost = await self._write(_reports(items))
+            lost = await self._send(_reports(items))
         except BaseException:
             self._waiting.extendleft(reversed(items[-10 * LOG_LINES_KEPT :]))
             self._something.set()
@@ -78,7 +74,7 @@ class Reporter:
                 if isinstance(what, Progress) and claimed.job.id not in lost:
                     self._hooks.events([progress_event(claimed.job, what, now_ms)])
 
-    async def _write(self, reports: list[Report]) -> set[str]:
+    async def _send(self, reports: list[Report]) -> set[str]:
         """The ids of jobs whose report was not written. A report that raises in the store does not block the others."""
         try:
             return set(await self._store.report(reports))
@@ -86,29 +82,32 @@ class Reporter:
             raise
         except Exception as error:
             if len(reports) > 1:
-                return {id for report in reports for id in await self._write([report])}
+                return {id for report in reports for id in await self._send([report])}
             log.exception("the progress and log lines of job %s cannot be stored", reports[0].lease.id)
-            self._hooks.error(error, None)
+            self._hooks.error(error)
             return {reports[0].lease.id}
+
+
+class _Collected(Struct):
+    claimed: Claimed
+    progress: Progress | None = None
+    lines: list[str] = []
 
 
 def _reports(items: list[tuple[Claimed, Progress | str]]) -> list[Report]:
     """One report per lease: the last progress and all lines. Reports of an older claim of a job are dropped."""
-    progress: dict[str, Progress] = {}
-    lines: dict[str, list[str]] = {}
-    latest: dict[str, Claimed] = {}
-    for claimed, _ in items:
-        known = latest.get(claimed.job.id)
-        if known is None or known.job.claims < claimed.job.claims:
-            latest[claimed.job.id] = claimed
+    latest: dict[str, _Collected] = {}
     for claimed, what in items:
-        if latest[claimed.job.id].lease.token != claimed.lease.token:
+        known = latest.get(claimed.job.id)
+        if known is None or known.claimed.job.claims < claimed.job.claims:
+            known = latest[claimed.job.id] = _Collected(claimed)
+        if known.claimed.lease.token != claimed.lease.token:
             continue
         if isinstance(what, Progress):
-            progress[claimed.job.id] = what
+            known.progress = what
         else:
-            lines.setdefault(claimed.job.id, []).append(what)
+            known.lines.append(what)
     return [
-        Report(lease=claimed.lease, progress=progress.get(id), lines=tuple(lines.get(id, ())[-LOG_LINES_KEPT:]))
-        for id, claimed in latest.items()
+        Report(lease=one.claimed.lease, progress=one.progress, lines=tuple(one.lines[-LOG_LINES_KEPT:]))
+        for one in latest.values()
     ]

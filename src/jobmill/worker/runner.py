@@ -9,52 +9,44 @@ from typing import Any
 
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import InvalidValue
-from jobmill.runtime.threads import Threads
 from jobmill.worker import outcomes
-from jobmill.worker.deadlines import Deadlines
-from jobmill.worker.hooks import HookQueue
+from jobmill.worker.context import WorkerContext
 from jobmill.worker.running import Run
-from jobmill.worker.usage import UsageLog
-
-#: Called when a run is over. The outcome is None if the lease was lost: another worker may run the job by now.
-OnOver = Callable[[Run, Outcome | None], None]
-#: Called when the slot of a run is free.
-OnFree = Callable[[Run], None]
 
 
 class Runner:
-    """Starts runs and passes their outcomes to the callbacks."""
+    """Starts runs. `on_over` gets each run with its outcome, and `on_free` each run whose slot is free.
+
+    The outcome is None if the lease was lost: another worker may run the job by now.
+    """
 
     def __init__(
         self,
-        threads: Threads,
-        deadlines: Deadlines,
-        hooks: HookQueue,
-        usage: UsageLog | None = None,
-        cut_off: Callable[[], bool] = lambda: False,
+        context: WorkerContext,
+        on_over: Callable[[Run, Outcome | None], None],
+        on_free: Callable[[Run], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._threads = threads
-        self._deadlines = deadlines
-        self._hooks = hooks
-        self._usage = usage
-        self._cut_off = cut_off
+        self._context = context
+        self._usage = context.usage
+        self._on_over = on_over
+        self._on_free = on_free
 
-    def start(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
+    def start(self, run: Run) -> None:
         """Start a task for the run; never raises."""
         if run.rules.timeout_ms is not None:
-            self._deadlines.add(run, run.rules.timeout_ms)
+            self._context.deadlines.add(run, run.rules.timeout_ms)
         # The job id as the name of the task helps in debuggers, and is cheaper than a name that asyncio generates.
-        run.task = self._loop.create_task(self._run(run, on_over, on_free), name=run.claimed.job.id)
+        run.task = self._loop.create_task(self._run(run), name=run.claimed.job.id)
 
-    async def _run(self, run: Run, on_over: OnOver, on_free: OnFree) -> None:
+    async def _run(self, run: Run) -> None:
         run.started = True
         if self._usage is not None:
             self._usage.began(run)
         error: BaseException | None = None
         outcome: Outcome | None
         try:
-            outcome = await self._attempt(run, on_free)
+            outcome = await self._attempt(run)
         except BaseException as raised:
             error = None if isinstance(raised, asyncio.CancelledError) else raised
             outcome = self._interrupted(run, raised)
@@ -68,14 +60,16 @@ class Runner:
         run.over = True
         if self._usage is not None:
             self._usage.ended(run)
-        on_over(run, outcome)
+        self._on_over(run, outcome)
         if not run.in_thread:
-            on_free(run)
+            self._on_free(run)
 
-    async def _attempt(self, run: Run, on_free: OnFree) -> Outcome | None:
+    async def _attempt(self, run: Run) -> Outcome:
         handler = run.handler
         if handler.isolate:
-            return await self._in_process(run)
+            from jobmill.worker.isolate.parent import run_isolated
+
+            return await run_isolated(handler, run.claimed.job, run.report)
         try:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
@@ -86,11 +80,10 @@ class Runner:
             call = functools.partial(call, run.context)
         if handler.is_async:
             return outcomes.returned(await call(**arguments), handler)
-        value = await self._in_thread(run, functools.partial(call, **arguments), on_free)
-        return outcomes.returned(value, handler)
+        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments)), handler)
 
-    async def _in_thread(self, run: Run, call: Callable[[], Any], on_free: OnFree) -> Any:
-        future = self._threads.run(call)
+    async def _in_thread(self, run: Run, call: Callable[[], Any]) -> Any:
+        future = self._context.threads.run(call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -102,18 +95,13 @@ class Runner:
 
             def ended(done: asyncio.Future[Any]) -> None:
                 done.exception()  # retrieved, so that asyncio does not log it
-                on_free(run)
+                self._on_free(run)
 
             future.add_done_callback(ended)
             raise
 
-    async def _in_process(self, run: Run) -> Outcome:
-        from jobmill.worker.isolate.parent import Isolated
-
-        return await Isolated(run.handler, run.claimed.job, run.report).run()
-
     def _interrupted(self, run: Run, error: BaseException) -> Outcome:
-        if run.why == "shutdown" or (run.why is None and self._cut_off()):
+        if run.why == "shutdown" or (run.why is None and self._context.cut_off()):
             # If a handler raises because the worker stops, this does not count as an error of the job.
             return Released()
         if isinstance(error, asyncio.CancelledError):
@@ -129,5 +117,5 @@ class Runner:
             error = TimeoutError(outcome.error) if run.why == "timeout" else RuntimeError(outcome.error)
             if outcome.delay_ms is None:
                 outcome = outcomes.with_own_delay(outcome, error, run.handler, run.claimed.job.attempt)
-        self._hooks.error(error, run.claimed.job)
+        self._context.hooks.error(error, run.claimed.job)
         return outcome

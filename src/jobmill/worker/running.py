@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from jobmill.core.job import Progress
 from jobmill.core.lifecycle import Policy
+from jobmill.core.usage import RunEnded
 from jobmill.core.values import Claimed
 from jobmill.handlers.context import Context, ReportFunction
 from jobmill.handlers.handler import Handler
@@ -25,10 +29,12 @@ class Run(Struct, eq=False):
     rules: Policy
     #: When the lease ends on this worker's own clock.
     expires: float
-    _report_for: Callable[[Claimed], ReportFunction]
+    _report: Callable[[Claimed, Progress | str], None]
     _context: Context | None = None
     task: asyncio.Task[None] | None = None
     why: Why | None = None
+    #: How a run that this worker has lost counts as usage.
+    lost_as: RunEnded | None = None
     started: bool = False
     over: bool = False
     #: The job is settled but its thread still runs: a thread cannot be stopped, and it occupies a slot.
@@ -37,7 +43,7 @@ class Run(Struct, eq=False):
     @property
     def report(self) -> ReportFunction:
         """Takes progress and log lines of this run."""
-        return self._report_for(self.claimed)
+        return partial(self._report, self.claimed)
 
     @property
     def context(self) -> Context:
@@ -48,17 +54,20 @@ class Run(Struct, eq=False):
 
     def stop(self, why: Why) -> None:
         """Stop the run from outside. The first reason counts, except that a lost run is never settled."""
-        if self.why is not None and why == "lost" and not self.over:
-            self.why = why
-        if self.why is None and not self.over:
-            self.why = why
-            if self._context is not None:
-                self._context.cancel()
-            if self.started:
-                self._cancel()
-            else:
-                # A task that is cancelled before its first step runs no code, and so would never report its end.
-                asyncio.get_running_loop().call_soon(self._cancel)
+        if self.over:
+            return
+        if self.why is not None:
+            if why == "lost":
+                self.why = why
+            return
+        self.why = why
+        if self._context is not None:
+            self._context.cancel()
+        if self.started:
+            self._cancel()
+        else:
+            # A task that is cancelled before its first step runs no code, and so would never report its end.
+            asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
         if self.task is not None:
@@ -71,27 +80,17 @@ class RunningJobs:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         #: How many runs each job name has, for the handlers that limit their concurrency.
-        self.of_name: dict[str, int] = {}
+        self.of_name: Counter[str] = Counter()
         #: Called when a limited name has room again: any exchanger may have a use for it.
         self.wakes: list[Callable[[], None]] = []
-
-    def add(self, run: Run) -> Run | None:
-        """Add a run. Returns the older run of the same job that it replaces; the older lease must have ended."""
-        older = self.runs.get(run.claimed.job.id)
-        self.runs[run.claimed.job.id] = run
-        return older
 
     def drop(self, run: Run) -> None:
         """Remove a run whose lease is over: the job is settled, or lost."""
         if self.runs.get(run.claimed.job.id) is run:
             del self.runs[run.claimed.job.id]
 
-    def take_room(self, name: str, count: int = 1) -> None:
-        """Use room of a name. A negative count gives it back."""
-        self.of_name[name] = self.of_name.get(name, 0) + count
-
     def free_room(self, name: str) -> None:
         """A run of a limited name has ended."""
-        self.take_room(name, -1)
+        self.of_name[name] -= 1
         for wake in self.wakes:
             wake()

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from msgspec import Struct
+
 from jobmill.core.limits import check_int
 from jobmill.runtime.backoff import LoopBackoff
-from jobmill.worker.isolate.parent import how_ended
+from jobmill.worker.isolate.parent import how_ended, signal_group
 
 log = logging.getLogger("jobmill")
 
@@ -50,16 +52,15 @@ def supervise(
         return supervisor.run(wakes)
 
 
-class _Child:
+class _Child(Struct):
     """One of the worker processes. It has the process that runs now, or the time of its next start."""
 
-    def __init__(self, label: str, backoff: LoopBackoff) -> None:
-        self.label = label
-        self.backoff = backoff
-        self.process: subprocess.Popen[bytes] | None = None
-        self.started = 0.0
-        #: When to start it; None while it runs, and after its last run.
-        self.due: float | None = 0.0
+    label: str
+    backoff: LoopBackoff
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    #: When to start it; None while it runs, and after its last run.
+    due: float | None = 0.0
 
     @property
     def age(self) -> float:
@@ -77,18 +78,18 @@ class _Supervisor:
 
     def run(self, wakes: int) -> int:
         try:
-            while self._has_work():
+            while any(child.process is not None or child.due is not None for child in self._children):
                 self._start_due()
                 for signum in _woken(wakes, self._pause()):
-                    self._on_signal(signum)
+                    if signum in (signal.SIGTERM, signal.SIGINT):
+                        self._end_all(signal.Signals(signum))
                 self._reap()
-                self._kill_overdue()
+                if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                    self._kill_all()
+                    self._kill_at = time.monotonic() + self._patience
         finally:
             self._kill_all()  # none is left, unless this loop raised
         return self._code
-
-    def _has_work(self) -> bool:
-        return any(child.process is not None or child.due is not None for child in self._children)
 
     def _pause(self) -> float | None:
         """Seconds until the next start or kill. A signal ends the wait earlier: a stop, or the end of a process."""
@@ -101,24 +102,22 @@ class _Supervisor:
 
     def _start_due(self) -> None:
         for child in self._children:
-            if child.due is not None and child.due <= time.monotonic():
-                self._start(child)
-
-    def _start(self, child: _Child) -> None:
-        child.due = None
-        child.started = time.monotonic()
-        try:
-            # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
-            child.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
-            )
-        except OSError as error:
-            self._start_later(child, f"could not be started: {error}")
-        else:
-            log.info("%s: started (pid %d)", child.label, child.process.pid)
+            if child.due is None or child.due > time.monotonic():
+                continue
+            child.due = None
+            child.started = time.monotonic()
+            try:
+                # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
+                child.process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
+                )
+            except OSError as error:
+                self._start_later(child, f"could not be started: {error}")
+            else:
+                log.info("%s: started (pid %d)", child.label, child.process.pid)
 
     def _start_later(self, child: _Child, why: str) -> None:
         if child.age >= STEADY_S:
@@ -139,26 +138,18 @@ class _Supervisor:
         how = f"{how_ended(code)} after {child.age:.1f} s (pid {pid})"
         if code == 0:
             log.info("%s: ended (pid %d)", child.label, pid)
-        elif self._kill_at is not None:
-            self._on_end_while_stopping(child, how, code)
-        elif code == USAGE_ERROR and child.age < STEADY_S:
+        elif self._kill_at is None and code == USAGE_ERROR and child.age < STEADY_S:
             log.error("%s: %s; a restart would not help", child.label, how)
             self._code = USAGE_ERROR
             self._end_all(signal.SIGTERM)
-        else:
+        elif self._kill_at is None:
             self._start_later(child, f"crashed: {how}")
-
-    def _on_end_while_stopping(self, child: _Child, how: str, code: int) -> None:
-        # If a process has not installed its signal handlers yet, the signal ends it. That is not a crash.
-        if code in (-signal.SIGTERM, -signal.SIGINT):
+        elif code in (-signal.SIGTERM, -signal.SIGINT):
+            # If a process has not installed its signal handlers yet, the signal ends it. That is not a crash.
             log.info("%s: %s", child.label, how)
         else:
             log.error("%s: crashed while it stopped: %s", child.label, how)
             self._code = self._code or 1
-
-    def _on_signal(self, signum: int) -> None:
-        if signum in (signal.SIGTERM, signal.SIGINT):
-            self._end_all(signal.Signals(signum))
 
     def _end_all(self, signum: signal.Signals) -> None:
         """Pass a signal on to all processes. The first signal also sets the time at which they are killed."""
@@ -167,24 +158,14 @@ class _Supervisor:
             self._kill_at = time.monotonic() + self._patience
         for child in self._children:
             child.due = None
-        self._send(signum)
-
-    def _kill_overdue(self) -> None:
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._kill_all()
-            self._kill_at = time.monotonic() + self._patience
-
-    def _send(self, signum: signal.Signals) -> None:
-        for child in self._children:
             if child.process is not None:
                 child.process.send_signal(signum)
 
     def _kill_all(self) -> None:
         for child in self._children:
             if child.process is not None:
-                # Kill the group, with processes that handlers started. The child is not reaped, so its id is valid.
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(child.process.pid, signal.SIGKILL)
+                # With the processes that handlers started. The child is not reaped, so its id is valid.
+                signal_group(child.process.pid, signal.SIGKILL)
 
 
 def _death_signal() -> Callable[[], None] | None:

@@ -1,16 +1,8 @@
-"""A tick: claims up to n due jobs, runs them in this process, settles them, and returns a summary."""
+"""The summary of a tick, which claims due jobs once, runs them in this process and settles them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
-
-from jobmill.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from jobmill.handlers.registry import Registry
 
 
 class Tick(Struct, frozen=True, kw_only=True):
@@ -22,9 +14,3 @@ class Tick(Struct, frozen=True, kw_only=True):
     failed: int = 0
     waiting: int = 0
     lost: int = 0
-
-
-async def tick(registry: Registry, limit: int, queues: Sequence[str] | None) -> Tick:
-    """Run one tick."""
-    worker = Worker(registry, concurrency=limit, queues=queues) if queues else Worker(registry, concurrency=limit)
-    return Tick(**await worker.tick())

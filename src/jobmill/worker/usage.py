@@ -14,20 +14,22 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 from jobmill.core.events import EventType
 from jobmill.core.usage import GLOBAL, RunEnded, Usage
 from jobmill.core.values import Ended
 from jobmill.errors import StoreUnavailable
-from jobmill.handlers.usage import RecordsUsage, UsageRecorder
+from jobmill.handlers.usage import UsageRecorder
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.handoff import HandoffQueue
 from jobmill.runtime.tasks import being_cancelled
 from jobmill.runtime.threads import Threads
-from jobmill.store import Store
+from jobmill.store import RecordsUsage, Store
 from jobmill.worker.running import Run
 
 log = logging.getLogger("jobmill")
@@ -44,39 +46,22 @@ LOG_EVERY_S = 60.0
 MAX_BUSY_S = 0.002
 
 
-class RunTime:
-    """When a handler was called, and how long it ran."""
+class _RunTime(Struct):
+    """When the handler of a run was called, and how long it ran."""
 
-    __slots__ = ("began", "duration_ms", "started_ms")
-
-    def __init__(self, began: float, now_ms: int) -> None:
-        self.began = began
-        self.started_ms = now_ms
-        self.duration_ms = 0.0
-
-    def end(self, now: float) -> None:
-        """The handler ran until now."""
-        self.duration_ms = (now - self.began) * 1000
-
-    @property
-    def finished_ms(self) -> int:
-        """Computed, because corrections of the store's clock could otherwise put the end before the start."""
-        return self.started_ms + round(self.duration_ms)
+    started_ms: int
+    began: float
+    duration_ms: float = 0.0
 
 
 class UsageLog:
     """Keeps the times of each run until its record is written, which happens once."""
 
-    def __init__(
-        self, store: Store, worker: str, queues: Sequence[UsageQueue], monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, worker: str, queues: Sequence[UsageQueue]) -> None:
         self._store = store
         self._worker = worker
         self._queues = queues
-        self._monotonic = monotonic
-        self._open: dict[Run, RunTime] = {}
-        #: Runs that this worker has lost, and whose handlers have yet to end.
-        self._losses: dict[Run, RunEnded] = {}
+        self._open: dict[Run, _RunTime] = {}
 
     def start(self) -> None:
         """Start the queues."""
@@ -85,23 +70,21 @@ class UsageLog:
 
     def began(self, run: Run) -> None:
         """The handler is about to be called."""
-        self._open[run] = RunTime(self._monotonic(), self._store.now())
+        self._open[run] = _RunTime(self._store.now(), time.monotonic())
 
     def ended(self, run: Run) -> None:
         """The handler has ended, or its thread was abandoned. The outcome is not known yet, unless the run was lost."""
         times = self._open.get(run)
         if times is not None:
-            times.end(self._monotonic())
-        if run in self._losses:
-            self.settled(run, self._losses.pop(run))
+            times.duration_ms = (time.monotonic() - times.began) * 1000
+        if run.lost_as is not None:
+            self.settled(run, run.lost_as)
 
     def lost(self, run: Run, event: EventType) -> None:
         """This worker has lost the run, by this event; the handler may have ended before that was known."""
-        outcome: RunEnded = "cancelled" if event in ("cancelled", "removed") else "lost"
+        run.lost_as = "cancelled" if event in ("cancelled", "removed") else "lost"
         if run.over:
-            self.settled(run, outcome)
-        else:
-            self._losses[run] = outcome
+            self.settled(run, run.lost_as)
 
     def settled(self, run: Run, outcome: Ended | RunEnded) -> None:
         """The outcome of the run is known: write its record."""
@@ -119,11 +102,12 @@ class UsageLog:
             outcome=outcome,
             duration_ms=times.duration_ms,
             started_ms=times.started_ms,
-            finished_ms=times.finished_ms,
+            # Computed, because corrections of the store's clock could otherwise put the end before the start.
+            finished_ms=times.started_ms + round(times.duration_ms),
             worker=self._worker,
         )
         for queue in self._queues:
-            queue.put(usage)
+            queue.add(usage)
 
     async def stop(self) -> None:
         """Record runs that the store did not settle as lost, and pass on the last records."""
@@ -131,46 +115,37 @@ class UsageLog:
             if not run.over:
                 self.ended(run)
             self.settled(run, "lost")
-        self._losses.clear()
-        await asyncio.gather(*(queue.stop(LAST_RECORDS_S) for queue in self._queues))
+        await asyncio.gather(*(queue.finish() for queue in self._queues))
 
 
-class UsageQueue:
+class UsageQueue(HandoffQueue[Usage]):
     """One recorder, and the records that wait for it."""
 
     def __init__(self, recorder: UsageRecorder, threads: Threads, random: Random) -> None:
+        if isinstance(recorder, RecordsUsage):
+            super().__init__("usage", self._record, max_items=MAX_WAITING, collect_s=COLLECT_S)
+        else:
+            call = self._call if inspect.iscoroutinefunction(recorder) else self._call_in_thread
+            super().__init__("usage", call, max_items=MAX_WAITING)
         self._recorder: Any = recorder
         self._threads = threads
         self._random = random
-        takes_batches = isinstance(recorder, RecordsUsage)
-        call = self._call if inspect.iscoroutinefunction(recorder) else self._call_in_thread
-        self._queue: HandoffQueue[Usage] = HandoffQueue(
-            "usage",
-            self._record if takes_batches else call,
-            max_items=MAX_WAITING,
-            collect_s=COLLECT_S if takes_batches else 0.0,
-        )
         self._dropped = RepeatedError("the usage recorder %r is too slow: %d usage records were dropped", recorder)
         self._raised = RepeatedError(
             "the usage recorder %r raised an error for %d usage records; no job is affected", recorder
         )
 
-    def start(self) -> None:
-        """Start to pass on records."""
-        self._queue.start()
-
-    def put(self, usage: Usage) -> None:
+    def add(self, usage: Usage) -> None:
         """Add a record; never waits, never raises."""
-        if not self._queue.put(usage):
+        if not self.put(usage):
             self._dropped.add(1)
 
-    async def stop(self, timeout: float) -> None:
-        """Pass on the last records within this time, and log how many are lost."""
-        left = await self._queue.stop(timeout)
+    async def finish(self) -> None:
+        """Pass on the last records within 5 s, and log how many are lost."""
+        left = await self.stop(LAST_RECORDS_S)
         if left:
-            log.error(
-                "%d usage records did not reach the recorder %r in %g s, and are lost", left, self._recorder, timeout
-            )
+            text = "%d usage records did not reach the recorder %r in %g s, and are lost"
+            log.error(text, left, self._recorder, LAST_RECORDS_S)
         self._dropped.log_now()
         self._raised.log_now()
 
@@ -215,24 +190,19 @@ class UsageQueue:
     async def _record(self, waiting: deque[Usage]) -> None:
         records = list(waiting)
         backoff = LoopBackoff(self._random)
-        while not await self._is_done(records, backoff):
-            pass
-        waiting.clear()
-
-    async def _is_done(self, records: list[Usage], backoff: LoopBackoff) -> bool:
-        """Whether the records are written, or given up."""
-        try:
-            await self._recorder.record_usage(records)
-        except StoreUnavailable as error:
-            wait = backoff.next()
-            log.warning(
-                "the usage recorder %r is unavailable (%s); trying again in %.1f s", self._recorder, error, wait
-            )
-            await asyncio.sleep(wait)
-            return False
-        except BaseException as error:
-            self._survive(error, len(records))
-        return True
+        while True:
+            try:
+                await self._recorder.record_usage(records)
+            except StoreUnavailable as error:
+                wait = backoff.next()
+                text = "the usage recorder %r is unavailable (%s); trying again in %.1f s"
+                log.warning(text, self._recorder, error, wait)
+                await asyncio.sleep(wait)
+                continue
+            except BaseException as error:
+                self._survive(error, len(records))
+            waiting.clear()
+            return
 
     def _survive(self, error: BaseException, records: int) -> None:
         """Nothing that a recorder raises, not even SystemExit, may stop the worker; only its own cancellation does."""

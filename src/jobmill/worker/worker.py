@@ -7,8 +7,7 @@ import contextlib
 import logging
 import random as chance
 import signal
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import to_ms
@@ -16,21 +15,22 @@ from jobmill.errors import JobmillError
 from jobmill.handlers.options import Duration
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
-from jobmill.runtime.watchdog import Watchdog, run_forever
+from jobmill.runtime.watchdog import Turn, Watchdog
+from jobmill.worker.context import WorkerContext
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.exchanger import Exchanger
-from jobmill.worker.heartbeat import Heartbeat
+from jobmill.worker.health import Health
+from jobmill.worker.heartbeat import beat
 from jobmill.worker.hooks import HookQueue
-from jobmill.worker.janitor import Janitor
+from jobmill.worker.janitor import purge
 from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
-from jobmill.worker.runner import Runner
 from jobmill.worker.running import RunningJobs
+from jobmill.worker.tick import Tick
 from jobmill.worker.usage import UsageLog, UsageQueue
 
 if TYPE_CHECKING:
     from jobmill.handlers.registry import Registry
-    from jobmill.worker.health import Health
 
 log = logging.getLogger("jobmill")
 
@@ -49,7 +49,6 @@ class Worker:
         self._begun = False
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         """Name and state."""
@@ -64,7 +63,7 @@ class Worker:
     @property
     def running(self) -> int:
         """The number of jobs that run now."""
-        return len(self._running.runs) if self._started else 0
+        return len(self._context.running.runs) if self._started else 0
 
     # ------------------------------------------------------------------------------------------------ start
 
@@ -84,7 +83,6 @@ class Worker:
             raise
 
     async def _start(self, once: bool) -> None:
-        store = self._registry.store
         # A tick may start a worker every few seconds, which is too often for INFO.
         self._log_level = logging.DEBUG if once else logging.INFO
         self._hurry = asyncio.Event()
@@ -92,27 +90,27 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._exchanging: list[asyncio.Task[None]] = []
         self._health: Health | None = None
-        self._running = RunningJobs()
-        self._threads = Threads()
-        self._deadlines = Deadlines()
-        self.hook_queue = HookQueue(self._registry.hooks)
-        self.reporter = Reporter(store, self.hook_queue)
-        usage = self._usage = self._usage_log()
-        self.heartbeat = Heartbeat(store, self._running, self.settings.lease_ms, self.watchdog, self.hook_queue, usage)
-        runner = Runner(self._threads, self._deadlines, self.hook_queue, usage, self._cut_off)
+        context = self._context = self._new_context()
         self._exchangers = [
-            self._exchanger(number, slots, runner) for number, slots in enumerate(self._shares(once), 1)
+            Exchanger(f"exchanger {number}", slots, context, once=once)
+            for number, slots in enumerate(self._shares(once), 1)
         ]
-        for exchanger in self._exchangers:
-            exchanger.once = once
-        self.hook_queue.start()
-        if usage is not None:
-            usage.start()
-        self._health = await self._start_health()
+        context.hooks.start()
+        if context.usage is not None:
+            context.usage.start()
+        if self.settings.health is not None:
+            self._health = Health(
+                self.settings.health,
+                self.watchdog,
+                lambda: self._started and self._stopping is None,
+                host=self.settings.health_host,
+            )
+            await self._health.start()
         self._loops += [
-            self._loop("heartbeat", self.heartbeat.turn),
-            self._loop("reporter", self.reporter.turn),
-            self._loop("janitor", Janitor(store, self.random).turn, watched=False),
+            self._loop("heartbeat", lambda: beat(context), self.watchdog),
+            self._loop("reporter", context.reporter.turn, self.watchdog),
+            # The janitor sleeps longer than the watchdog allows, and no job depends on it.
+            self._loop("janitor", lambda: purge(context), Watchdog()),
         ]
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
@@ -124,7 +122,25 @@ class Worker:
             self.settings.concurrency,
             ", ".join(self.settings.queues),
             ", ".join(sorted(self._registry.handlers)) or "none",
-            store.name,
+            self._registry.store.name,
+        )
+
+    def _new_context(self) -> WorkerContext:
+        store, threads, hooks = self._registry.store, Threads(), HookQueue(self._registry.hooks, self)
+        queues = [UsageQueue(recorder, threads, self.random) for recorder in self._registry.usage_recorders]
+        return WorkerContext(
+            store=store,
+            handlers=self._registry.handlers,
+            settings=self.settings,
+            random=self.random,
+            watchdog=self.watchdog,
+            running=RunningJobs(),
+            threads=threads,
+            deadlines=Deadlines(),
+            hooks=hooks,
+            reporter=Reporter(store, hooks),
+            usage=UsageLog(store, self.name, queues) if queues else None,
+            cut_off=self._cut_off,
         )
 
     def _shares(self, once: bool) -> list[int]:
@@ -133,48 +149,8 @@ class Worker:
         share, rest = divmod(self.settings.concurrency, count)
         return [share + (number < rest) for number in range(count)]
 
-    def _usage_log(self) -> UsageLog | None:
-        queues = [UsageQueue(recorder, self._threads, self.random) for recorder in self._registry.usage_recorders]
-        return UsageLog(self._registry.store, self.name, queues) if queues else None
-
-    def _exchanger(self, number: int, slots: int, runner: Runner) -> Exchanger:
-        return Exchanger(
-            f"exchanger {number}",
-            self._registry.store,
-            self._registry.handlers,
-            self.settings,
-            slots,
-            running=self._running,
-            runner=runner,
-            reporter=self.reporter,
-            hooks=self.hook_queue,
-            usage=self._usage,
-            watchdog=self.watchdog,
-            random=self.random,
-            on_idle=lambda: self.hook_queue.moment("idle", self),
-        )
-
-    def _loop(self, name: str, turn: Callable[[], Awaitable[float]], *, watched: bool = True) -> asyncio.Task[None]:
-        # The janitor sleeps longer than the watchdog allows, and no job depends on it.
-        watchdog = self.watchdog if watched else Watchdog()
-        return _task(name, run_forever(name, turn, watchdog, self._on_error, self.random))
-
-    def _on_error(self, error: BaseException) -> None:
-        self.hook_queue.error(error, None)
-
-    async def _start_health(self) -> Health | None:
-        if self.settings.health is None:
-            return None
-        from jobmill.worker.health import Health
-
-        health = Health(
-            self.settings.health,
-            self.watchdog,
-            lambda: self._started and self._stopping is None,
-            host=self.settings.health_host,
-        )
-        await health.start()
-        return health
+    def _loop(self, name: str, turn: Turn, watchdog: Watchdog) -> asyncio.Task[None]:
+        return _task(name, watchdog.run(name, turn, self._context.hooks.error, self.random))
 
     # ------------------------------------------------------------------------------------------------ stop
 
@@ -191,13 +167,12 @@ class Worker:
         patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
         if self._stopping is None:
             self._stopping = _task("stop", self._stop(patience))
-        elif timeout is not None and patience == 0 and self._hurry is not None:
+        elif timeout is not None and patience == 0:
             self._hurry.set()
-        if asyncio.current_task() not in (self._stopping, self.hook_queue.task):
+        if asyncio.current_task() not in (self._stopping, self._context.hooks.task):
             await asyncio.shield(self._stopping)
 
     async def _stop(self, patience: float) -> None:
-        assert self._hurry is not None
         if self._cut_off():
             patience = 0  # all tasks were cancelled, and threads cannot be waited for
             await self._restart_exchangers()
@@ -228,21 +203,21 @@ class Worker:
     async def _restart_exchangers(self) -> None:
         """Settle the cancelled jobs after all. Otherwise their leases would end, and count as crashes."""
         await end(self._exchanging)
-        for run in self._running.runs.values():
+        for run in self._context.running.runs.values():
             run.why = run.why or "shutdown"
         self._exchanging = [_task(one.name, one.run()) for one in self._exchangers]
 
     async def _release(self) -> None:
         """The time is over: cancel and release the jobs that still run. Threads cannot be stopped; they continue."""
-        still = [run for run in self._running.runs.values() if not run.over]
+        still = [run for run in self._context.running.runs.values() if not run.over]
         log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
         deadline = asyncio.get_running_loop().time() + LAST_CALLS_S
-        while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._running.runs:
+        while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._context.running.runs:
             # In every pass: a claim that was in flight may have added runs.
-            for run in list(self._running.runs.values()):
+            for run in list(self._context.running.runs.values()):
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
-                unreleased = len(self._running.runs)
+                unreleased = len(self._context.running.runs)
                 log.error("worker %s: %d jobs could not be released; their leases will expire", self.name, unreleased)
                 break
             await asyncio.sleep(0.005)
@@ -251,22 +226,22 @@ class Worker:
 
     async def _end_loops(self) -> None:
         try:
-            await asyncio.wait_for(self.reporter.flush(), 5)
+            await asyncio.wait_for(self._context.reporter.flush(), 5)
         except Exception as error:
             log.warning("worker %s: the last progress and log lines could not be stored: %r", self.name, error)
         await end([*self._loops, *self._exchanging])
-        await self.hook_queue.stop()
-        if self._usage is not None:
-            await self._usage.stop()
+        await self._context.hooks.stop()
+        if self._context.usage is not None:
+            await self._context.usage.stop()
         if self._health is not None:
             await self._health.stop()
-        self._deadlines.clear()
-        self._threads.close()
+        self._context.deadlines.clear()
+        self._context.threads.close()
         self._started = self._begun = False
 
     # ------------------------------------------------------------------------------------------------ run
 
-    async def tick(self) -> Counter[str]:
+    async def tick(self) -> Tick:
         """Claim once, run the claimed jobs and settle them. Returns how many jobs had which outcome."""
         await self.start(once=True)
         try:
@@ -276,7 +251,8 @@ class Worker:
             await self.stop(timeout=0)
         for ended in self._exchanging:
             ended.result()
-        return sum((exchanger.tally for exchanger in self._exchangers), Counter())
+        (exchanger,) = self._exchangers
+        return Tick(**exchanger.tally)
 
     async def run(self) -> None:
         """Start, work until SIGTERM, SIGINT, a call of `stop` or the cancellation of this task, then stop."""
@@ -287,7 +263,7 @@ class Worker:
         def on_signal() -> None:
             # The second signal means: do not wait for jobs.
             if self._end.is_set():
-                _keep(self._hurry_up())
+                self._hurry.set()
             self._end.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -304,9 +280,6 @@ class Worker:
                 for number in signals:
                     loop.remove_signal_handler(number)
 
-    async def _hurry_up(self) -> None:
-        await self.stop(timeout=0)
-
     async def __aenter__(self) -> Worker:
         """Start the worker."""
         await self.start()
@@ -318,22 +291,11 @@ class Worker:
 
 
 def _check_handlers(registry: Registry) -> None:
-    isolated = [handler for handler in registry.handlers.values() if handler.isolate]
-    if isolated:
-        from jobmill.worker.isolate.parent import check_isolatable
+    for handler in registry.handlers.values():
+        if handler.isolate:
+            from jobmill.worker.isolate.parent import check_isolatable
 
-        for handler in isolated:
             check_isolatable(handler)
-
-
-_tasks: set[asyncio.Task[Any]] = set()
-
-
-def _keep(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine in the background. asyncio itself keeps only weak references to tasks."""
-    task = asyncio.ensure_future(coroutine)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
 
 
 def _task(name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

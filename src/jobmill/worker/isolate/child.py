@@ -18,6 +18,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -38,12 +39,8 @@ MAIN_AGAIN = "__mp_main__"
 # More than the largest result with its escapes: a larger length means that the stream is corrupt.
 _MAX_BODY = 256 * 1024 * 1024
 
-_LOG = b"l"
-_PROGRESS = b"p"
-_SUCCEEDED = b"s"
-_ERRORED = b"e"
-_SNOOZED = b"z"
-_REQUEST = b"r"
+#: What the child sends, by the kind of its frame.
+_ANSWERS: dict[bytes, Any] = {b"l": str, b"p": Progress, b"s": Succeeded, b"e": Errored, b"z": Snoozed}
 
 #: True while an isolated process imports its handler. A worker must not start then.
 finding = False
@@ -72,7 +69,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 def request_frame(request: Request) -> bytes:
     """A request as bytes."""
-    return _frame(_REQUEST, msgspec.json.encode(request))
+    return _frame(b"r", msgspec.json.encode(request))
 
 
 def read_answer(answers: BinaryIO) -> Outcome | Progress | str | None:
@@ -81,26 +78,15 @@ def read_answer(answers: BinaryIO) -> Outcome | Progress | str | None:
     if frame is None:
         return None
     kind, body = frame
-    if kind == _LOG:
-        return body.decode()
-    if kind == _SUCCEEDED:
-        return Succeeded(body)
-    if kind not in _STRUCTS:
+    if kind not in _ANSWERS:
         raise ValueError(f"a frame of the unknown kind {kind!r}")
-    answer: Outcome | Progress = msgspec.json.decode(body, type=_STRUCTS[kind])
+    answer: Outcome | Progress | str = msgspec.msgpack.decode(body, type=_ANSWERS[kind])
     return answer
 
 
-_STRUCTS: dict[bytes, Any] = {_PROGRESS: Progress, _ERRORED: Errored, _SNOOZED: Snoozed}
-
-
 def _answer_frame(answer: Outcome | Progress | str) -> bytes:
-    if isinstance(answer, str):
-        return _frame(_LOG, answer.encode("utf-8", "replace"))
-    if isinstance(answer, Succeeded):
-        return _frame(_SUCCEEDED, answer.result_json)
-    kind = next(kind for kind, struct in _STRUCTS.items() if isinstance(answer, struct))
-    return _frame(kind, msgspec.json.encode(answer))
+    kind = next(kind for kind, type in _ANSWERS.items() if isinstance(answer, type))
+    return _frame(kind, msgspec.msgpack.encode(answer))
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -153,19 +139,13 @@ class Channel:
         # A forked process would keep the pipe open after this one has died, and could write into its frames.
         os.register_at_fork(after_in_child=self._forked)
 
-    def report(self, report: Progress | str) -> None:
-        """Send progress, or a log line."""
-        self._send(_answer_frame(_printable(report)))
-
-    def answer(self, outcome: Outcome) -> None:
-        """Send the outcome. Nothing can be sent after it."""
-        self._send(_answer_frame(outcome), last=True)
-
-    def _send(self, frame: bytes, *, last: bool = False) -> None:
+    def send(self, answer: Outcome | Progress | str) -> None:
+        """Send a report, or the outcome. Nothing can be sent after the outcome."""
+        frame = _answer_frame(answer)
         with self._lock:
             if not self._open:
                 return
-            self._open = not last
+            self._open = isinstance(answer, Progress | str)
             # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
@@ -176,13 +156,6 @@ class Channel:
         if self._open:
             self._open = False
             os.close(self._fd)
-
-
-def _printable(report: Progress | str) -> Progress | str:
-    """Replaces lone surrogates, which are not valid UTF-8."""
-    if isinstance(report, str) or report.message is None:
-        return report
-    return Progress(report.value, report.message.encode("utf-8", "replace").decode())
 
 
 def _die_with_worker(fd: int) -> None:
@@ -218,42 +191,30 @@ def _run(request: Request, channel: Channel) -> None:
         handler = _handler(request.where)
     except BaseException as error:
         text = f"the handler was not found in the isolated process: {outcomes.described(error)}"
-        channel.answer(Errored(error=text, traceback=outcomes.printed(error)))
+        channel.send(Errored(error=text, traceback=outcomes.printed(error)))
         return
     try:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
         # The payload will not fit at the next attempt either.
-        channel.answer(Errored(error=error.without_value(), final=True))
+        channel.send(Errored(error=error.without_value(), final=True))
         return
-    call = functools.partial(handler.fn, **arguments)
-    if handler.arguments.takes_context:
-        call = functools.partial(handler.fn, Context(request.job, channel.report), **arguments)
-    attempt = request.job.attempt
+    context = (Context(request.job, channel.send),) if handler.arguments.takes_context else ()
+    call = functools.partial(handler.fn, *context, **arguments)
     if handler.is_async:
-        asyncio.run(_answer_async(handler, call, attempt, channel))
+        with asyncio.Runner() as runner:
+            # Send the outcome before the loop closes: tasks that the handler left running must not change it.
+            channel.send(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
     else:
-        channel.answer(_called(handler, call, attempt))
+        channel.send(_outcome(handler, call, request.job.attempt))
 
 
-def _called(handler: Handler[..., Any], call: functools.partial[Any], attempt: int) -> Outcome:
+def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) -> Outcome:
     try:
         value = call()
     except BaseException as error:
         return outcomes.raised(error, handler, attempt)
     return outcomes.returned(value, handler)
-
-
-async def _answer_async(
-    handler: Handler[..., Any], call: functools.partial[Any], attempt: int, channel: Channel
-) -> None:
-    """Send the outcome before the loop closes: tasks that the handler left running must not change it."""
-    try:
-        value = await call()
-    except BaseException as error:
-        channel.answer(outcomes.raised(error, handler, attempt))
-    else:
-        channel.answer(outcomes.returned(value, handler))
 
 
 # ---------------------------------------------------------------------------------------------------- finding

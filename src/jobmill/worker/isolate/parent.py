@@ -56,50 +56,32 @@ def check_isolatable(handler: Handler[..., Any]) -> None:
     _where(handler)
 
 
-class Isolated:
-    """One attempt of one job in a separate process."""
+async def run_isolated(handler: Handler[..., Any], job: Job, report: ReportFunction) -> Outcome:
+    """Run one attempt of a job in a separate process and return its outcome.
 
-    def __init__(self, handler: Handler[..., Any], job: Job, report: ReportFunction) -> None:
-        self._handler = handler
-        self._job = job
-        self._report = report
-
-    async def run(self) -> Outcome:
-        """Run the attempt and return its outcome.
-
-        When this returns or raises, the process and all its children have ended, also after a cancellation.
-        """
-        try:
-            where = _where(self._handler)
-        except InvalidValue as error:
-            return raised(error, self._handler, self._job.attempt)
-        process = _Process(Request(where=where, job=self._job), self._report)
-        process.start()
-        try:
-            outcome = await process.outcome
-        except asyncio.CancelledError:
-            process.signal(signal.SIGTERM)
-            raise
-        finally:
-            cancelled = await _wait_until_ended(process)
-            # An outcome that has arrived counts, even if the wait for the end of the process was cancelled.
-            if cancelled and not _has_outcome(process):
-                raise asyncio.CancelledError
-        return outcome
-
-
-def _has_outcome(process: _Process) -> bool:
-    future = process.outcome
-    return future.done() and not future.cancelled() and future.exception() is None
-
-
-async def _wait_until_ended(process: _Process) -> bool:
-    """Wait until the process has ended. Kill it after a timeout or a cancellation; True if there was a cancellation."""
-    cancelled = await _wait(process.ended, GRACE_S)
-    while not process.ended.done():
-        process.signal(signal.SIGKILL)
-        cancelled = await _wait(process.ended) or cancelled
-    return cancelled
+    When this returns or raises, the process and all its children have ended, also after a cancellation.
+    """
+    try:
+        where = _where(handler)
+    except InvalidValue as error:
+        return raised(error, handler, job.attempt)
+    process = _Process(Request(where=where, job=job), report)
+    threading.Thread(target=process.run, name=f"jobmill-isolated-{job.id}", daemon=True).start()
+    outcome: Outcome | None = None
+    try:
+        outcome = await process.outcome
+    except asyncio.CancelledError:
+        process.signal(signal.SIGTERM)
+        raise
+    finally:
+        cancelled = await _wait(process.ended, GRACE_S)
+        while not process.ended.done():
+            process.signal(signal.SIGKILL)
+            cancelled = await _wait(process.ended) or cancelled
+        # An outcome that has arrived counts, even if the wait for the end of the process was cancelled.
+        if cancelled and outcome is None:
+            raise asyncio.CancelledError
+    return outcome
 
 
 async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> bool:
@@ -112,7 +94,7 @@ async def _wait(future: asyncio.Future[None], timeout: float | None = None) -> b
 
 
 class _Process:
-    """One process, from its start to its end. A thread of this object does all the work except `signal`."""
+    """One process, from its start to its end. A thread does all the work except `signal`."""
 
     def __init__(self, request: Request, report: ReportFunction) -> None:
         self._loop = asyncio.get_running_loop()
@@ -127,19 +109,15 @@ class _Process:
         self._running: subprocess.Popen[bytes] | None = None
         self._signal: signal.Signals | None = None
 
-    def start(self) -> None:
-        """Start the thread that starts the process."""
-        name = f"jobmill-isolated-{self._request.job.id}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to the process and its children, now or as soon as it has started; never waits."""
         with self._lock:
             self._signal = signum
             if self._running is not None:
-                _signal_group(self._running.pid, signum)
+                signal_group(self._running.pid, signum)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Start the process, pass on what it reports, and reap it; this blocks, in a thread of its own."""
         try:
             with ExitStack() as stack:
                 outcome = self._run_process(stack)
@@ -172,12 +150,18 @@ class _Process:
         finally:
             # `requests` stays open until here: closing it would kill the process.
             code = self._reap(process)
-        return outcome or Errored(error=_why(code), traceback=_crash_of(crash))
+        # If the process crashed, faulthandler has written a traceback.
+        crash.seek(0)
+        return outcome or Errored(
+            error=_why(code), traceback=crash.read(TRACEBACK_KEPT).decode(errors="replace") or None
+        )
 
     def _start_process(self, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        # The flags of this process, such as -O, -W and -X. multiprocessing gets them the same way.
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         # In a new session, so that Ctrl-C in a terminal reaches only the worker, and a signal reaches all children.
         process = subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-c", _BOOT, *map(str, fds), self._request.where.name],
+            [sys.executable, *flags, "-c", _BOOT, *map(str, fds), self._request.where.name],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
             start_new_session=True,
@@ -185,7 +169,7 @@ class _Process:
         with self._lock:
             self._running = process
             if self._signal is not None:
-                _signal_group(process.pid, self._signal)
+                signal_group(process.pid, self._signal)
         return process
 
     def _converse(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
@@ -194,25 +178,22 @@ class _Process:
         with contextlib.suppress(BrokenPipeError):
             write_all(requests.fileno(), marshal.dumps((_plain(sys.path), _plain(sys.argv))))
             write_all(requests.fileno(), request_frame(self._request))
-        while (answer := self._read(answers)) is not None:
-            if not isinstance(answer, Progress | str):
-                self._post(self.outcome, self.outcome.set_result, answer)
-                return answer
-            self._report(answer)
-        return None
-
-    def _read(self, answers: BinaryIO) -> Outcome | Progress | str | None:
         try:
-            return read_answer(answers)
+            while (answer := read_answer(answers)) is not None:
+                if not isinstance(answer, Progress | str):
+                    self._post(self.outcome, self.outcome.set_result, answer)
+                    return answer
+                self._report(answer)
         except (ValueError, msgspec.MsgspecError) as error:
             self.signal(signal.SIGKILL)
             return Errored(error=f"process gave an answer that cannot be read: {error}")
+        return None
 
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         _wait_for_end(process)
         with self._lock:
             # Kill the children that the process left running. It has not been reaped, so its id is still valid.
-            _signal_group(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             self._running = None
             return process.wait()
 
@@ -226,7 +207,8 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _signal_group(pid: int, signum: signal.Signals) -> None:
+def signal_group(pid: int, signum: signal.Signals) -> None:
+    """Send a signal to a process and its children, unless they have ended."""
     # PermissionError: the answer of macOS for a group whose processes have all ended.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signum)
@@ -239,12 +221,6 @@ def _pipe(stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
 
 def _plain(values: list[str]) -> list[str]:
     return [value for value in values if type(value) is str]
-
-
-def _interpreter_flags() -> list[str]:
-    """The flags of this process, such as -O, -W and -X. multiprocessing gets them the same way."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags
 
 
 # ---------------------------------------------------------------------------------------------------- why it ended
@@ -269,12 +245,6 @@ def _why(code: int) -> str:
     return f"process {how_ended(code)}" + (" without an outcome" if code >= 0 else "")
 
 
-def _crash_of(crash: BinaryIO) -> str | None:
-    """The traceback of the crash, as faulthandler wrote it."""
-    crash.seek(0)
-    return crash.read(TRACEBACK_KEPT).decode("utf-8", "replace") or None
-
-
 # ---------------------------------------------------------------------------------------------------- where it is
 
 
@@ -292,17 +262,18 @@ def _where(handler: Handler[..., Any]) -> Where:
             handler,
             f"define it at the top level of a module, not inside a function, and under one name in {name or 'it'}",
         )
-    if name != "__main__":
-        return Where(module=name, qualname=qualname, name=handler.name)
-    # `python -m app` has a spec, `python app.py` has a file. The spec of a directory or an archive is named __main__.
-    spec_name = getattr(module.__spec__, "name", "__main__")
-    file = getattr(module, "__file__", None)
-    if spec_name == "__main__" and file is None:
-        raise InvalidValue("isolate", "a handler in a file, which another process can import", handler)
+    main_module = main_file = None
+    if name == "__main__":
+        # `python -m app` has a spec, `python app.py` a file. The spec of a directory or an archive is named __main__.
+        spec_name = getattr(module.__spec__, "name", "__main__")
+        main_module = None if spec_name == "__main__" else spec_name
+        main_file = getattr(module, "__file__", None)
+        if main_module is None and main_file is None:
+            raise InvalidValue("isolate", "a handler in a file, which another process can import", handler)
     return Where(
         module=name,
         qualname=qualname,
         name=handler.name,
-        main_module=None if spec_name == "__main__" else spec_name,
-        main_file=None if file is None else os.path.abspath(file),
+        main_module=main_module,
+        main_file=None if main_file is None else os.path.abspath(main_file),
     )

@@ -1,0 +1,52 @@
+"""What the loops of one worker share, from its start to its stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from jobmill.core.events import EventType, job_event
+from jobmill.handlers.handler import Handler
+from jobmill.runtime.threads import Threads
+from jobmill.runtime.watchdog import Watchdog
+from jobmill.store import Store
+from jobmill.worker.deadlines import Deadlines
+from jobmill.worker.hooks import HookQueue
+from jobmill.worker.options import WorkerSettings
+from jobmill.worker.reporter import Reporter
+from jobmill.worker.running import Run, RunningJobs
+from jobmill.worker.usage import UsageLog
+
+log = logging.getLogger("jobmill")
+
+
+class WorkerContext(Struct, eq=False, kw_only=True):
+    """The store, the handlers, the running jobs, and what reports on them."""
+
+    store: Store
+    handlers: dict[str, Handler[..., Any]]
+    settings: WorkerSettings
+    random: Random
+    watchdog: Watchdog
+    running: RunningJobs
+    threads: Threads
+    deadlines: Deadlines
+    hooks: HookQueue
+    reporter: Reporter
+    #: None without usage recorders.
+    usage: UsageLog | None
+    #: Whether all tasks were cancelled at once, as asyncio.run does at its end.
+    cut_off: Callable[[], bool]
+
+    def stop_lost(self, run: Run, event: EventType, why: str) -> None:
+        """Stop a run whose lease this worker has lost, and report the loss."""
+        run.stop("lost")
+        log.warning("job %s (%s) was stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
+        if self.usage is not None:
+            self.usage.lost(run, event)
+        if self.hooks.wants_events:
+            self.hooks.events([job_event(run.claimed.job, event, self.store.now(), reason=why)])
