@@ -113,6 +113,7 @@ class Runner:
 
         A timeout or a process that died has no exception in this process: a TimeoutError or RuntimeError stands for it.
         """
+        run.error = error
         if error is None:
             error = TimeoutError(outcome.error) if run.why == "timeout" else RuntimeError(outcome.error)
             if outcome.delay_ms is None:
