@@ -23,6 +23,7 @@ Expected races are return values, never exceptions: a lost lease, a duplicate, a
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,12 @@ class InvalidValue(JobmillError, ValueError):
         self.given = given
         self.advice = advice
         super().__init__(f"{field}: expected {expected}, got {shown(given)}" + (f"; {advice}" if advice else ""))
+
+    def without_value(self) -> str:
+        """The message with the type of the value instead of the value, which may be a secret of a payload."""
+        advice = re.sub(r"'.*'", "…", self.advice, flags=re.DOTALL)
+        given = f"a value of type {type(self.given).__name__}"
+        return f"{self.field}: expected {self.expected}, got {given}" + (f"; {advice}" if advice else "")
 
 
 class PayloadTooLarge(InvalidValue):

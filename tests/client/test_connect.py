@@ -138,3 +138,9 @@ def test_redis_needs_its_driver(url: str, driver: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(jobmill.MissingExtra, match=r"needs redis and hiredis: pip install 'jobmill\[redis\]'"):
         jobmill.connect(url)
+
+
+def test_the_store_of_a_client_cannot_be_replaced() -> None:
+    jobs = jobmill.connect("memory://")
+    with pytest.raises(AttributeError, match="make another client with jobmill.connect"):
+        jobs.store = MemoryStore()

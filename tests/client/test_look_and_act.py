@@ -347,3 +347,13 @@ async def test_a_purge_goes_on_until_nothing_is_left(jobs: Client, send: Handler
     clock.advance(60)
     assert await jobs.purge() == count
     assert await jobs.count() == []
+
+
+# ---------------------------------------------------------------------------------------------------- refused
+
+
+async def test_a_cursor_that_is_not_text_is_refused(jobs: Client) -> None:
+    with pytest.raises(jobmill.InvalidValue, match="cursor: expected a cursor that a page gave, got 5"):
+        await jobs.find(cursor=5)  # type: ignore[arg-type]
+    with pytest.raises(jobmill.InvalidValue, match="after: expected the id of an event, got 5"):
+        await anext(jobs.events("default", after=5))  # type: ignore[arg-type]

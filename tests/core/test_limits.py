@@ -199,3 +199,16 @@ def test_any_text_can_be_made_storable(text: str) -> None:
 def test_what_is_storable_stays() -> None:
     assert limits.storable("grüße 😀\n") == "grüße 😀\n"
     assert limits.storable("a\x00b\ud83d") == "a\ufffdb?"
+
+
+@pytest.mark.parametrize("text", ["x" * 65_536, "é" * 32_768, "short"])
+def test_a_log_line_of_64_kib_is_kept(text: str) -> None:
+    assert limits.log_line(text) == text
+
+
+@pytest.mark.parametrize("text", ["x" * 65_537, "é" * 32_769, "x" + "🎉" * 40_000])
+def test_a_longer_log_line_is_cut(text: str) -> None:
+    line = limits.log_line(text)
+    assert 65_536 - 4 < len(line.encode()) <= 65_536
+    assert line.endswith("…")
+    assert text.startswith(line[:-1])

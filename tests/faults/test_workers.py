@@ -54,6 +54,21 @@ async def all_have_succeeded(jobs: Client, count: int) -> None:
     await until(they_have, 30)
 
 
+# ---------------------------------------------------------------------------------------------------- started
+
+
+@on_each_fault("kill")
+async def test_a_worker_that_starts_without_its_server_waits_for_it(server: FaultyServer, operation: Operation) -> None:
+    async with server.faults[operation]():
+        worker = server.workers.worker()
+        await until(lambda: "waits for its store" in server.workers.output(worker), 40)
+        hasty = server.workers.worker("--no-wait")
+        assert await asyncio.to_thread(hasty.wait, 40) == 3
+    async with jobmill.connect(server.url) as jobs:
+        await (await jobs.enqueue("short", {"n": 1})).result(timeout=60)
+    assert "store is back after" in server.workers.output(worker)
+
+
 # ---------------------------------------------------------------------------------------------------- killed
 
 

@@ -76,7 +76,7 @@ def test_sentinels_have_credentials_of_their_own() -> None:
         ("redis://host:66000", "url: expected redis://user:password@host:6379/0"),
         ("redis://host/zero", "url: expected redis://user:password@host:6379/0"),
         ("redis://host/0/1", "url: expected redis://user:password@host:6379/0"),
-        ("redis://[::1", "Invalid IPv6 URL"),
+        ("redis://[::1", "got 'redis://…'"),
         ("unix://", "unix:///path/of/socket"),
         ("redis+cluster://host/1", "a cluster has one"),
         ("redis+cluster://host?db=1", "a cluster has one"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+import jobmill
 from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue, SchemaTooNew, StoreError, StoreUnavailable, UnsafeStore
 from jobmill.stores.sqlite import SqliteStore
@@ -218,3 +220,26 @@ async def test_an_unreadable_row_can_be_read_in_part(store: SqliteStore, path: P
     job = await look(store, id)
     assert (job.id, job.state) == (id, "waiting")
     assert "cannot be read" in (job.deferred_error or "")
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_only_its_user_can_read_a_new_file(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        async with jobmill.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as jobs:
+            await jobs.enqueue("send")
+            modes = modes_in(tmp_path)
+    finally:
+        os.umask(previous)
+    assert modes == dict.fromkeys(("jobs.db", "jobs.db-shm", "jobs.db-wal"), 0o600)
+
+
+async def test_the_mode_of_a_file_that_exists_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.touch()
+    path.chmod(0o660)
+    async with jobmill.connect(f"sqlite:///{path}"):
+        assert modes_in(tmp_path)["jobs.db"] == 0o660

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import ctypes
 import os
 import signal
@@ -160,3 +161,13 @@ def garbles() -> None:
         except OSError:
             continue
     time.sleep(60)
+
+
+@jobs.handler(isolate=True, keep_result=False)
+def drops_its_result() -> set[int]:
+    return {1}
+
+
+@jobs.handler(isolate=True, retry_on=ConnectionError)
+def retries_by_type(kind: str) -> None:
+    raise getattr(builtins, kind)("x")

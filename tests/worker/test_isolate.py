@@ -124,7 +124,18 @@ async def test_invalid_payloads_and_results_are_errors() -> None:
     misfit = errored(await run(handlers.add, {"a": "one", "b": 2}))
     assert misfit.final
     assert "Expected `int`, got `str`" in misfit.error
-    assert "the handler's result cannot be stored" in errored(await run(handlers.not_json)).error
+    unstorable = errored(await run(handlers.not_json))
+    assert unstorable.final
+    assert "the handler finished, but its result cannot be stored" in unstorable.error
+
+
+async def test_a_result_that_is_dropped_on_purpose() -> None:
+    assert await run(handlers.drops_its_result) == Succeeded()
+
+
+async def test_errors_that_are_retried_or_not_by_their_type() -> None:
+    assert not errored(await run(handlers.retries_by_type, {"kind": "ConnectionResetError"})).final
+    assert errored(await run(handlers.retries_by_type, {"kind": "ValueError"})).final
 
 
 # ---------------------------------------------------------------------------------------------------- deaths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -64,3 +65,23 @@ async def test_an_isolated_job_dies_alone(workers: WorkerProcesses, jobs: Client
             await (await jobs.enqueue("dies_alone", {"how": how})).result(timeout=30)
     assert await (await jobs.enqueue("short", {"n": 3})).result(timeout=20) == 3
     assert worker.poll() is None
+
+
+async def test_the_url_is_not_on_the_command_lines_of_several_processes(workers: WorkerProcesses, jobs: Client) -> None:
+    """Every user of a machine sees them, with the password."""
+    await jobs.enqueue("short", {"n": 1})
+    worker = workers.worker("--processes", "2", "--url", workers.url)
+    await until(lambda: workers.notes(), 30)
+    child = workers.notes()[0].pid
+    assert child != worker.pid
+    command_line = await asyncio.to_thread(Path(f"/proc/{child}/cmdline").read_text)
+    assert "--lease" in command_line
+    assert workers.url not in command_line
+
+
+def test_a_url_that_the_module_does_not_use_is_refused_by_several_processes_too(workers: WorkerProcesses) -> None:
+    app = workers.folder / "elsewhere.py"
+    app.write_text("import jobmill\njobs = jobmill.connect('memory://')\n@jobs.handler\ndef run() -> None: ...\n")
+    worker = workers.start("worker", f"{app}:jobs", "--processes", "2", "--url", workers.url)
+    assert worker.wait(30) == 2
+    assert "connects to another store" in workers.output(worker)

@@ -235,25 +235,6 @@ async def test_the_users_backoff_function_decides_the_delay(jobs: Client) -> Non
     assert asked == [(1, "x"), (2, "x"), (3, "x")]
 
 
-async def test_a_backoff_function_that_raises_is_logged_and_the_default_is_used(
-    jobs: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    @jobs.handler(max_attempts=2, backoff=lambda attempt, error: 1 / 0)
-    async def bad() -> None:
-        raise ValueError("x")
-
-    async with Worker(jobs):
-        enqueued = await bad.enqueue()
-        job = await until(lambda: _retrying(enqueued))
-    assert 900 <= job.due_ms - job.updated_ms <= 1000
-    assert "the backoff function of handler 'bad' raised" in caplog.text
-
-
-async def _retrying(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
-    job = await enqueued.job()
-    return job if job.errors == 1 else None
-
-
 async def test_progress_and_logs_are_written_before_the_job_is_settled(jobs: Client) -> None:
     @jobs.handler()
     def talks(context: Context) -> None:

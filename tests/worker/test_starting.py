@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import JobmillError
+from jobmill import JobmillError, StoreUnavailable
+from jobmill.stores.memory import MemoryStore
 from jobmill.worker.worker import Worker
 from tests.helpers import until
 
@@ -55,6 +56,82 @@ async def test_a_failed_start_leaves_no_task_running() -> None:
         with pytest.raises(jobmill.InvalidValue, match="health"):
             await second.start()
         assert [task.get_name() for task in tasks()].count("jobmill hooks") == 1
+
+
+# ---------------------------------------------------------------------------------------------------- no store yet
+
+
+class LateStore(MemoryStore):
+    """A store that cannot be opened until `available` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.available = False
+
+    async def open(self) -> None:
+        if not self.available:
+            raise StoreUnavailable("connection refused")
+        await super().open()
+
+
+async def readyz(port: int) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+    response = (await reader.read()).decode()
+    writer.close()
+    return int(response.split()[1]), response
+
+
+async def test_a_worker_waits_for_a_store_that_is_unavailable_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "jobmill")
+    store = LateStore()
+    jobs = jobmill.connect(store=store)
+    ran = asyncio.Event()
+
+    @jobs.handler()
+    async def run() -> None:
+        ran.set()
+
+    worker = Worker(jobs, health=0)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: "waits for its store (connection refused)" in caplog.text)
+    assert worker._health is not None
+    status, response = await readyz(worker._health.port)
+    assert status == 503
+    assert '"store":"unavailable"' in response
+    store.available = True
+    await until(lambda: "the memory store is back after" in caplog.text)
+    await run.enqueue()
+    await asyncio.wait_for(ran.wait(), 5)
+    assert (await readyz(worker._health.port))[0] == 200
+    await worker.stop()
+    await running
+    await until(lambda: not tasks())
+
+
+async def test_a_worker_can_be_stopped_while_it_waits_for_its_store(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(jobmill.connect(store=LateStore()))
+    running = asyncio.create_task(worker.run())
+    await until(lambda: "waits for its store" in caplog.text)
+    await worker.stop()
+    await asyncio.wait_for(running, 5)
+    await until(lambda: not tasks())
+
+
+async def test_a_worker_that_must_not_wait_for_its_store_and_a_tick_raise() -> None:
+    jobs = jobmill.connect(store=LateStore())
+    with pytest.raises(StoreUnavailable, match="connection refused"):
+        await Worker(jobs, wait_for_store=False).run()
+    with pytest.raises(StoreUnavailable, match="connection refused"):
+        await jobs.tick()
+    await until(lambda: not tasks())
+
+
+async def test_running_a_worker_twice_does_not_stop_it() -> None:
+    async with Worker(jobmill.connect("memory://")) as worker:
+        with pytest.raises(JobmillError, match="is running already"):
+            await worker.run()
+        assert not worker._end.is_set()
 
 
 # ---------------------------------------------------------------------------------------------------- tick

@@ -29,6 +29,7 @@ from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import EnqueuesWithin, Store
 from jobmill.stores import DEFAULT_URL, store_for
+from jobmill.stores.common.url import without_credentials
 
 if TYPE_CHECKING:
     from jobmill.client.sync import Sync
@@ -46,7 +47,7 @@ MAX_OPTIONS_BYTES = 64 * 1024
 def connect(url: str | None = None, *, store: Store | None = None) -> Client:
     """A client for the store of this URL; without one, of JOBMILL_URL, else of `jobmill.db` in this directory."""
     if url is not None and store is not None:
-        raise InvalidValue("url", "either a url or a store, not both", url)
+        raise InvalidValue("url", "either a url or a store, not both", without_credentials(url))
     return Client(store or store_for(url or os.environ.get("JOBMILL_URL") or DEFAULT_URL))
 
 
@@ -74,7 +75,11 @@ class Client(ManagesJobs):
 
     async def __aenter__(self) -> Client:
         """Open the store."""
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:  # `__aexit__` is not called
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from jobmill.core.durations import Duration, to_ms
 from jobmill.core.events import Event
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
-from jobmill.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
 from jobmill.runtime.batcher import Batcher
@@ -23,10 +23,19 @@ class QueriesJobs:
     """The part of a client that reads."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self._store = store
         self.handlers: dict[str, Handler[..., Any]] = {}
         self._is_open = False
         self._get: Batcher[str, Job | None] = Batcher(store.get)
+
+    @property
+    def store(self) -> Store:
+        """The store of this client. It cannot be replaced: parts of the client keep it."""
+        return self._store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        raise AttributeError("a client keeps its store: make another client with jobmill.connect(store=...)")
 
     async def open(self) -> None:
         """Open the store. Every other call does this by itself."""
@@ -79,6 +88,8 @@ class QueriesJobs:
         """One page of the jobs that match; `page.next` and `page.previous` are cursors to the pages beside it."""
         wanted = make_filter(filters)
         limits.check_int(limit, "limit", 1, 10_000)
+        if cursor is not None and not isinstance(cursor, str):
+            raise InvalidValue("cursor", "a cursor that a page gave", cursor)
         await self.open()
         return await self.store.find(wanted, cursor, limit)
 
@@ -124,6 +135,8 @@ class QueriesJobs:
         Switch the feed on with `jobs.queue(name).feed()`.
         """
         limits.check_queue(queue)
+        if after is not None and not isinstance(after, str):
+            raise InvalidValue("after", "the id of an event", after)
         pause = to_ms(every, "every", least=1) / 1000
         await self.open()
         while True:

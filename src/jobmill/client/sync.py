@@ -7,6 +7,7 @@ import concurrent.futures
 import contextvars
 import functools
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -75,6 +76,7 @@ class Sync:
         self._sync = self
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         """The client that it belongs to."""
@@ -123,8 +125,10 @@ class Sync:
         return answer
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        if self._pid != os.getpid():
+            # A forked process has the loop, but not the thread that ran it, nor one that may have held the lock.
+            self._pid, self._lock, self._running = os.getpid(), threading.Lock(), None
         with self._lock:
-            # A forked process has the loop, but not the thread that ran it.
             if self._running is None or not self._running[1].is_alive():
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=_run, args=(loop,), name="jobmill-sync", daemon=True)

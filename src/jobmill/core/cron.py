@@ -47,7 +47,11 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|h|m|s)")
 _EVERY = re.compile(rf"@every\s+((?:{_DURATION_PART.pattern})+)")
 _ZONE_PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*)\s*")
 _BARE_STAR = re.compile(r"\*(/0*1)?")
-_ONE_VALUE_RANGE = re.compile(r"(?<![^\s,])(\w+)-\1/0*[1-9][0-9]*(?![^\s,])")
+_RANGE = re.compile(r"(?<![^\s,])(\w+)-(\w+)/0*[1-9][0-9]*(?![^\s,])")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_VALUES = {name: n for n, name in enumerate(_WEEKDAYS)} | {name: n for n, name in enumerate(_MONTHS, 1)}
+_LAST_WEEKDAY = re.compile(rf"({'|'.join(_WEEKDAYS)})L", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +160,24 @@ def _every_ms(rule: str, text: str) -> int:
 
 def _parts(rule: str, text: str) -> list[str]:
     """The six fields, spelled so that cronsim reads them our way."""
-    # cronsim reads 5-5/2 as 5/2, which is 5, 7, 9 and so on.
-    parts = _ONE_VALUE_RANGE.sub(r"\1", rule.replace("?", "*")).split()
+    parts = _RANGE.sub(_without_step, rule.replace("?", "*")).split()
     if len(parts) == 5:
         parts.insert(0, "0")
     if len(parts) != 6:
         raise InvalidValue("cron", "five fields (minute, hour, day, month, weekday), or six with seconds first", text)
     parts[3] = _day_field(parts[3], "1-31")
-    parts[5] = _day_field(parts[5], "0-6")
+    parts[5] = _day_field(_LAST_WEEKDAY.sub(lambda last: f"{_value(last[1])}L", parts[5]), "0-6")
     return parts
+
+
+def _without_step(found: re.Match[str]) -> str:
+    """A range of one value as this value. cronsim reads 5-5/2 as 5/2, which is 5, 7, 9 and so on."""
+    return found[1] if _value(found[1]) == _value(found[2]) else found[0]
+
+
+def _value(text: str) -> int | str:
+    """The number that a text in a field means; the text itself if it is neither a number nor a name."""
+    return int(text) if text.isascii() and text.isdigit() else _VALUES.get(text.upper(), text)
 
 
 def _day_field(part: str, whole: str) -> str:

@@ -14,6 +14,7 @@ MAX_NAME = 255
 MAX_KEY = 1_024
 MAX_PRIORITY = 2_097_151
 KEEP_LAST_WARNED = 10_000
+MAX_LINE_BYTES = 64 * 1024
 
 # White space as in JavaScript's \s, and all control characters: Monque refuses both.
 _BLANK_OR_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
@@ -126,6 +127,14 @@ def keep(value: bool | int | str | timedelta | Keep, field: str) -> Keep:
 def storable(text: str) -> str:
     """Replace what a store cannot hold in a text that was not validated (an error, a log line): UTF-8, without NUL."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def log_line(text: str) -> str:
+    """A line of a job's log, cut to 64 KiB of UTF-8."""
+    line = storable(text)
+    if len(line) * 4 <= MAX_LINE_BYTES or len(encoded := line.encode()) <= MAX_LINE_BYTES:
+        return line
+    return encoded[: MAX_LINE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _text(value: object, field: str, most: int, never: re.Pattern[str], never_text: str) -> str:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from jobmill.core.durations import Duration
 from jobmill.core.job import Job, Progress
-from jobmill.core.limits import check_progress, storable
+from jobmill.core.limits import check_progress, log_line
 from jobmill.errors import Snooze
 
 #: Takes progress or a log line of one job. It returns at once, and may be called from any thread.
@@ -38,11 +38,11 @@ class Context:
 
     def progress(self, value: float, message: str | None = None) -> None:
         """Report how far the job is, 0 to 100. The value is stored soon; this call does not wait for it."""
-        self._report(Progress(check_progress(value), None if message is None else storable(str(message))))
+        self._report(Progress(check_progress(value), None if message is None else log_line(str(message))))
 
     def log(self, text: object) -> None:
-        """Add a line to the job's log, which keeps the last 1,000 lines."""
-        self._report(storable(str(text)))
+        """Add a line to the job's log, which keeps the last 1,000 lines, of at most 64 KiB each."""
+        self._report(log_line(str(text)))
 
     def snooze(self, delay: Duration) -> NoReturn:
         """End this run and run the job again after `delay`; no attempt is counted."""

@@ -22,6 +22,7 @@ from jobmill.handlers.options import (
     EnqueueOptions,
     Options,
     enqueue_options,
+    error_types,
     handler_options,
 )
 from jobmill.handlers.signature import Arguments, result_decoder
@@ -90,8 +91,11 @@ class Handler(BoundHandler[P, R]):
         concurrency = given.get("concurrency")
         self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.keep_result = check_bool(given.get("keep_result", True), "keep_result")
+        self.fail_on = error_types(given.get("fail_on", ()), "fail_on")
+        self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
-        self.decode_result = result_decoder(fn)
+        self.decode_result = result_decoder(fn, keep_result=self.keep_result)
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(fn, attribute):
                 setattr(self, attribute, getattr(fn, attribute))
@@ -108,6 +112,10 @@ class Handler(BoundHandler[P, R]):
         fn = self.__wrapped__
         where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
         return f"<handler {self.name!r}: {where}>"
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether this error may be retried: `fail_on` does not name it, and `retry_on`, if given, does."""
+        return not isinstance(error, self.fail_on) and (not self.retry_on or isinstance(error, self.retry_on))
 
     def options(self, *, within: Any = None, **given: Unpack[EnqueueOptions]) -> BoundHandler[P, R]:
         """The same handler with options for one job. `within` is a connection that has a transaction open."""

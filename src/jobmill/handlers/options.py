@@ -18,8 +18,11 @@ from jobmill.errors import InvalidValue
 
 DEFAULT_QUEUE = "default"
 
-#: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration.
-BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration]
+#: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration, or None if
+#: there must be no retry.
+BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration | None]
+#: One class of exceptions, or several.
+ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class CommonOptions(TypedDict, total=False):
@@ -41,6 +44,9 @@ class HandlerOptions(CommonOptions, total=False):
     backoff: Backoff | dict[str, Any] | Duration | BackoffFunction
     isolate: bool
     concurrency: int
+    keep_result: bool
+    retry_on: ErrorTypes
+    fail_on: ErrorTypes
 
 
 class EnqueueOptions(CommonOptions, total=False):
@@ -114,7 +120,7 @@ def enqueue_options(given: dict[str, Any], base: Options = NO_OPTIONS_GIVEN) -> 
 
 
 def handler_options(given: dict[str, Any]) -> Options:
-    """The options that the jobs of a handler get: all except name, isolate, concurrency and a backoff function."""
+    """The options that a handler's jobs store. The others, such as `isolate`, are for the worker only."""
     _check_names(given, HandlerOptions)
     options: dict[str, Any] = {"stored": _stored(given, NO_OPTIONS)}
     if "queue" in given:
@@ -122,6 +128,14 @@ def handler_options(given: dict[str, Any]) -> Options:
     if "priority" in given:
         options["priority"] = limits.check_priority(given["priority"])
     return Options(**options)
+
+
+def error_types(given: Any, field: str) -> tuple[type[BaseException], ...]:
+    """Classes of exceptions, given as one or as a tuple."""
+    kinds = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise InvalidValue(field, "an exception class, or a tuple of them", given)
+    return kinds
 
 
 def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:

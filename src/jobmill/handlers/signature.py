@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from jobmill.core.payload import check_json
 from jobmill.errors import InvalidValue
+from jobmill.handlers.annotations import check_constraints, check_result
 from jobmill.handlers.context import Context
 
 
@@ -28,6 +29,7 @@ class Arguments:
             self._signature = self._signature.replace(parameters=parameters)
         for parameter in parameters:
             _check_parameter(parameter, hints)
+            check_constraints(fn, parameter.name, hints.get(parameter.name))
         extra = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
         #: The name of `**extra`, and the type of its values.
         self._extra = extra[0] if extra else None
@@ -102,9 +104,10 @@ class Arguments:
         return Raw(b"{}") if value == b"null" else None
 
 
-def result_decoder(fn: Callable[..., Any]) -> Callable[[Raw], Any]:
-    """Decodes a stored result as the type of the function's return annotation."""
-    kind = _signature(fn)[1].get("return", Any)
+def result_decoder(fn: Callable[..., Any], *, keep_result: bool = True) -> Callable[[Raw], Any]:
+    """Decodes a stored result as the type of the function's return annotation; refuses one that cannot be stored."""
+    kind = _signature(fn)[1].get("return", Any) if keep_result else Any
+    check_result(fn, kind)
     try:
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=_from_json)
     except TypeError:
@@ -167,12 +170,22 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value
     if hasattr(kind, "model_validate"):
         try:
             return kind.model_validate(value)
         except ValueError as error:
-            raise msgspec.ValidationError(str(error)) from None
+            raise msgspec.ValidationError(_pydantic_message(error)) from None
     raise TypeError(f"cannot convert JSON to {kind.__qualname__}")
+
+
+def _pydantic_message(error: ValueError) -> str:
+    """What is wrong, without the values: they may be secrets of a payload."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in found)
 
 
 def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:

@@ -21,7 +21,7 @@ from jobmill.core.values import Claimed, Lease, Refused, Settlement
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
 from jobmill.handlers.options import EnqueueOptions
 from jobmill.harmonyk.rules import PRESET, STATUS_OF, Status, status
-from jobmill.worker.outcomes import ERROR_KEPT, own_delay
+from jobmill.worker.outcomes import ERROR_KEPT, with_own_delay
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -146,8 +146,9 @@ class Repository:
         rules = policy(job.options, DEFAULT_POLICY if handler is None else handler.policy)
         outcome: Succeeded | Errored = Succeeded()
         if error is not None:
-            delay = None if handler is None else own_delay(RuntimeError(error), handler, job.attempt)
-            outcome = Errored(error=error, delay_ms=delay)
+            outcome = Errored(error=error)
+            if handler is not None:
+                outcome = with_own_delay(outcome, RuntimeError(error), handler, job.attempt)
         return settle(seized, outcome, rules, self._jobs.store.now(), random.random())
 
     async def _settle(self, decided: Settlement) -> bool:

@@ -29,6 +29,7 @@ class Watchdog:
         self._last: dict[str, float] = {}
         #: Why the store could not be reached last time; None after an answer.
         self.store_error: str | None = None
+        self._unavailable_since: float | None = None
 
     def beat(self, loop: str) -> None:
         """The loop begins an iteration."""
@@ -38,6 +39,19 @@ class Watchdog:
         """Loops without an iteration for 30 s, and for how many seconds."""
         now = self._monotonic()
         return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
+
+    def store_failed(self, error: BaseException) -> None:
+        """The store did not answer."""
+        if isinstance(error, StoreUnavailable) and self._unavailable_since is None:
+            self._unavailable_since = self._monotonic()
+        self.store_error = f"{type(error).__name__}: {error}"
+
+    def store_answered(self, store: str) -> None:
+        """The store answered. After an outage, this is logged once."""
+        self.store_error = None
+        if self._unavailable_since is not None:
+            log.warning("the %s store is back after %.1f s", store, self._monotonic() - self._unavailable_since)
+            self._unavailable_since = None
 
     async def run(self, name: str, turn: Turn, on_error: Callable[[BaseException], None], random: Random) -> None:
         """Call `turn`, then sleep for the seconds that it returned, until it returns None; survive its exceptions.

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from jobmill.errors import InvalidValue, MissingExtra
 from jobmill.store import Store
+from jobmill.stores.common.url import without_credentials
 
 DEFAULT_URL = "sqlite:///jobmill.db"
 
-REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel")
+POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg", "postgresql+psycopg2")
+REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel")
 
 
 def store_for(url: str) -> Store:
     """The store that a URL names, not yet opened."""
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
+    scheme = url.partition(":")[0].lower()
+    if scheme == "memory":
         from jobmill.stores.memory import MemoryStore
 
         return MemoryStore()
-    if parts.scheme == "sqlite":
+    if scheme == "sqlite":
         return _sqlite(url)
-    if parts.scheme in ("postgresql", "postgres"):
+    if scheme in POSTGRES:
         with _driver("postgresql:// needs asyncpg: pip install 'jobmill[postgres]'", "asyncpg"):
             from jobmill.stores.postgres import PostgresStore
         return PostgresStore(url)
-    if parts.scheme in REDIS:
+    if scheme in REDIS:
         with _driver("redis:// needs redis and hiredis: pip install 'jobmill[redis]'", "redis", "hiredis"):
             from jobmill.stores.redis import RedisStore
         return RedisStore(url)
-    if parts.scheme in ("mongodb", "mongodb+srv"):
+    if scheme in ("mongodb", "mongodb+srv"):
         with _driver("mongodb:// needs pymongo: pip install 'jobmill[mongo]'", "pymongo", "bson"):
             from jobmill.stores.mongo import MongoStore
         return MongoStore(url)
     advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    raise InvalidValue("url", "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://", url, advice)
+    expected = "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://"
+    raise InvalidValue("url", expected, without_credentials(url), advice)
 
 
 @contextlib.contextmanager
@@ -53,12 +56,13 @@ def _driver(advice: str, *packages: str) -> Iterator[None]:
 def _sqlite(url: str) -> Store:
     from jobmill.stores.sqlite import SqliteStore
 
-    parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.netloc or not path:
-        raise InvalidValue("url", "sqlite:///relative/path or sqlite:////absolute/path", url, "three slashes, or four")
-    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    path, _, query = url[len("sqlite:///") :].partition("?")
+    if not url.lower().startswith("sqlite:///") or "#" in url or not path:
+        advice = "three slashes, or four; in a path write # as %23 and ? as %3F"
+        expected = "sqlite:///relative/path or sqlite:////absolute/path"
+        raise InvalidValue("url", expected, without_credentials(url), advice)
+    options = {key: values[-1] for key, values in parse_qs(query).items()}
     synchronous = options.pop("synchronous", "FULL").upper()
     if options or synchronous not in ("FULL", "NORMAL"):
-        raise InvalidValue("url", "no option but synchronous=FULL or synchronous=NORMAL", url)
-    return SqliteStore(path, synchronous=synchronous)
+        raise InvalidValue("url", "no option but synchronous=FULL or synchronous=NORMAL", without_credentials(url))
+    return SqliteStore(unquote(path), synchronous=synchronous)

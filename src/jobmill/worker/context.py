@@ -16,6 +16,7 @@ from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.hooks import HookQueue
+from jobmill.worker.logs import about
 from jobmill.worker.options import WorkerSettings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import Run, RunningJobs
@@ -45,7 +46,9 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     def stop_lost(self, run: Run, event: EventType, why: str) -> None:
         """Stop a run whose lease this worker has lost, and report the loss."""
         run.stop("lost")
-        log.warning("job %s (%s) was stopped: %s", run.claimed.job.id, run.claimed.job.name, why)
+        job = run.claimed.job
+        extra = about(run.claimed.lease, job.attempt, self.settings.name)
+        log.warning("job %s (%s) was stopped: %s", job.id, job.name, why, extra=extra)
         if self.usage is not None:
             self.usage.lost(run, event)
         if self.hooks.wants_events:

@@ -18,6 +18,7 @@ from jobmill.core.usage import RunEnded
 from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.worker.context import WorkerContext
+from jobmill.worker.logs import about, log_settlement, tally_key
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import Run
 
@@ -92,7 +93,7 @@ class Exchanger:
         batch, self._finished = self._finished, []
         expires = time.monotonic() + self._context.settings.lease_ms / 1000
         answer = await self._exchange(batch, claim)
-        self._context.watchdog.store_error = None
+        self._context.watchdog.store_answered(self._store.name)
         self._apply_settled(batch, answer)
         if self._once:
             self.stopping = True
@@ -134,7 +135,7 @@ class Exchanger:
     def _on_error(self, error: BaseException) -> None:
         if self._once and not self.stopping:
             raise error
-        self._context.watchdog.store_error = f"{type(error).__name__}: {error}"
+        self._context.watchdog.store_failed(error)
         self._hooks.error(error)
 
     async def _settle_one_by_one(self, batch: Batch) -> None:
@@ -147,7 +148,8 @@ class Exchanger:
                     self._finished.append((run, tried))
                     break
                 except Exception:
-                    log.exception("job %s cannot be settled", settlement.lease.id)
+                    extra = about(settlement.lease, settlement.attempt, self._context.settings.name)
+                    log.exception("job %s cannot be settled", settlement.lease.id, extra=extra)
                 else:
                     self._apply_settled([(run, tried)], answer)
                     break
@@ -249,9 +251,10 @@ class Exchanger:
             lost = settled == "lost"
             self._drop(run, "lost" if lost else settlement.outcome)
             if lost or settlement.outcome != "succeeded":
-                _log(settlement, lost=lost)
+                error = None if run is None else run.error
+                log_settlement(settlement, error, self._context.settings.name, lost=lost)
             if self._once:
-                self.tally["lost" if lost else _tally_key(settlement)] += 1
+                self.tally["lost" if lost else tally_key(settlement)] += 1
             if wants_events and not lost:
                 self._hooks.events(settlement_events(settlement, answer.now_ms))
             elif wants_events and run is not None:
@@ -312,20 +315,3 @@ def _import_preset(name: str) -> None:
 
     for entry_point in entry_points(group="jobmill.presets", name=name):
         entry_point.load()
-
-
-def _log(settlement: Settlement, *, lost: bool) -> None:
-    job = f"job {settlement.lease.id} ({settlement.lease.name})"
-    if lost:
-        log.warning("%s: the settlement came too late", job)
-    elif settlement.outcome in ("errored", "crashed"):
-        error = " ".join((settlement.error or "").split())[:300]
-        state = _tally_key(settlement)
-        log.warning("%s, attempt %d %s, %s: %s", job, settlement.attempt, settlement.outcome, state, error)
-
-
-def _tally_key(settlement: Settlement) -> str:
-    """The field of a tick's summary that counts this settlement."""
-    if settlement.outcome in ("errored", "crashed"):
-        return "retrying" if settlement.state == "waiting" and settlement.rearm is None else "failed"
-    return "succeeded" if settlement.outcome == "succeeded" else "waiting"

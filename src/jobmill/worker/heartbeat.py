@@ -35,11 +35,12 @@ async def beat(context: WorkerContext) -> float:
             async with asyncio.timeout(min(third, _first_expiry(context) - started)):
                 lost = set(await context.store.extend([run.claimed.lease for run in runs], context.settings.lease_ms))
         except Exception as error:
-            why = context.watchdog.store_error = f"{type(error).__name__}: {error}"
+            context.watchdog.store_failed(error)
+            why = context.watchdog.store_error
             log.warning("leases of %d jobs could not be extended: %s; trying again", len(runs), why)
             wait = min(1.0, third / 5)
         else:
-            context.watchdog.store_error = None
+            context.watchdog.store_answered(context.store.name)
             for run in runs:
                 if run.claimed.lease.id not in lost:
                     run.expires = started + lease_s

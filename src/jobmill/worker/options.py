@@ -27,6 +27,7 @@ class WorkerOptions(TypedDict, total=False):
     shutdown_timeout: Duration
     health: int | None
     health_host: str
+    wait_for_store: bool
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -39,6 +40,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     shutdown_timeout: float
     health: int | None
     health_host: str
+    wait_for_store: bool
 
 
 def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]]) -> WorkerSettings:
@@ -59,4 +61,5 @@ def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]])
         shutdown_timeout=to_ms(given.get("shutdown_timeout", 30), "shutdown_timeout") / 1000,
         health=None if health is None else limits.check_int(health, "health", 0, 65_535),
         health_host=given.get("health_host", "127.0.0.1"),
+        wait_for_store=limits.check_bool(given.get("wait_for_store", True), "wait_for_store"),
     )

@@ -7,12 +7,13 @@ import traceback
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from jobmill.core.durations import to_ms
+from jobmill.core.durations import shown_ms, to_ms
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
-from jobmill.errors import Fail, JobmillError, Snooze
+from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
 
@@ -22,15 +23,16 @@ TRACEBACK_KEPT = 16_000
 ERROR_KEPT = 4_000
 
 
-def returned(value: Any) -> Outcome:
-    """The handler returned. A result that is not JSON is an error of the attempt."""
-    if value is None:
+def returned(value: Any, handler: Handler[..., Any]) -> Outcome:
+    """The handler returned. If its result is not JSON, the job fails: another run would do everything once more."""
+    if value is None or not handler.keep_result:
         return _NOTHING
     try:
         encoded = msgspec.json.encode(to_plain(value, "result"))
         check_size(encoded)
-    except JobmillError as error:
-        return Errored(error=f"the handler's result cannot be stored: {error}")
+    except InvalidValue as error:
+        why = str(error) if isinstance(error, PayloadTooLarge) else error.without_value()
+        return Errored(error=f"the handler finished, but its result cannot be stored: {why}", final=True)
     return Succeeded(encoded)
 
 
@@ -38,18 +40,25 @@ _NOTHING = Succeeded()
 
 
 def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Outcome:
-    """The handler raised. Snooze runs the job later, Fail ends its attempts, and anything else is an error."""
+    """The handler raised. Snooze runs the job later, and anything else is an error.
+
+    Fail ends the attempts, and so does an error that the handler's `fail_on` names or its `retry_on` does not name.
+    """
     if isinstance(error, Snooze):
         try:
             return Snoozed(to_ms(error.delay, "delay"))
         except Exception as wrong:
             error = wrong
-    return Errored(
-        error=described(error),
-        traceback=printed(error),
-        final=isinstance(error, Fail),
-        delay_ms=own_delay(error, handler, attempt),
-    )
+    final = isinstance(error, Fail) or not handler.retries(error)
+    outcome = Errored(error=described(error), traceback=printed(error), final=final)
+    return with_own_delay(outcome, error, handler, attempt)
+
+
+def timed_out(timeout_ms: int, handler: Handler[..., Any], attempt: int) -> Errored:
+    """The handler was stopped at its timeout. For `retry_on`, `fail_on` and the backoff this is a TimeoutError."""
+    error = TimeoutError(f"timed out after {shown_ms(timeout_ms)}")
+    outcome = Errored(error=str(error), final=not handler.retries(error))
+    return with_own_delay(outcome, error, handler, attempt)
 
 
 def described(error: BaseException) -> str:
@@ -75,15 +84,18 @@ def printed(error: BaseException) -> str:
     return storable(text[-TRACEBACK_KEPT:])
 
 
-def own_delay(error: BaseException, handler: Handler[..., Any], attempt: int) -> int | None:
-    """The delay from the user's own backoff function; None for the default backoff, also when the function raises."""
-    if handler.own_backoff is None:
-        return None
+def with_own_delay(outcome: Errored, error: BaseException, handler: Handler[..., Any], attempt: int) -> Errored:
+    """The outcome with the delay from the user's own backoff function. If that returns None or raises, it is final."""
+    if handler.own_backoff is None or outcome.final:
+        return outcome
     try:
-        return to_ms(handler.own_backoff(attempt, error), "backoff")
-    except BaseException:  # also SystemExit: no function of the user may stop the worker
-        log.exception("the backoff function of handler %r raised an error; the default backoff is used", handler.name)
-        return None
+        delay = handler.own_backoff(attempt, error)
+        delay_ms = None if delay is None else to_ms(delay, "backoff")
+    except BaseException as raised:  # also SystemExit: no function of the user may stop the worker
+        log.exception("the backoff function of handler %r raised an error; the job fails", handler.name)
+        both = f"{outcome.error}; then the backoff function raised {described(raised)}"
+        return structs.replace(outcome, error=both[:ERROR_KEPT], final=True)
+    return structs.replace(outcome, delay_ms=delay_ms, final=delay_ms is None)
 
 
 def _is_ours(module: object) -> bool:

@@ -7,9 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
-
-from jobmill.core.durations import shown_ms
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.errors import InvalidValue
 from jobmill.worker import outcomes
@@ -57,7 +54,7 @@ class Runner:
             outcome = None
         elif run.why == "timeout":
             # The handler may have caught the cancellation and returned a value, but that was after the timeout.
-            outcome = Errored(error=f"timed out after {shown_ms(run.rules.timeout_ms or 0)}")
+            outcome = outcomes.timed_out(run.rules.timeout_ms or 0, run.handler, run.claimed.job.attempt)
         if isinstance(outcome, Errored):
             outcome = self._report_error(run, outcome, error)
         run.over = True
@@ -77,13 +74,13 @@ class Runner:
             arguments = handler.arguments.decode(run.claimed.job.payload_json)
         except InvalidValue as error:
             # The payload will not fit at the next attempt either.
-            return Errored(error=str(error), final=True)
+            return Errored(error=error.without_value(), final=True)
         call: Any = handler.fn
         if handler.arguments.takes_context:
             call = functools.partial(call, run.context)
         if handler.is_async:
-            return outcomes.returned(await call(**arguments))
-        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments)))
+            return outcomes.returned(await call(**arguments), handler)
+        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments)), handler)
 
     async def _in_thread(self, run: Run, call: Callable[[], Any]) -> Any:
         future = self._context.threads.run(call)
@@ -114,12 +111,12 @@ class Runner:
     def _report_error(self, run: Run, outcome: Errored, error: BaseException | None) -> Errored:
         """Pass every error to the hooks and to the backoff function of the user.
 
-        A timeout or a process that died has no exception in this process: then a RuntimeError stands for it.
+        A timeout or a process that died has no exception in this process: a TimeoutError or RuntimeError stands for it.
         """
+        run.error = error
         if error is None:
-            error = RuntimeError(outcome.error)
+            error = TimeoutError(outcome.error) if run.why == "timeout" else RuntimeError(outcome.error)
             if outcome.delay_ms is None:
-                delay_ms = outcomes.own_delay(error, run.handler, run.claimed.job.attempt)
-                outcome = structs.replace(outcome, delay_ms=delay_ms)
+                outcome = outcomes.with_own_delay(outcome, error, run.handler, run.claimed.job.attempt)
         self._context.hooks.error(error, run.claimed.job)
         return outcome

@@ -37,6 +37,8 @@ class Run(Struct, eq=False):
     lost_as: RunEnded | None = None
     started: bool = False
     over: bool = False
+    #: What the handler raised, for the log.
+    error: BaseException | None = None
     #: The job is settled but its thread still runs: a thread cannot be stopped, and it occupies a slot.
     in_thread: bool = False
 

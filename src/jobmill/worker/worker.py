@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import Duration, to_ms
-from jobmill.errors import JobmillError
+from jobmill.errors import JobmillError, StoreUnavailable
+from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Turn, Watchdog
@@ -67,25 +68,35 @@ class Worker:
     # ------------------------------------------------------------------------------------------------ start
 
     async def start(self, *, once: bool = False) -> None:
-        """Open the store and start all loops. With `once`, each exchanger claims a single time."""
-        if self._begun:
-            raise JobmillError(f"worker {self.name} is running already; stop it first, or create another worker")
+        """Open the store and start all loops. With `once`, each exchanger claims a single time.
+
+        While the store is unavailable, this waits for it, or until `stop` is called, unless `wait_for_store` is False.
+        """
+        self._check_not_running()
         _check_handlers(self._registry)
-        await self._registry.open()
         self._begun = True
         self._stopping = None
+        self._hurry = asyncio.Event()
+        self._end = asyncio.Event()
+        # A tick may start a worker every few seconds, which is too often for INFO.
+        self._log_level = logging.DEBUG if once else logging.INFO
         try:
-            await self._start(once)
+            await self._prepare(once)
+            if await self._open_store(waits=self.settings.wait_for_store and not once):
+                await self._start()
         except BaseException:
             # For example, the health port is taken. The loops that have started already must not stay.
             await self._end_loops()
             raise
+        if not self._started:
+            await self._end_loops()
 
-    async def _start(self, once: bool) -> None:
-        # A tick may start a worker every few seconds, which is too often for INFO.
-        self._log_level = logging.DEBUG if once else logging.INFO
-        self._hurry = asyncio.Event()
-        self._end = asyncio.Event()
+    def _check_not_running(self) -> None:
+        if self._begun:
+            raise JobmillError(f"worker {self.name} is running already; stop it first, or create another worker")
+
+    async def _prepare(self, once: bool) -> None:
+        """Start what does not need the store."""
         self._loops: list[asyncio.Task[None]] = []
         self._exchanging: list[asyncio.Task[None]] = []
         self._health: Health | None = None
@@ -105,6 +116,28 @@ class Worker:
                 host=self.settings.health_host,
             )
             await self._health.start()
+
+    async def _open_store(self, *, waits: bool) -> bool:
+        """Open the store, and wait for it if it is unavailable. False if the worker was stopped meanwhile."""
+        backoff = LoopBackoff(self.random)
+        while not self._end.is_set():
+            try:
+                await self._registry.open()
+            except StoreUnavailable as error:
+                if not waits:
+                    raise
+                self.watchdog.store_failed(error)
+                pause = backoff.next()
+                log.warning("worker %s waits for its store (%s); trying again in %.1f s", self.name, error, pause)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), pause)
+            else:
+                self.watchdog.store_answered(self._registry.store.name)
+                return True
+        return False
+
+    async def _start(self) -> None:
+        context = self._context
         self._loops += [
             self._loop("heartbeat", lambda: beat(context), self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
@@ -160,9 +193,10 @@ class Worker:
         same end; with a timeout of 0 it releases the jobs at once. When a hook calls this, it returns at once, because
         the end of the worker waits for its hooks.
         """
+        if self._begun:
+            self._end.set()
         if not self._started:
             return
-        self._end.set()
         patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
         if self._stopping is None:
             self._stopping = _task("stop", self._stop(patience))
@@ -255,7 +289,7 @@ class Worker:
 
     async def run(self) -> None:
         """Start, work until SIGTERM, SIGINT, a call of `stop` or the cancellation of this task, then stop."""
-        await self.start()
+        self._check_not_running()
         loop = asyncio.get_running_loop()
         signals: list[signal.Signals] = []
 
@@ -271,6 +305,7 @@ class Worker:
                 loop.add_signal_handler(number, on_signal)
                 signals.append(number)
         try:
+            await self.start()
             await self._end.wait()
         finally:
             try:

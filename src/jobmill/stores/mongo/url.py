@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Literal, TypeAlias, get_args
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from msgspec import Struct
 from pymongo.errors import PyMongoError
@@ -13,7 +13,7 @@ from pymongo.uri_parser import split_options
 from jobmill.core.durations import to_ms
 from jobmill.core.limits import check_name, check_queue
 from jobmill.errors import InvalidValue
-from jobmill.stores.common.url import without_credentials
+from jobmill.stores.common.url import split_url, without_credentials
 
 COLLECTION = "monque_jobs"
 #: The queue of documents that name none: those of Monque, which has no queues.
@@ -50,10 +50,7 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
     @staticmethod
     def read(url: str) -> MongoUrl:
         """From `mongodb://host/db?collection=monque_jobs&indexes=lean&…`; other options are pymongo's."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:  # its text would show the password
-            raise InvalidValue("url", _FORM, without_credentials(url)) from None
+        parts = split_url(url, _FORM)
         if parts.scheme not in ("mongodb", "mongodb+srv"):
             raise InvalidValue("url", _FORM, without_credentials(url))
         database = unquote(parts.path[1:])

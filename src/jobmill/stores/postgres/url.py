@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from jobmill.core.limits import check_int
 from jobmill.errors import InvalidValue
-from jobmill.stores.common.url import without_credentials
+from jobmill.stores.common.url import split_url, without_credentials
 
 SCHEMA = "jobmill"
 POOL_SIZE = 10
+_FORM = "postgresql://user:password@host:5432/database"
 # Options of the driver that say which database is meant.
 _LOCATING = ("host", "port", "dbname", "database", "service")
 
@@ -27,19 +28,20 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
     @staticmethod
     def parse(url: str, *, schema: str | None = None, pool_size: int | None = None) -> PostgresUrl:
         """Read `postgresql://user@host/database?schema=jobmill&pool=10`; other options are the driver's."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("postgresql", "postgres"):
-            raise InvalidValue("url", "postgresql://user@host/database", without_credentials(url))
+        parts = split_url(url, _FORM)
+        if parts.scheme.partition("+")[0] not in ("postgresql", "postgres"):
+            raise InvalidValue("url", _FORM, without_credentials(url))
         options: list[tuple[str, str]] = []
+        size: object = POOL_SIZE
         for key, value in parse_qsl(parts.query, keep_blank_values=True):
             if key == "schema":
                 schema = schema or value
             elif key == "pool":
-                pool_size = pool_size or (int(value) if value.isascii() and value.isdigit() else -1)
+                size = int(value) if value.isascii() and value.isdigit() else value
             else:
                 options.append((key, value))
         for_driver = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
-        size = check_int(pool_size or POOL_SIZE, "pool", 2, 1_000)
+        size = check_int(size if pool_size is None else pool_size, "pool", 2, 1_000)
         return PostgresUrl(url=for_driver, schema=schema or SCHEMA, pool_size=size)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal, NamedTuple, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 
 from msgspec import Struct
 from redis.asyncio.connection import Connection, parse_url
@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from jobmill.core.limits import check_name
 from jobmill.errors import InvalidValue
-from jobmill.stores.common.url import without_credentials
+from jobmill.stores.common.url import HOST, split_url, without_credentials
 
 PREFIX = "bull"
 LAYOUTS = ("6", "5")
@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal["single", "sentinel", "cluster"]
 _KINDS: dict[str, Kind] = {
     "redis": "single",
     "rediss": "single",
+    "valkey": "single",
+    "valkeys": "single",
     "unix": "single",
     "redis+sentinel": "sentinel",
     "redis+cluster": "cluster",
@@ -35,7 +37,6 @@ _FORMS: dict[Kind, str] = {
 _PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 # Only the text between the first brace and the next closing one counts.
 _TAG = re.compile(r"[^{]*\{[^}]+\}.*", re.DOTALL)
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]*)(?::(\d{1,5}))?")
 
 #: Options of redis-py that would do nothing here, or break what this store relies on.
 _DECIDED = {
@@ -78,10 +79,7 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     @staticmethod
     def read(url: str) -> RedisUrl:
         """From `redis://user:password@host:6379/0?prefix=bull&layout=6`; all other options are redis-py's."""
-        try:
-            parts = urlsplit(url)
-        except ValueError as error:
-            raise InvalidValue("url", _FORMS["single"], without_credentials(url), str(error)) from error
+        parts = split_url(url, _FORMS["single"])
         if parts.scheme not in _KINDS:
             raise InvalidValue("url", " or ".join(f"{scheme}://…" for scheme in _KINDS), without_credentials(url))
         kind = _KINDS[parts.scheme]
@@ -101,7 +99,7 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
         credentials, at, netloc = parts.netloc.rpartition("@")
         hosts = () if parts.scheme == "unix" else _hosts(kind, netloc, url)
         service, path = _split_path(kind, parts, url)
-        scheme = parts.scheme.partition("+")[0]
+        scheme = parts.scheme.partition("+")[0].replace("valkey", "redis")
         options = _options(f"{scheme}://{credentials}{at}{path}?{urlencode(given)}", url)
         if kind == "cluster" and options["db"]:
             raise InvalidValue("url", _FORMS[kind], f"db={options['db']}")
@@ -151,7 +149,7 @@ def slot_of(key: str) -> int:
 def _hosts(kind: Kind, netloc: str, url: str) -> tuple[Address, ...]:
     found = []
     for text in netloc.split(","):
-        match = _HOST.fullmatch(text)
+        match = HOST.fullmatch(text)
         port = int(match[2] or _PORTS[kind]) if match else 0
         if match is None or not 0 < port < 65_536:
             raise InvalidValue("url", _FORMS[kind], without_credentials(url))

@@ -6,9 +6,10 @@ enqueued within its transactions, and there the user_version belongs to the appl
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from jobmill.errors import StoreError
@@ -49,9 +50,16 @@ def _migrate(path: Path, synchronous: str) -> list[str]:
         with closing(connect(path, synchronous, mode="ro")) as connection:
             if _applied(connection, path) == MIGRATIONS.keys():
                 return []
+    _create_private(path)
     with closing(connect(path, synchronous, mode="rwc")) as connection:
         _use_wal(connection)
         return _apply(connection, path)
+
+
+def _create_private(path: Path) -> None:
+    """Create the file for this user only: payloads may be secrets. SQLite gives its other files the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> set[int]:

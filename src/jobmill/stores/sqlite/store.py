@@ -95,17 +95,29 @@ class SqliteStore:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
+        self._leave_to_parent()
         with self._lock:
             if self._file is None:
                 schema.migrate(self.path, self._synchronous)
                 with translated_errors(self.path):
                     self._file = OpenFile(self.path, self._synchronous, self._clock, self._bell)
 
+    def _leave_to_parent(self) -> bool:
+        """After a fork, forget what belongs to the parent. At the fork, another thread may have held the locks."""
+        if self._file is None or not self._file.forked:
+            return False
+        self._lock = threading.Lock()
+        self._bell = Bell()
+        self._seen = {}
+        self._file = None
+        return True
+
     async def close(self) -> None:
         """Finish what was submitted, end the threads, close the connections."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
+        self._leave_to_parent()
         with self._lock:
             file, self._file = self._file, None
             if file is not None:
@@ -169,6 +181,8 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------------------ inside
 
     def _opened(self) -> OpenFile:
+        if self._leave_to_parent():
+            self._open()
         if self._file is None:
             raise StoreError("the store is not open; await its open() first")
         return self._file

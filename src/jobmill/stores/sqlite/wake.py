@@ -31,8 +31,16 @@ _IN_MODIFY = 0x2
 class CommitWatcher:
     """A thread that calls `changed` after a commit of any connection to the file, while a worker sleeps."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, bell: Bell, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        bell: Bell,
+        changed: Callable[[], None],
+        in_use: threading.Lock,
+    ) -> None:
         self._connection = connection
+        self._in_use = in_use
         self._bell = bell
         self._changed = changed
         self._version = self._data_version()
@@ -61,7 +69,8 @@ class CommitWatcher:
             elif self._watch.wait_for_write(next(pauses, None)):
                 pauses = iter(_PAUSES)
             if self._bell.sleepers and not self._closed:
-                with contextlib.suppress(sqlite3.Error):  # the writer meets the same error, and raises it
+                # The writer meets the same error, and raises it.
+                with contextlib.suppress(sqlite3.Error), self._in_use:
                     self._notice_commits()
 
     def _notice_commits(self) -> None:

@@ -197,7 +197,7 @@ def _run(request: Request, channel: Channel) -> None:
         arguments = handler.arguments.decode(request.job.payload_json)
     except InvalidValue as error:
         # The payload will not fit at the next attempt either.
-        channel.send(Errored(error=str(error), final=True))
+        channel.send(Errored(error=error.without_value(), final=True))
         return
     context = (Context(request.job, channel.send),) if handler.arguments.takes_context else ()
     call = functools.partial(handler.fn, *context, **arguments)
@@ -214,7 +214,7 @@ def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) 
         value = call()
     except BaseException as error:
         return outcomes.raised(error, handler, attempt)
-    return outcomes.returned(value)
+    return outcomes.returned(value, handler)
 
 
 # ---------------------------------------------------------------------------------------------------- finding

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.sqlite.connection.connect import begin, connect, translated, translated_errors
+from jobmill.stores.sqlite.connection.forks import ForkGuard
 from jobmill.stores.sqlite.connection.threads import Answer, Work, WorkThread
 from jobmill.stores.sqlite.connection.writer import Writer
 from jobmill.stores.sqlite.context import SqliteContext
@@ -27,10 +28,16 @@ class OpenFile:
             self._close_connections()
             raise
         self._path, self._synchronous, self._clock, self._bell = path, synchronous, clock, bell
-        self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run)
-        self.reader = WorkThread("jobmill-sqlite-reader", self._read)
+        self._guard = ForkGuard()
+        self.writer = WorkThread("jobmill-sqlite-writer", self._writer.run, self._guard.add(self.write_connection))
+        self.reader = WorkThread("jobmill-sqlite-reader", self._read, self._guard.add(self._read_connection))
         self._lock = threading.Lock()
         self._watcher: CommitWatcher | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened the file: the threads of its parent are not here."""
+        return self._guard.forked
 
     def _read(self, queries: Sequence[Work]) -> Sequence[Answer]:
         """Run queries on a connection of their own, so that a long one does not delay the writer."""
@@ -57,7 +64,7 @@ class OpenFile:
     def _start_watcher(self) -> CommitWatcher:
         with translated_errors(self._path):
             connection = connect(self._path, self._synchronous)
-            return CommitWatcher(self._path, connection, self._bell, self._notice_commits)
+            return CommitWatcher(self._path, connection, self._bell, self._notice_commits, self._guard.add(connection))
 
     def _notice_commits(self) -> None:
         self.writer.call_soon(self._writer.notice_commits)

@@ -27,10 +27,14 @@ Answer = Any
 
 
 class WorkThread:
-    """One thread that runs batches of work with `run`, which answers each and never raises."""
+    """One thread that runs batches of work with `run`, which answers each and never raises.
 
-    def __init__(self, name: str, run: Callable[[Sequence[Work]], Sequence[Answer]]) -> None:
+    It holds `in_use` while it uses its connection.
+    """
+
+    def __init__(self, name: str, run: Callable[[Sequence[Work]], Sequence[Answer]], in_use: threading.Lock) -> None:
         self._run = run
+        self._in_use = in_use
         # Work and where its answer goes; or a function that is called before the next batch; or None at the end.
         self._calls: queue.SimpleQueue[_Call | Callable[[], None] | None] = queue.SimpleQueue()
         self._open = True
@@ -64,10 +68,12 @@ class WorkThread:
                 while True:
                     calls.append(self._calls.get_nowait())
             for function in filter(callable, calls):
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception), self._in_use:
                     function()
             if batch := [call for call in calls if isinstance(call, tuple)]:
-                _answer(batch, self._run([work for work, _ in batch]))
+                with self._in_use:
+                    answers = self._run([work for work, _ in batch])
+                _answer(batch, answers)
             if None in calls:
                 return
 

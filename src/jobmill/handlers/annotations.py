@@ -1,0 +1,97 @@
+"""Annotations that a handler is refused for, when it is defined: better then than when its first job has run."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, Union
+
+import msgspec
+
+from jobmill.errors import InvalidValue
+
+_JSON = (dict, list, tuple, str, int, float, bool, types.NoneType)
+#: msgspec does not know the constraints of these packages, and would ignore them.
+_FOREIGN = ("pydantic", "pydantic_core", "annotated_types")
+
+
+def check_constraints(fn: Callable[..., Any], name: str, kind: Any) -> None:
+    """Refuse a parameter with a constraint that would be ignored."""
+    for part in _parts(kind, set()):
+        is_foreign = type(part).__module__.partition(".")[0] in _FOREIGN and not isinstance(part, type)
+        if is_foreign or _is_pydantic_dataclass(part):
+            raise InvalidValue(
+                "handler",
+                f"constraints that can be checked for the parameter {name!r}",
+                fn,
+                f"{part!r} is checked by pydantic only within a pydantic model; use msgspec.Meta, or a model",
+            )
+
+
+def check_result(fn: Callable[..., Any], kind: Any) -> None:
+    """Refuse a return annotation whose values can never be stored."""
+    if not _is_storable(kind):
+        raise InvalidValue(
+            "handler",
+            "a return annotation whose values can be stored as JSON",
+            fn,
+            f"{inspect.formatannotation(kind)} cannot; with keep_result=False the result is dropped on purpose",
+        )
+
+
+def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
+    """An annotation, its arguments, the metadata of Annotated, and the annotations of the fields of records."""
+    if id(kind) in seen or hasattr(kind, "model_validate"):  # pydantic checks the fields of its models itself
+        return
+    seen.add(id(kind))
+    yield kind
+    if typing.get_origin(kind) is Literal:
+        return
+    for part in (*typing.get_args(kind), *_fields(kind)):
+        yield from _parts(part, seen)
+
+
+def _fields(kind: Any) -> list[Any]:
+    is_record = dataclasses.is_dataclass(kind) or any(
+        hasattr(kind, name) for name in ("__struct_fields__", "__attrs_attrs__", "__total__", "_fields")
+    )
+    try:
+        return list(typing.get_type_hints(kind, include_extras=True).values()) if is_record else []
+    except (NameError, TypeError):  # msgspec says why, with the name
+        return []
+
+
+def _is_pydantic_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__")
+
+
+def _is_storable(kind: Any) -> bool:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _is_storable(args[0])
+    if origin in (Union, types.UnionType):
+        return any(_is_storable(one) for one in args if one is not types.NoneType)
+    if origin in (dict, list, tuple):
+        return all(_is_storable(one) for one in args if one is not Ellipsis)
+    kind = origin or kind
+    return _is_storable_class(kind) if isinstance(kind, type) else True
+
+
+def _is_storable_class(kind: type) -> bool:
+    if kind is object or issubclass(kind, _JSON) or inspect.isabstract(kind) or hasattr(kind, "model_dump"):
+        return True
+    if kind.__module__ == "builtins":
+        return False
+    if getattr(kind, "_is_protocol", False) or not isinstance(_info(kind), msgspec.inspect.CustomType):
+        return True
+    return any(_is_storable_class(one) for one in kind.__subclasses__())
+
+
+def _info(kind: type) -> msgspec.inspect.Type | None:
+    try:
+        return msgspec.inspect.type_info(kind)
+    except TypeError:  # msgspec can write values that it cannot read
+        return None

@@ -1,0 +1,54 @@
+"""Log lines about jobs. Each carries the job and the worker as `extra`, for log formats that keep fields."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from jobmill.core.values import Lease, Settlement
+
+log = logging.getLogger("jobmill")
+
+ERROR_SHOWN = 300
+
+
+def about(lease: Lease, attempt: int, worker: str) -> dict[str, Any]:
+    """The fields of a log line about a job. (`name` would overwrite the name of the logger.)"""
+    return {"job_id": lease.id, "job_name": lease.name, "queue": lease.queue, "attempt": attempt, "worker": worker}
+
+
+def log_settlement(settlement: Settlement, error: BaseException | None, worker: str, *, lost: bool) -> None:
+    """Log how a run ended: a job that failed for good as an error with the traceback, one with a retry as a warning."""
+    lease, extra = settlement.lease, about(settlement.lease, settlement.attempt, worker)
+    job = f"job {lease.id} ({lease.name})"
+    if lost:
+        log.warning("%s: the settlement came too late", job, extra=extra)
+    elif settlement.outcome in ("errored", "crashed"):
+        text = " ".join((settlement.error or "").split())[:ERROR_SHOWN]
+        state = tally_key(settlement)
+        is_failed = state == "failed"
+        shows_traceback = is_failed or log.isEnabledFor(logging.DEBUG)
+        log.log(
+            logging.ERROR if is_failed else logging.WARNING,
+            "%s, attempt %d %s, %s: %s%s",
+            job,
+            settlement.attempt,
+            settlement.outcome,
+            state,
+            text,
+            # The exception of an isolated process is not here, but its traceback is.
+            _traceback(settlement) if shows_traceback and error is None else "",
+            exc_info=error if shows_traceback else None,
+            extra=extra,
+        )
+
+
+def tally_key(settlement: Settlement) -> str:
+    """The field of a tick's summary that counts this settlement."""
+    if settlement.outcome in ("errored", "crashed"):
+        return "retrying" if settlement.state == "waiting" and settlement.rearm is None else "failed"
+    return "succeeded" if settlement.outcome == "succeeded" else "waiting"
+
+
+def _traceback(settlement: Settlement) -> str:
+    return f"\n{settlement.tracebacks[-1].rstrip()}" if settlement.tracebacks else ""

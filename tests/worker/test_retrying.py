@@ -1,0 +1,203 @@
+"""Which errors are retried, and which end a job: results that cannot be stored, types of errors, backoff functions."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Any
+
+import pydantic
+import pytest
+
+import jobmill
+from jobmill import Client
+from jobmill.worker.worker import Worker
+from tests.helpers import until
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Model(pydantic.BaseModel):
+    number: int
+
+
+@pytest.fixture
+def jobs() -> Client:
+    return jobmill.connect("memory://")
+
+
+async def failed(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job:
+    with pytest.raises(jobmill.JobFailed) as caught:
+        await enqueued.result(timeout=10)
+    return caught.value.job
+
+
+# ---------------------------------------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("value", [{1}, b"secret", object(), float("nan"), {"a": {2: "secret"}}, [1, {1j}]])
+async def test_a_result_that_cannot_be_stored_does_not_run_the_handler_again(jobs: Client, value: object) -> None:
+    charged = []
+
+    @jobs.handler(max_attempts=3, backoff="1ms")
+    def charge() -> Any:
+        charged.append(1)
+        return value
+
+    async with Worker(jobs):
+        job = await failed(await charge.enqueue())
+    assert charged == [1]
+    assert (job.state, job.errors) == ("failed", 1)
+    assert (job.error or "").startswith("the handler finished, but its result cannot be stored: result")
+    assert "secret" not in (job.error or "")
+
+
+async def test_a_result_that_is_too_large_is_named_with_its_size(jobs: Client) -> None:
+    @jobs.handler()
+    def large() -> str:
+        return "x" * (11 * 1024 * 1024)
+
+    async with Worker(jobs):
+        job = await failed(await large.enqueue())
+    assert "11.0 MB" in (job.error or "")
+
+
+async def test_a_result_can_be_dropped_on_purpose(jobs: Client) -> None:
+    @jobs.handler(keep_result=False)
+    def file() -> bytes:
+        return b"not JSON"
+
+    @jobs.handler(keep_result=False)
+    async def number() -> int:
+        return 3
+
+    async with Worker(jobs):
+        assert await (await file.enqueue()).result(timeout=10) is None
+        assert await (await number.enqueue()).result(timeout=10) is None
+
+
+# ---------------------------------------------------------------------------------------------------- types of errors
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "is_retried"),
+    [
+        ({"retry_on": ConnectionError}, ConnectionResetError("x"), True),
+        ({"retry_on": ConnectionError}, ValueError("x"), False),
+        ({"retry_on": (ConnectionError, ValueError)}, ValueError("x"), True),
+        ({"fail_on": ValueError}, UnicodeDecodeError("ascii", b"", 0, 1, "x"), False),
+        ({"fail_on": ValueError}, KeyError("x"), True),
+        ({"retry_on": OSError, "fail_on": FileNotFoundError}, FileNotFoundError("x"), False),
+        ({"retry_on": OSError, "fail_on": FileNotFoundError}, PermissionError("x"), True),
+    ],
+)
+async def test_errors_are_retried_by_their_type(
+    jobs: Client, options: dict[str, Any], error: Exception, is_retried: bool
+) -> None:
+    @jobs.handler(max_attempts=2, backoff="1ms", **options)
+    async def bad() -> None:
+        raise error
+
+    async with Worker(jobs):
+        job = await failed(await bad.enqueue())
+    assert job.errors == (2 if is_retried else 1)
+
+
+@pytest.mark.parametrize(("retry_on", "errors"), [(TimeoutError, 2), (ConnectionError, 1)])
+async def test_a_timeout_counts_as_a_timeout_error(jobs: Client, retry_on: type[Exception], errors: int) -> None:
+    @jobs.handler(max_attempts=2, backoff="1ms", timeout=0.01, retry_on=retry_on)
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    async with Worker(jobs):
+        job = await failed(await slow.enqueue())
+    assert (job.errors, job.error) == (errors, "timed out after 10ms")
+
+
+async def test_snooze_is_no_error(jobs: Client) -> None:
+    runs = []
+
+    @jobs.handler(retry_on=ConnectionError)
+    async def later() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise jobmill.Snooze("1ms")
+
+    async with Worker(jobs):
+        await (await later.enqueue()).result(timeout=10)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("given", ["ConnectionError", 3, (ValueError, "x"), [ValueError], int])
+@pytest.mark.parametrize("option", ["retry_on", "fail_on"])
+def test_what_is_not_an_exception_class_is_refused(jobs: Client, option: str, given: Any) -> None:
+    with pytest.raises(jobmill.InvalidValue, match=f"{option}: expected an exception class, or a tuple of them"):
+        jobs.handler(**{option: given})(lambda: None)
+
+
+# ---------------------------------------------------------------------------------------------------- backoff functions
+
+
+async def test_a_backoff_function_that_returns_none_means_no_retry(jobs: Client) -> None:
+    @jobs.handler(max_attempts=5, backoff=lambda attempt, error: "1ms" if attempt < 2 else None)
+    async def bad() -> None:
+        raise ValueError("x")
+
+    async with Worker(jobs):
+        job = await failed(await bad.enqueue())
+    assert (job.errors, job.error) == (2, "ValueError: x")
+
+
+@pytest.mark.parametrize("timeout", [None, 0.01])
+async def test_a_backoff_function_that_raises_fails_the_job_with_both_errors(
+    jobs: Client, timeout: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(attempt: int, error: BaseException) -> float:
+        raise KeyError("no such delay")
+
+    @jobs.handler(max_attempts=5, backoff=broken, timeout=timeout)
+    async def bad() -> None:
+        if timeout is None:
+            raise ValueError("x")
+        await asyncio.sleep(60)
+
+    async with Worker(jobs):
+        job = await failed(await bad.enqueue())
+    assert job.errors == 1
+    first = "ValueError: x" if timeout is None else "timed out after 10ms"
+    assert job.error == f"{first}; then the backoff function raised KeyError: 'no such delay'"
+    assert "the backoff function of handler 'bad' raised" in caplog.text
+
+
+# ---------------------------------------------------------------------------------------------------- payloads
+
+
+async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
+    jobs: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.handler()
+    async def paint(color: Color, model: Model) -> None: ...
+
+    payloads = [
+        {"color": "secret", "model": {"number": 1}},
+        {"color": "red", "model": {"number": "secret"}},
+        {"color": "red", "model": "secret"},
+        "secret",
+    ]
+    caplog.set_level("DEBUG", "jobmill")
+    async with Worker(jobs):
+        # A client without the handler, which would refuse them.
+        writer = jobmill.connect(store=jobs.store)
+        enqueued = [await writer.enqueue("paint", payload) for payload in payloads]
+        for one in enqueued:
+            job = await until(lambda one=one: _final(one))
+            assert job.state == "failed"
+            assert "secret" not in (job.error or "") + "".join(job.tracebacks)
+    assert "secret" not in caplog.text
+
+
+async def _final(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
+    job = await enqueued.job()
+    return job if job.state != "waiting" and job.state != "running" else None
