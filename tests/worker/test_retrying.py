@@ -12,7 +12,6 @@ import pytest
 import jobmill
 from jobmill import Client
 from jobmill.worker.worker import Worker
-from tests.helpers import until
 
 
 class Color(enum.Enum):
@@ -192,12 +191,6 @@ async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
         writer = jobmill.connect(store=jobs.store)
         enqueued = [await writer.enqueue("paint", payload) for payload in payloads]
         for one in enqueued:
-            job = await until(lambda one=one: _final(one))
-            assert job.state == "failed"
+            job = await failed(one)
             assert "secret" not in (job.error or "") + "".join(job.tracebacks)
     assert "secret" not in caplog.text
-
-
-async def _final(enqueued: jobmill.Enqueued[Any]) -> jobmill.Job | None:
-    job = await enqueued.job()
-    return job if job.state != "waiting" and job.state != "running" else None
