@@ -183,7 +183,7 @@ class Example:
     async def close(self) -> None:
         """Close every client that the page created, and remove its modules."""
         for client in self._clients():
-            if client._sync is not None:
+            if "sync" in vars(client):
                 await asyncio.to_thread(client.sync.close)
             await client.close()
         for name in self._files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
@@ -60,7 +61,6 @@ class Client(ManagesJobs):
         self.usage_recorders: list[UsageRecorder] = []
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
         self._transactional = store if isinstance(store, EnqueuesWithin) else None
-        self._sync: Sync | None = None
 
     def __repr__(self) -> str:
         """The store and the number of handlers."""
@@ -86,14 +86,12 @@ class Client(ManagesJobs):
         """Close the store."""
         await self.close()
 
-    @property
+    @cached_property
     def sync(self) -> Sync:
         """The same methods without an event loop: `jobs.sync.get(id)`, `jobs.sync(send.enqueue(to="ada"))`."""
-        if self._sync is None:
-            from jobmill.client.sync import Sync
+        from jobmill.client.sync import Sync
 
-            self._sync = Sync(self)
-        return self._sync
+        return Sync(self)
 
     # ------------------------------------------------------------------------------------------------ handlers
 
@@ -169,33 +167,33 @@ class Client(ManagesJobs):
                 await self.hooks.call_event(event)
 
     def _new_job(self, draft: Draft) -> NewJob:
-        said = draft.options
+        given = draft.options
         if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
-            check_size(draft.payload_json, b"" if said == NO_OPTIONS_GIVEN else msgspec.json.encode(said))
-        due = said.due if said.recurrence is None else self._first_due(said.recurrence, said)
+            check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
+        due = given.due if given.recurrence is None else self._first_due(given.recurrence, given)
         return NewJob(
-            id=said.id or self.store.new_id(),
+            id=given.id or self.store.new_id(),
             name=draft.name,
-            queue=said.queue,
+            queue=given.queue,
             payload_json=draft.payload_json,
             due=due,
-            priority=said.priority,
-            unique_key=_dedupe(draft) if said.dedupe else said.unique_key,
-            tenant=said.tenant,
-            options=said.stored,
-            recurrence=said.recurrence,
-            keeps_due=said.recurrence is not None and said.due == NOW,
+            priority=given.priority,
+            unique_key=_dedupe(draft) if given.dedupe else given.unique_key,
+            tenant=given.tenant,
+            options=given.stored,
+            recurrence=given.recurrence,
+            keeps_due=given.recurrence is not None and given.due == NOW,
         )
 
-    def _first_due(self, recurrence: Recurrence, said: Options) -> Due:
+    def _first_due(self, recurrence: Recurrence, given: Options) -> Due:
         """The first run of a recurring job: at its first occurrence, unless a time was given."""
         now_ms = self.store.now()
-        first = first_occurrence(recurrence, now_ms) if said.due == NOW else said.due.resolve(now_ms)
+        first = first_occurrence(recurrence, now_ms) if given.due == NOW else given.due.resolve(now_ms)
         until_ms = recurrence.until_ms
         if first is None or (until_ms is not None and first > until_ms):
             until = None if until_ms is None else str(to_datetime(until_ms))
             raise InvalidValue("until", "an end that is not before the first run", until)
-        return at(first) if said.due == NOW else said.due
+        return at(first) if given.due == NOW else given.due
 
     def queue(self, name: str) -> Queue:
         """One queue: pause, resume, limits, settings, event feed."""

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from jobmill.core import limits
 from jobmill.core.durations import instant_ms
 from jobmill.core.job import State
-from jobmill.core.values import EVERYTHING, Filter
+from jobmill.core.values import Filter
 from jobmill.errors import InvalidValue
 
 
@@ -31,11 +31,11 @@ class FilterOptions(TypedDict, total=False):
 
 def make_filter(given: FilterOptions | dict[str, Any]) -> Filter:
     """A validated filter."""
-    said: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
-    if not said:
-        return EVERYTHING
     made: dict[str, Any] = {}
-    for field, value in said.items():
+    value: Any
+    for field, value in given.items():
+        if value is None:
+            continue
         if field not in FilterOptions.__annotations__:
             raise InvalidValue(field, "one of the filters " + ", ".join(FilterOptions.__annotations__), field)
         if field == "states":

@@ -240,6 +240,5 @@ def _default(value: Any) -> Any:
     return msgspec.field(default_factory=lambda: value)
 
 
-def _cut(payload: Raw, max_length: int = 200) -> str:
-    text = bytes(payload)[: max_length + 1].decode(errors="replace")
-    return text if len(text) <= max_length else text[:max_length] + "…"
+def _cut(payload: Raw) -> str:
+    return bytes(payload)[:200].decode(errors="replace")

@@ -25,18 +25,16 @@ class Threads:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
         self._busy = 0
-        self._shortened = False
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run the call in a thread; cancelling the future does not stop it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if not self._shortened:
-            self._shortened = True
-            _shorten_interval(1)
         self._busy += 1
         future.add_done_callback(self._on_done)
         if self._busy > self._threads:
+            if self._threads == 0:
+                _shorten_interval(1)
             self._threads += 1
             threading.Thread(target=self._work, name=f"jobmill-handler-{self._threads}", daemon=True).start()
         context = contextvars.copy_context()
@@ -47,10 +45,9 @@ class Threads:
         """Let each thread end when it is idle."""
         for _ in range(self._threads):
             self._calls.put(None)
-        self._threads = 0
-        if self._shortened:
-            self._shortened = False
+        if self._threads > 0:
             _shorten_interval(-1)
+        self._threads = 0
 
     def _on_done(self, _: asyncio.Future[Any]) -> None:
         self._busy -= 1
