@@ -106,11 +106,15 @@ def _postgres(store: Store) -> PostgresStore:
 
 def _statements(schema: str, table: str | None = None) -> Statements:
     """The statements for a jobs table of this name and the schema of a store."""
+    from jobmill.stores.postgres.codec import SHARED_COLUMNS
     from jobmill.stores.postgres.statements import Statements
 
     name = "" if table is None else quoted_name(schema, table)
     values = {"table": name, "table_text": literal(name), "options": literal(OPTIONS)}
-    return Statements(schema, FOLDER, remove=Statements(schema)("remove"), **values)
+    # What a job that is cancelled takes along into the history, and how the store removes jobs.
+    values["kept_columns"] = ", ".join(column for column in SHARED_COLUMNS if column != "updated_ms")
+    values["remove"] = Statements(schema)("remove")
+    return Statements(schema, FOLDER, **values)
 
 
 def quoted_name(own_schema: str, table: str) -> str:

@@ -10,16 +10,8 @@ BEGIN
         DELETE FROM {schema}.jobs WHERE jobs.id = ANY (these) RETURNING jobs.*
     )
 
-    INSERT INTO {schema}.history (
-        due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms, finished_ms, expires_ms,
-        state, worker, id, queue, name, payload, unique_key, tenant, options, log_lines, error, result,
-        progress, tracebacks, doomed, recurrence, revision, slot_ms, runs, failed_runs, last_error, last_finished_ms
-    )
-    SELECT
-        due_ms, created_ms, priority, errors, crashes, claims, now_ms, started_ms, now_ms, now_ms + {keep_failed_ms},
-        'cancelled', worker, id, queue, name, payload, unique_key, tenant, options, log_lines, error, result, progress,
-        tracebacks, doomed, recurrence, revision, slot_ms, runs, failed_runs, last_error, last_finished_ms
-    FROM gone;
+    INSERT INTO {schema}.history ({kept_columns}, state, updated_ms, finished_ms, expires_ms)
+    SELECT {kept_columns}, 'cancelled', now_ms, now_ms, now_ms + {keep_failed_ms} FROM gone;
 END $$;
 
 -- Delete jobs in any state, with their log lines; a worker that runs one loses its lease.
