@@ -172,9 +172,8 @@ class MarkerWatch:
         if self._due_ms is not None:
             wait_s = max(MIN_POP_SECONDS, min(wait_s, (self._due_ms - self._now()) / 1000))
         popping = self._popping = connection.send(pack(("BZPOPMIN", self._key, f"{wait_s:.3f}")))
-        popping.add_done_callback(ignore_outcome)
         try:
-            await asyncio.wait([popping])
+            reply = await asyncio.shield(popping)
         except asyncio.CancelledError:
             # The store is closed, or the event loop ends. A marker that arrives at this moment must not be lost.
             self._wake()
@@ -185,7 +184,7 @@ class MarkerWatch:
             raise
         finally:
             self._popping = None
-        self._popped(popping.result())
+        self._popped(reply)
 
     def _popped(self, reply: list[bytes] | None) -> None:
         now_ms = self._now()
