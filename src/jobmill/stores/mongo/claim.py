@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from bson import ObjectId
@@ -154,9 +155,8 @@ class QueueClaim(Struct):
             self._free = leases.writable([*self.put_back, *claimed, *memory.in_flight, *memory.refused])
             searches = await asyncio.gather(*(self._search(some, limit) for some, limit in queries))
             is_full = sum(len(search.found) for search in searches) > wanted
-            lost = []
-            if leases.search_is_due(self.ctx, self.queue, is_full=is_full):
-                lost = await leases.find_lost(self.ctx, self.queue, names, self._free, wanted + 1, self.now_ms)
+            mine = {"jobmill.queue": self.ctx.queue_field(self.queue), "name": {"$in": names}, **self._free}
+            lost = await leases.find_lost(self.ctx, self.queue, mine, wanted + 1, self.now_ms, is_full=is_full)
             return self._choose(searches, lost, wanted)
 
     def _choose(self, searches: Sequence[Search], lost: list[Document], wanted: int) -> Found:
@@ -285,11 +285,9 @@ class QueueClaim(Struct):
         if not names:
             return None
         # The bound also excludes values that are not dates: another program wrote them, and they are never due.
-        query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
-        jobs = self.ctx.here.jobs
-        first = await self.ctx.hinted(
-            schema.DUE, lambda hint: jobs.find(query, shown, limit=1, **hint).sort("nextRunAt", 1).to_list()
-        )
+        query, by_due = self._waiting(names, {"$gt": date(after_ms)}), {"nextRunAt": 1}
+        find = partial(self.ctx.here.jobs.find, query, {"_id": 0, "nextRunAt": 1}, sort=by_due, limit=1)
+        first = await self.ctx.hinted(schema.DUE, lambda hint: find(**hint).to_list())
         dues = (self._again_ms, *(ms_of(one["nextRunAt"]) for one in first))
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 

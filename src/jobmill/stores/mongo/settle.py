@@ -126,19 +126,19 @@ async def send(ctx: MongoContext, writes: Sequence[Write], expected: int, checke
     Return None if the expected number of jobs matched. Otherwise return why the server refused writes, by their index.
     Raise if the server refused one of the first `checked` writes for a reason that does not concern its job alone.
     """
-    for send in range(MAX_SENDS):
+    sent = 0
+    while True:
+        sent += 1
         try:
             result = await ctx.here.jobs.bulk_write(writes, ordered=False)
-        except BulkWriteError as error:
-            ctx.claims.cursor.rewind()
-            if not is_unavailable(error) or send == MAX_SENDS - 1:
-                return refused_writes(error, checked=checked)
+            return None if sent == 1 and result.matched_count == expected else {}
         except PyMongoError as error:
-            if not is_unavailable(error) or send == MAX_SENDS - 1:
+            ctx.claims.cursor.rewind()
+            if is_unavailable(error) and sent < MAX_SENDS:
+                continue
+            if not isinstance(error, BulkWriteError):
                 raise
-        else:
-            return None if send == 0 and result.matched_count == expected else {}
-    return {}
+            return refused_writes(error, checked=checked)
 
 
 # ---------------------------------------------------------------------------------------------------- updates
