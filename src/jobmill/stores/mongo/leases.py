@@ -114,14 +114,12 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
     }
 
 
-async def find_lost(
-    ctx: MongoContext, queue: str, mine: Document, limit: int, now_ms: int, *, is_full: bool
-) -> list[Document]:
-    """Running jobs of a queue that match `mine`: those whose lease has ended, and stale ones of Monque.
+async def find_lost(ctx: MongoContext, mine: Document, limit: int, now_ms: int, *, is_full: bool) -> list[Document]:
+    """Running jobs that match `mine`, in one queue: those whose lease has ended, and stale ones of Monque.
 
     It does not search at each call if that takes long, or if jobs that wait fill the claim already (`is_full`).
     """
-    memory, began = ctx.claims, time.monotonic()
+    memory, queue, began = ctx.claims, mine["jobmill.queue"], time.monotonic()
     searched, took = memory.ended_searches.get(queue, (0.0, 0.0))
     pause = SCAN_SHARE * took if memory.is_busy else 0.0
     if began - searched < (max(ENDED_SECONDS, pause) if is_full else pause):
@@ -129,7 +127,7 @@ async def find_lost(
     lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
     now = time.monotonic()
     memory.ended_searches[queue] = (now, now - began)
-    if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
+    if queue is None and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
         lost += await _find_stale(ctx, mine, limit, now_ms)
     return lost
 
