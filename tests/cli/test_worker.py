@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -119,3 +120,22 @@ def test_uvloop_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> N
     # None in sys.modules is how Python knows that there is no such module.
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert loop_factory() is None
+
+
+def test_logs_as_json(app: Shell) -> None:
+    worker = app.start("worker", "app:jobs", "--log-format", "json", "--name", "press-1", "--processes", "1")
+    app("enqueue", "refuse", "{}", "--wait", "20s", code=1)
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=20)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert lines[0]["message"].startswith("worker press-1: concurrency")
+    (error,) = [line for line in lines if line["level"] == "error"]
+    assert (error["job_name"], error["queue"], error["worker"], error["logger"]) == (
+        "bad",
+        "default",
+        "press-1",
+        "jobmill",
+    )
+    assert error["attempt"] >= 1
+    assert error["job_id"] in error["message"]
+    assert error["traceback"].splitlines()[-1].startswith("RuntimeError")

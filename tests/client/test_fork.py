@@ -67,6 +67,7 @@ jobs.sync.close()
 """
 
 
+@pytest.mark.slow
 async def test_a_forked_child_works_and_its_parent_goes_on(store_name: str, store_url: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM),  # Python 3.12 warns of threads at a fork

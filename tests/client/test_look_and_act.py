@@ -299,6 +299,7 @@ async def test_a_single_job_is_not_spread(jobs: Client, send: Handler[..., Any],
     assert await dues(jobs, ids, clock) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_id", [True, False])
 async def test_a_spread_goes_on_from_call_to_call(
     jobs: Client, send: Handler[..., Any], clock: ManualClock, by_id: bool

@@ -321,6 +321,7 @@ def runs_ever(expression: Expression) -> bool:
     return any(expression.has_date(date(2024, 1, 1) + day * DAY) for day in range(366))
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)), st.integers(1, 4))
 @settings(max_examples=250, deadline=None)
 def test_random_expressions_against_brute_force(expression: Expression, start: datetime, count: int) -> None:
@@ -392,6 +393,7 @@ def test_random_expressions_against_the_wall_clock(zone: str, day: str, expressi
     assert list(found) == expected_slots(expression, table)
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS.filter(runs_ever), st.sampled_from(list(WINDOWS)), st.data())
 @settings(max_examples=150, deadline=None)
 def test_next_is_later_and_monotone(expression: Expression, zone: str, data: st.DataObject) -> None:

@@ -170,6 +170,7 @@ async def test_the_lock_reads_the_sparse_index_in_order(mongo: MongoHarness) -> 
     assert plan["executionStats"]["totalDocsExamined"] == 1
 
 
+@pytest.mark.slow
 async def test_an_idle_poll_reads_no_document(mongo: MongoHarness) -> None:
     """With 100,000 that sleep; what it costs is in the server's own log of slow commands."""
     await mongo.store.migrate()
@@ -241,6 +242,7 @@ async def test_the_fence_has_a_resolution_of_a_millisecond(mongo: MongoHarness) 
     assert (await get(mongo, 1))["sleepUntil"] == at(mongo, 60)
 
 
+@pytest.mark.slow
 async def test_a_crontab_survives_a_killed_server(own_mongo: MongoReplicaSet) -> None:
     """What was locked or written in that moment is found again at the latest when its lock ends."""
     mongo = MongoHarness(own_mongo.url("crontab", serverSelectionTimeoutMS="500"))

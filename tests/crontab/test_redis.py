@@ -130,6 +130,7 @@ async def test_an_unavailable_server_is_an_error(own_redis: RedisServer) -> None
             await store.close()
 
 
+@pytest.mark.slow
 async def test_all_keys_are_on_one_node_of_a_cluster(redis_cluster_url: str) -> None:
     address = redis_cluster_url.partition("?")[0]
     client = RedisCluster.from_url(address.replace("+cluster", "").partition(",")[0], decode_responses=True)

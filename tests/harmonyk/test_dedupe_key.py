@@ -102,6 +102,7 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(st.text(max_size=4), JSON, max_size=5)
 
 
+@pytest.mark.slow
 @given(OBJECTS, st.integers())
 def test_the_order_of_keys_does_not_matter_and_that_of_items_does(payload: Any, seed: int) -> None:
     mixed = shuffled(payload, random.Random(seed))

@@ -110,8 +110,11 @@ def jobs(name: str, count: int, **about: object) -> list[NewJob]:
 # ---------------------------------------------------------------------------------------------------- one process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short_seconds", [-1.0, NEVER_SECONDS], ids=["long scans", "short scans"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.extended) for seed in range(3, 12))]
+)
 async def test_jobs_of_one_process_are_claimed_in_order(
     harness: MongoHarness, monkeypatch: pytest.MonkeyPatch, seed: int, short_seconds: float
 ) -> None:

@@ -20,6 +20,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [
@@ -49,6 +50,7 @@ async def test_what_is_stored_right(mongo_url: str, value: Any) -> None:
         assert str(result) == str(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "why"),
     [

@@ -117,6 +117,7 @@ async def test_a_job_that_waits_again_wakes(scene: Scene) -> None:
     await woken(sleep)
 
 
+@pytest.mark.slow
 async def test_jobs_that_come_all_the_time_are_each_picked_up_at_once(scene: Scene) -> None:
     waits: list[float] = []
     for _ in range(40):

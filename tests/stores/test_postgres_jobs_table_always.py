@@ -203,6 +203,7 @@ async def _tried(call: Coroutine[Any, Any, object]) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_rows_and_jobs_agree_after_whatever_happens(
     postgres_servers: PostgresServers, postgres_name: str
 ) -> None:

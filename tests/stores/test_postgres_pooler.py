@@ -41,6 +41,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 async def test_a_pooler_is_noticed(pooled: PostgresStore, direct: PostgresStore) -> None:
     await asyncio.gather(pooled.settings(), direct.settings())
     assert pooled.context.loops.here().connector.pooled is True

@@ -146,6 +146,7 @@ def odd_jobs(draw: st.DrawFn) -> NewJob:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(one=odd_jobs(), error=LINES, line=LINES, worker=WORDS)
 async def test_a_life_with_odd_texts(store: PostgresStore, one: NewJob, error: str, line: str, worker: str) -> None:

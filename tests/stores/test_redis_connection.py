@@ -356,6 +356,7 @@ async def test_a_process_that_stood_still_itself_blames_nobody(
     assert await asyncio.to_thread(elsewhere) == [b"after", b"before"]
 
 
+@pytest.mark.slow
 async def test_half_open(proxied: RedisClient, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     await proxied.call("a", "PING")
     monkeypatch.setattr(pipelined, "CALL_SECONDS", 0.2)

@@ -244,6 +244,7 @@ async def test_a_killed_connection_comes_back_under_its_name(redis_url: str) -> 
         await ends(waiting)
 
 
+@pytest.mark.slow
 async def test_a_dead_connection_is_not_taken_for_a_quiet_queue(
     proxied: RedisContext, proxy: Proxy, direct: RedisContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +273,7 @@ async def test_a_server_that_becomes_a_replica_ends_the_wait(own_redis: RedisSer
         await ends(waiting)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_restarted(own_redis: RedisServer) -> None:
     async with opened(own(own_redis.url())) as context:
         waiting = waits(context)

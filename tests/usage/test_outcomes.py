@@ -180,6 +180,7 @@ async def test_usage_of_a_cancelled_run_that_ends_late(jobs: Client, used: list[
     assert outcomes(used) == ["cancelled"]
 
 
+@pytest.mark.slow
 async def test_usage_of_a_run_whose_lease_could_not_be_extended(
     jobs: Client, used: list[Usage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

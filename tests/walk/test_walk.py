@@ -9,7 +9,6 @@ import pytest
 
 from tests.walk.tracer import SOURCE, lines_of, walk
 
-#: MongoDB's is to become 1,150.
 BUDGETS = {"memory": 690, "sqlite": 860, "postgres": 960, "redis": 960, "mongo": 1_150}
 
 

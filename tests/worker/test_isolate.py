@@ -272,6 +272,7 @@ async def test_cancelling_while_the_process_starts() -> None:
             await running
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_after_many_runs() -> None:
     async def many() -> list[Outcome]:
         kinds = [handlers.pid] * 8 + [handlers.segfault] * 2

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 import jobmill
 from jobmill import Client, StoreUnavailable
 from jobmill.core.values import Claim, Exchanged, Settlement
@@ -18,6 +20,7 @@ def faulty() -> tuple[Client, FaultyStore]:
     return jobmill.connect(store=store), store
 
 
+@pytest.mark.slow
 async def test_a_job_longer_than_its_lease_runs_once() -> None:
     jobs = jobmill.connect("memory://")
     go = asyncio.Event()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobmill.cli.params import quiet_option, shutdown_timeout_option
+from jobmill.cli.params import log_options, shutdown_timeout_option
 from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
 from jobmill.cli.target import load_crontab
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="MODULE:CRONTAB")
 @click.option("--migrate", is_flag=True, help="Create the index that the store needs, then run.")
 @shutdown_timeout_option("running handlers")
-@quiet_option
-def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bool) -> None:
+@log_options
+def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bool, log_format: str) -> None:
     """Run a crontab: mymodule:crontab, app.py:crontab, or mymodule if it has one crontab.
 
     After SIGTERM or Ctrl-C the crontab locks no more documents, waits for
@@ -29,7 +29,7 @@ def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bo
     from jobmill.core.durations import to_ms
 
     to_ms(shutdown_timeout, "shutdown_timeout")  # so that an invalid value is refused now, not at the stop
-    log_to_stderr(quiet=quiet)
+    log_to_stderr(quiet=quiet, log_format=log_format)
     run_forever(_run(load_crontab(target), target, migrate=migrate, shutdown_timeout=shutdown_timeout))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmill.cli.params import quiet_option, shutdown_timeout_option, url_option
+from jobmill.cli.params import log_options, shutdown_timeout_option, url_option
 from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
 from jobmill.cli.target import is_url_given, load_client, use_url
 
@@ -47,10 +47,17 @@ GRACE_S = 30
     help="File with the bearer token that requests must send (default: JOBMILL_HTTP_TOKEN).",
 )
 @shutdown_timeout_option("a running tick")
-@quiet_option
+@log_options
 @url_option
 def http(
-    target: str, host: str, port: int, token_file: Path | None, quiet: bool, url: str | None, **given: Any
+    target: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    quiet: bool,
+    log_format: str,
+    url: str | None,
+    **given: Any,
 ) -> None:
     """Run due jobs of a client on each request POST /api/jobs/tick.
 
@@ -61,7 +68,7 @@ def http(
     _check_extra()
     from jobmill.http import TickEndpoint
 
-    log_to_stderr(quiet=quiet)
+    log_to_stderr(quiet=quiet, log_format=log_format)
     use_url(url)
     token = _token(token_file)
     addresses = _addresses(host, port, loopback_only=token is None)

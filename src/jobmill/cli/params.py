@@ -97,7 +97,15 @@ def shutdown_timeout_option(what: str, default: str | None = "30s") -> Callable[
     return click.option("--shutdown-timeout", type=duration, default=default, help=help)
 
 
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors.")
+log_options = options(
+    click.option("--quiet", "-q", is_flag=True, help="Log only warnings and errors."),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="Log text, or one JSON object per line (default text).",
+    ),
+)
 url_option = click.option(
     "--url",
     envvar="JOBMILL_URL",

@@ -170,7 +170,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def log_to_stderr(*, verbose: bool = False, quiet: bool) -> None:
+def log_to_stderr(*, verbose: bool = False, quiet: bool, log_format: str) -> None:
     """Log to stderr, including the logs of handlers. A module may add its own logging configuration."""
     import logging
 
@@ -179,5 +179,10 @@ def log_to_stderr(*, verbose: bool = False, quiet: bool) -> None:
         format="%(asctime)s %(levelname)-7s %(message)s",
         datefmt="%H:%M:%S",
     )
+    if log_format == "json":
+        from jobmill.cli.json_logs import JsonFormatter
+
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     if verbose:
         logging.getLogger("jobmill").setLevel(logging.DEBUG)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.output import duration_text, one_line
-from jobmill.cli.params import duration, given_options, quiet_option, shutdown_timeout_option, url_option
+from jobmill.cli.params import duration, given_options, log_options, shutdown_timeout_option, url_option
 from jobmill.cli.runner import log_to_stderr, run_forever
 from jobmill.cli.target import is_url_given, load_client, use_url
 
@@ -38,12 +38,27 @@ if TYPE_CHECKING:
 @shutdown_timeout_option("running jobs", default=None)
 @click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz on this port (default: no port).")
 @click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
-@click.option("--verbose", "-v", is_flag=True, help="Log every event of every job.")
-@quiet_option
+@click.option(
+    "--no-wait",
+    "wait_for_store",
+    is_flag=True,
+    flag_value=False,
+    default=None,
+    help="Exit if the store is unavailable at the start (default: wait for it).",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Log every event of every job, and the traceback of every error.")
+@log_options
 @click.option("--checks-url", is_flag=True, hidden=True)
 @url_option
 def worker(
-    target: str, processes: int, verbose: bool, quiet: bool, url: str | None, checks_url: bool, **given: Any
+    target: str,
+    processes: int,
+    verbose: bool,
+    quiet: bool,
+    log_format: str,
+    url: str | None,
+    checks_url: bool,
+    **given: Any,
 ) -> None:
     """Run jobs with the handlers of a client: mymodule:jobs, app.py:jobs, or mymodule if it has one client.
 
@@ -51,12 +66,12 @@ def worker(
     jobs and exits with code 0. A second signal releases running jobs at once.
     """
     options = given_options(given)
-    log_to_stderr(verbose=verbose, quiet=quiet)
+    log_to_stderr(verbose=verbose, quiet=quiet, log_format=log_format)
     use_url(url)
     checks_url = checks_url or is_url_given()
     if processes > 1:
         # The URL is in the environment: a command line is visible to every user of the machine.
-        flags = {"checks_url": checks_url, "verbose": verbose, "quiet": quiet}
+        flags = {"checks_url": checks_url, "verbose": verbose, "quiet": quiet, "log_format": log_format}
         click.get_current_context().exit(_supervise(target, processes, options, flags))
     client = load_client(target, checks_url=checks_url)
     if verbose:
@@ -96,6 +111,8 @@ def _to_argv(options: dict[str, Any]) -> list[str]:
     for name, value in options.items():
         if name == "queues":
             argv += [f"--queue={queue}" for queue in value]
+        elif name == "wait_for_store":
+            argv.append("--no-wait")
         elif value is True:
             argv.append(f"--{name.replace('_', '-')}")
         elif value not in (None, False):

@@ -35,6 +35,7 @@ class QueriesJobs:
 
     @store.setter
     def store(self, store: Store) -> None:
+        """Refused."""
         raise AttributeError("a client keeps its store: make another client with jobmill.connect(store=...)")
 
     async def open(self) -> None:

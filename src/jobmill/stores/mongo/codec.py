@@ -100,9 +100,8 @@ _OPEN_STEP = re.compile(r"(?:^|[ ,])[0-9]+/")
 # ---------------------------------------------------------------------------------------------------- values
 
 
-def date(ms: int) -> DatetimeMS:
-    """An instant as a document has it."""
-    return DatetimeMS(ms)
+#: An instant as a document has it, from milliseconds.
+date = DatetimeMS
 
 
 def ms_of(value: Any) -> int | None:
@@ -159,7 +158,7 @@ payload_of = msgspec.json.Encoder(enc_hook=_plain).encode
 
 def update_of(fields: Document) -> Document:
     """The update that writes these fields; a field that is None is removed."""
-    written = {name: value for name, value in fields.items() if value is not None}
+    written = _present(fields)
     removed = {name: "" for name, value in fields.items() if value is None}
     return ({"$set": written} if written else {}) | ({"$unset": removed} if removed else {})
 
@@ -190,10 +189,14 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, hom
         document["uniqueKey"] = stored_key(new.queue, new.unique_key, home)
     if new.recurrence is not None:
         theirs, rule = rule_fields(new.recurrence)
-        document |= {name: value for name, value in theirs.items() if value is not None}
+        document |= _present(theirs)
         ours |= {"armed": True, "rule": rule, "revision": new.recurrence.revision or None}
-    document["jobmill"] = {name: value for name, value in ours.items() if value is not None}
+    document["jobmill"] = _present(ours)
     return document
+
+
+def _present(fields: Document) -> Document:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def stored_key(queue: str, key: str, home: str) -> str:
@@ -207,7 +210,7 @@ def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
         return {"repeatInterval": rule.cron, "timezone": rule.timezone}, None
     until = None if rule.until_ms is None else date(rule.until_ms)
     ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
-    return {"repeatInterval": None, "timezone": None}, {name: it for name, it in ours.items() if it is not None}
+    return {"repeatInterval": None, "timezone": None}, _present(ours)
 
 
 def _is_plain(cron: str) -> bool:
@@ -236,20 +239,17 @@ def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:
 def job_fields(fields: Document) -> Document:
     """Fields of a Job, by their names there, as fields of a document; those that no document has are left out."""
     encoded = ((_ENCODERS[name], value) for name, value in fields.items() if name in _ENCODERS)
-    return {field: encode(value) for (field, encode), value in encoded}
+    return {field: encode(value) if encode else value for (field, encode), value in encoded}
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-_ENCODERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+#: By the field of a Job: the field of a document, and how it is encoded where the values differ.
+_ENCODERS: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "state": ("status", lambda state: STATUS[state]),
     "priority": ("priority", lambda priority: -priority),
     "updated_ms": ("updatedAt", date),
-    "errors": ("failCount", _same),
+    "errors": ("failCount", None),
     "crashes": ("jobmill.crashes", lambda crashes: crashes or None),
-    "error": ("failReason", _same),
+    "error": ("failReason", None),
     "result_json": ("jobmill.result", lambda json: None if bytes(json) == b"null" else bytes(json).decode()),
     "tracebacks": ("jobmill.tracebacks", list),
     "progress": ("jobmill.progress", lambda it: None if it is None else {"value": it.value, "message": it.message}),

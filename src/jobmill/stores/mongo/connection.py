@@ -23,10 +23,9 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
-from jobmill.stores.mongo.codec import CODEC
+from jobmill.stores.mongo.codec import CODEC, Document
 from jobmill.stores.mongo.url import MongoUrl
 
-Document: TypeAlias = dict[str, Any]
 Collection: TypeAlias = AsyncCollection[Document]
 
 QUEUES, EVENTS, LOGS = "jobmill_queues", "jobmill_events", "jobmill_logs"

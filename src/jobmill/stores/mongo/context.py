@@ -49,8 +49,8 @@ class ClaimMemory:
         self.refused: set[Any] = set()
         #: Whether another process took a job that the last claim had found.
         self.others_are_faster = False
-        #: By queue: when ended leases were searched for, and how long that took.
-        self.ended_searches: dict[str, tuple[float, float]] = {}
+        #: By queue, as documents name it: when ended leases were searched for, and how long that took.
+        self.ended_searches: dict[str | None, tuple[float, float]] = {}
         #: When stale claims of Monque are searched for next.
         self.stale_from_ms = 0
         # How many jobs were claimed in this interval of ENTRIES_KEPT_SECONDS, and in the interval before.

@@ -114,23 +114,20 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
     }
 
 
-def search_is_due(ctx: MongoContext, queue: str, *, is_full: bool) -> bool:
-    """Whether to search for ended leases in a queue; `is_full`: jobs that wait fill the claim already."""
-    searched, took = ctx.claims.ended_searches.get(queue, (0.0, 0.0))
-    pause = SCAN_SHARE * took if ctx.claims.is_busy else 0.0
-    return time.monotonic() - searched >= (max(ENDED_SECONDS, pause) if is_full else pause)
+async def find_lost(ctx: MongoContext, mine: Document, limit: int, now_ms: int, *, is_full: bool) -> list[Document]:
+    """Running jobs that match `mine`, in one queue: those whose lease has ended, and stale ones of Monque.
 
-
-async def find_lost(
-    ctx: MongoContext, queue: str, names: Sequence[str], free: Document, limit: int, now_ms: int
-) -> list[Document]:
-    """Running jobs whose lease has ended, and stale ones of Monque."""
-    memory, began = ctx.claims, time.monotonic()
-    mine = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, **free}
+    It does not search at each call if that takes long, or if jobs that wait fill the claim already (`is_full`).
+    """
+    memory, queue, began = ctx.claims, mine["jobmill.queue"], time.monotonic()
+    searched, took = memory.ended_searches.get(queue, (0.0, 0.0))
+    pause = SCAN_SHARE * took if memory.is_busy else 0.0
+    if began - searched < (max(ENDED_SECONDS, pause) if is_full else pause):
+        return []
     lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
     now = time.monotonic()
     memory.ended_searches[queue] = (now, now - began)
-    if queue == ctx.url.queue and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
+    if queue is None and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
         lost += await _find_stale(ctx, mine, limit, now_ms)
     return lost
 

@@ -12,14 +12,13 @@ from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
+from jobmill.stores.mongo.codec import LIVE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.url import Indexes
 
 MIN_VERSION = (6, 0)
 #: Codes of an index that exists with another name, or with other options.
 _CONFLICTS = {85, 86}
-
-_LIVE = {"$in": ["pending", "processing"]}
 
 #: Without these the store would be wrong, not just slow: unique keys, and the ids that callers choose.
 UNIQUE_KEY = "name_1_uniqueKey_1"
@@ -50,6 +49,20 @@ _MONQUE: list[list[tuple[str, int]]] = [
     [("name", 1), ("createdAt", -1), ("_id", -1)],
     [("status", 1), ("createdAt", -1), ("_id", -1)],
 ]
+
+_QUEUE = ("jobmill.queue", 1)
+#: Keys and partial filters: a waiting job is in some of these, a running job in another one, a final job in neither.
+_OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+    OWN_ID: ([("jobmill.id", 1)], {"jobmill.id": {"$exists": True}}),
+    # In claim order, so that jobs which are not due, or come later, cost nothing.
+    CLAIM: ([_QUEUE, ("name", 1), ("priority", -1), ("nextRunAt", 1), ("_id", 1)], {"status": "pending"}),
+    DUE: ([_QUEUE, ("name", 1), ("nextRunAt", 1)], {"status": "pending"}),
+    # By name: jobs without a handler here cost nothing.
+    LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
+    ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True}),
+    PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
+    LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
+}
 
 
 async def migrate(ctx: MongoContext) -> list[str]:
@@ -102,40 +115,11 @@ def models(which: Indexes) -> list[IndexModel]:
     unique = IndexModel(
         [("name", 1), ("uniqueKey", 1)],
         unique=True,
-        partialFilterExpression={"uniqueKey": {"$exists": True}, "status": _LIVE},
+        partialFilterExpression={"uniqueKey": {"$exists": True}, "status": {"$in": LIVE}},
     )
     theirs = [IndexModel(keys) for keys in _MONQUE] if which == "monque" else []
-    return [unique, *theirs, *_ours()]
-
-
-def _ours() -> list[IndexModel]:
-    """Partial indexes: a waiting job is in some, a running job in another, a final job in neither."""
-    pending: dict[str, Any] = {"partialFilterExpression": {"status": "pending"}}
-    return [
-        IndexModel(
-            [("jobmill.id", 1)],
-            name=OWN_ID,
-            unique=True,
-            partialFilterExpression={"jobmill.id": {"$exists": True}},
-        ),
-        # In claim order, so that jobs which are not due, or come later, cost nothing.
-        IndexModel(
-            [("jobmill.queue", 1), ("name", 1), ("priority", -1), ("nextRunAt", 1), ("_id", 1)], name=CLAIM, **pending
-        ),
-        IndexModel([("jobmill.queue", 1), ("name", 1), ("nextRunAt", 1)], name=DUE, **pending),
-        # By name: jobs without a handler here cost nothing.
-        IndexModel(
-            [("jobmill.queue", 1), ("name", 1), ("jobmill.leaseUntil", 1)],
-            name=LEASE,
-            partialFilterExpression={"status": "processing"},
-        ),
-        IndexModel([("jobmill.armed", 1)], name=ARMED, partialFilterExpression={"jobmill.armed": True}),
-        IndexModel(
-            [("jobmill.purgeAt", 1)], name=PURGE, partialFilterExpression={"jobmill.purgeAt": {"$exists": True}}
-        ),
-        IndexModel(
-            [("jobmill.queue", 1), ("status", 1), ("updatedAt", -1), ("_id", -1)],
-            name=LAST,
-            partialFilterExpression={"jobmill.keepLast": {"$exists": True}},
-        ),
+    ours = [
+        IndexModel(keys, name=name, partialFilterExpression=only, **({"unique": True} if name == OWN_ID else {}))
+        for name, (keys, only) in _OURS.items()
     ]
+    return [unique, *theirs, *ours]

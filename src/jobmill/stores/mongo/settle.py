@@ -9,11 +9,11 @@ jobs the bulk write has changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from bson import ObjectId
 from msgspec import Struct
-from pymongo import UpdateMany, UpdateOne
+from pymongo import UpdateMany
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from jobmill.core.job import TRACEBACKS_KEPT
@@ -39,13 +39,11 @@ if TYPE_CHECKING:
 #: The maximum number of times that a bulk write is sent, if its response is lost each time.
 MAX_SENDS = 3
 
-Write: TypeAlias = UpdateOne | UpdateMany
-
 
 class Leasing(Struct):
     """The updates that lease what a claim has found. They are part of the bulk write of settlements."""
 
-    writes: Sequence[Write] = ()
+    writes: Sequence[UpdateMany] = ()
     #: The number of jobs that they match, unless another process claims one of these jobs first.
     expected: int = 0
     #: After the bulk write: whether they are known to have matched all expected jobs.
@@ -120,25 +118,27 @@ async def _settle_once(
         await remove_marked(ctx, left, mark)
 
 
-async def send(ctx: MongoContext, writes: Sequence[Write], expected: int, checked: int = 0) -> dict[int, str] | None:
+async def send(
+    ctx: MongoContext, writes: Sequence[UpdateMany], expected: int, checked: int = 0
+) -> dict[int, str] | None:
     """Send a bulk write, and send it again if its response was lost.
 
     Return None if the expected number of jobs matched. Otherwise return why the server refused writes, by their index.
     Raise if the server refused one of the first `checked` writes for a reason that does not concern its job alone.
     """
-    for send in range(MAX_SENDS):
+    sent = 0
+    while True:
+        sent += 1
         try:
             result = await ctx.here.jobs.bulk_write(writes, ordered=False)
-        except BulkWriteError as error:
-            ctx.claims.cursor.rewind()
-            if not is_unavailable(error) or send == MAX_SENDS - 1:
-                return refused_writes(error, checked=checked)
+            return None if sent == 1 and result.matched_count == expected else {}
         except PyMongoError as error:
-            if not is_unavailable(error) or send == MAX_SENDS - 1:
+            ctx.claims.cursor.rewind()
+            if is_unavailable(error) and sent < MAX_SENDS:
+                continue
+            if not isinstance(error, BulkWriteError):
                 raise
-        else:
-            return None if send == 0 and result.matched_count == expected else {}
-    return {}
+            return refused_writes(error, checked=checked)
 
 
 # ---------------------------------------------------------------------------------------------------- updates
@@ -151,12 +151,10 @@ class _Group(Struct):
     more: Document
     given: list[_Given] = []
 
-    def write(self, now_ms: int) -> Write:
-        one = self.given[0]
-        query = {**guard(one.settlement.lease.token, one.locator.claimed_by, now_ms), **self.more}
-        if len(self.given) == 1:
-            return UpdateOne({"_id": one.locator.id, **query}, self.update, hint=BY_ID)
-        return UpdateMany({"_id": {"$in": [it.locator.id for it in self.given]}, **query}, self.update, hint=BY_ID)
+    def write(self, now_ms: int) -> UpdateMany:
+        first, ids = self.given[0], [one.locator.id for one in self.given]
+        held = guard(first.settlement.lease.token, first.locator.claimed_by, now_ms)
+        return UpdateMany({"_id": {"$in": ids}, **held, **self.more}, self.update, hint=BY_ID)
 
 
 def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Group]:

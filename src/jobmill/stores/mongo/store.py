@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from jobmill.core.changes import Change, Changed
 from jobmill.core.events import Event
@@ -41,6 +41,8 @@ from jobmill.stores.mongo.within import enqueue_within
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
+T = TypeVar("T")
+
 
 class MongoStore:
     """Jobs in a collection that Monque can share."""
@@ -74,10 +76,13 @@ class MongoStore:
         await self.context.streams.close()
         await self.context.connections.close()
 
+    async def _run(self, verb: Awaitable[T]) -> T:
+        with translated_errors(self.context.url):
+            return await verb
+
     async def migrate(self) -> list[str]:
         """Make the missing indexes; their names."""
-        with translated_errors(self.context.url):
-            return await schema.migrate(self.context)
+        return await self._run(schema.migrate(self.context))
 
     def now(self) -> int:
         """See the port."""
@@ -89,8 +94,7 @@ class MongoStore:
 
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await enqueue(self.context, new_jobs)
+        return await self._run(enqueue(self.context, new_jobs))
 
     async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port."""
@@ -101,18 +105,15 @@ class MongoStore:
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await exchange(self.context, settlements, claim)
+        return await self._run(exchange(self.context, settlements, claim))
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await extend(self.context, leases, for_ms)
+        return await self._run(extend(self.context, leases, for_ms))
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await report(self.context, reports)
+        return await self._run(report(self.context, reports))
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """See the port."""
@@ -120,55 +121,44 @@ class MongoStore:
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await change_jobs(self.context, which, change, limit)
+        return await self._run(change_jobs(self.context, which, change, limit))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await read.get(self.context, ids)
+        return await self._run(read.get(self.context, ids))
 
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await read.find(self.context, filter, cursor, limit)
+        return await self._run(read.find(self.context, filter, cursor, limit))
 
     async def count(self, filter: Filter) -> list[Count]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await read.count(self.context, filter)
+        return await self._run(read.count(self.context, filter))
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await read.stats(self.context, queue, name)
+        return await self._run(read.stats(self.context, queue, name))
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await read.logs(self.context, id, limit)
+        return await self._run(read.logs(self.context, id, limit))
 
     async def purge(self, limit: int = 1_000) -> Purged:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await purge(self.context, limit)
+        return await self._run(purge(self.context, limit))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await queue_verbs.configure(self.context, queue, change)
+        return await self._run(queue_verbs.configure(self.context, queue, change))
 
     async def settings(self, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await queue_verbs.settings(self.context, queues)
+        return await self._run(queue_verbs.settings(self.context, queues))
 
     async def publish(self, events: Sequence[Event]) -> None:
         """See the port."""
-        with translated_errors(self.context.url):
-            await feed.publish(self.context, events)
+        await self._run(feed.publish(self.context, events))
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
         """See the port."""
-        with translated_errors(self.context.url):
-            return await feed.read_events(self.context, queue, after, limit)
+        return await self._run(feed.read_events(self.context, queue, after, limit))

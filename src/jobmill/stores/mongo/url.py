@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from msgspec import Struct
@@ -114,10 +114,9 @@ def _collection(name: str) -> str:
 
 
 def _indexes(given: str) -> Indexes:
-    for known in get_args(Indexes):
-        if given == known:
-            return known  # type: ignore[no-any-return]
-    raise InvalidValue("indexes", "monque, lean or none", given)
+    if given not in get_args(Indexes):
+        raise InvalidValue("indexes", "monque, lean or none", given)
+    return cast("Indexes", given)
 
 
 def _is_true(given: str, field: str) -> bool:

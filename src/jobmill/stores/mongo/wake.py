@@ -159,24 +159,22 @@ class ChangeStream:
         return await database.watch(pipeline, resume_after=self._resume, max_await_time_ms=AWAIT_MS)
 
     def _handle(self, change: Document) -> None:
-        ctx = self._ctx
+        ctx, document = self._ctx, change.get("fullDocument")
         if change["ns"]["coll"] != ctx.url.collection:
             notify(ctx, str(change["documentKey"]["_id"]), None)
-            return
-        document = change.get("fullDocument")
-        if document is None:
+        elif document is None:
             updated = change.get("updateDescription", {}).get("updatedFields", {})
             notify(ctx, None, ms_of(updated.get("nextRunAt")))
-            return
-        name = document.get("name")
-        if ctx.names and not (isinstance(name, str) and name in ctx.names):
-            return
-        job = {**document, **change["documentKey"]}
+        elif not ctx.names or str(document.get("name")) in ctx.names:
+            self._handle_job({**document, **change["documentKey"]})
+
+    def _handle_job(self, job: Document) -> None:
+        ctx = self._ctx
         if not is_known(job):
             ctx.report_once(job, unknown_status(job))
         queue, due_ms = queue_of(job, ctx.url.queue), ms_of(job.get("nextRunAt"))
         if ctx.claims.is_busy and due_ms is not None and due_ms <= ctx.now():
-            ctx.claims.cursor.added(queue, str(name), order_of(job)[0], due_ms)
+            ctx.claims.cursor.added(queue, str(job.get("name")), order_of(job)[0], due_ms)
         notify(ctx, queue, due_ms)
 
 
