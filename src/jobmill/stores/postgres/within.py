@@ -157,6 +157,7 @@ class AsyncpgCaller:
         self._connection = connection
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        """Run a statement and return its rows."""
         # Plain records, also where the caller has set another class for them.
         rows = await self._connection.fetch(text, *parameters, record_class=asyncpg.Record)
         return [tuple(row) for row in rows]
@@ -182,6 +183,7 @@ class PsycopgCaller:
         self._connection = connection
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        """Run a statement and return its rows."""
         # A cursor of our own, because the caller may have set other factories; in a pipeline it waits for the answer.
         from psycopg import AsyncConnection, AsyncCursor, Cursor
         from psycopg.rows import tuple_row
@@ -197,6 +199,7 @@ class PsycopgCaller:
         return [tuple(map(_text, row)) for row in rows]
 
     async def execute(self, text: str) -> None:
+        """Run a statement without parameters and rows."""
         answer = self._connection.execute(text.encode())
         if inspect.isawaitable(answer):
             await answer
@@ -240,10 +243,12 @@ class SqlalchemyCaller:
         self._connection = connection
 
     async def fetch(self, text: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        """Run a statement and return its rows."""
         given = {f"p{number}": value for number, value in enumerate(parameters, 1)}
         return [tuple(row) for row in (await self._executed(text, given)).fetchall()]
 
     async def execute(self, text: str) -> None:
+        """Run a statement without parameters and rows."""
         await self._executed(text, {})
 
     async def _executed(self, text: str, given: dict[str, object]) -> Any:
