@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,92 +16,70 @@ if TYPE_CHECKING:
     from jobmill.client.client import Client
     from jobmill.core.changes import Changed
 
-#: Present and past participle of each verb.
-WORDS = {
-    "cancel": ("cancelling", "cancelled"),
-    "requeue": ("requeueing", "requeued"),
-    "reschedule": ("rescheduling", "rescheduled"),
-    "reprioritize": ("reprioritizing", "reprioritized"),
-    "remove": ("removing", "removed"),
-}
+#: The options of a change; all others select jobs.
+CHANGE_OPTIONS = ("spread", "delay", "due_at", "priority")
 
 
-#: IDS, filters or --all, and the options that these commands share.
-which_options = options(
-    click.argument("ids", nargs=-1),
-    filter_options,
-    click.option("--all", "everything", is_flag=True, help="Select all jobs that can be changed this way."),
-    click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
-    store_options,
+class Verb(NamedTuple):
+    """A change, which is a method of the client, and how messages name it."""
+
+    name: str
+    doing: str
+    done: str
+
+
+def _command(verb: Verb, what: str, *own: Callable[[Any], Any]) -> click.Command:
+    """A command that changes jobs by IDS, filters or --all. `own` are the options of this change."""
+    shared = options(
+        click.argument("ids", nargs=-1),
+        filter_options,
+        click.option("--all", "everything", is_flag=True, help="Select all jobs that can be changed this way."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+        store_options,
+    )
+
+    @click.command(verb.name, help=f'{what}, selected by IDS ("-" reads them from stdin), filters or --all.')
+    @options(*own, shared)
+    def command(ids: Sequence[str], everything: bool, yes: bool, url: str | None, as_json: bool, **given: Any) -> None:
+        change: dict[str, Any] = {name: given.pop(name) for name in CHANGE_OPTIONS if name in given}
+        if change and not given_options(change):
+            flags = " or ".join(f"--{name.replace('_', '-')}" for name in change)
+            raise click.UsageError(f"give {flags}", click.get_current_context())
+        which, filters = _ids(ids), given_options(given)
+        _check_which(which, filters, everything)
+        if which is None and not yes and _can_ask():
+            _confirm(url, verb, filters)
+
+        async def work(client: Client) -> Changed:
+            selected: dict[str, Any] = {"which": which} if which is not None else {"all": everything, **filters}
+            changing: Awaitable[Changed] = getattr(client, verb.name)(**selected, **change)
+            return await with_spinner(changing, f"{verb.doing} jobs")
+
+        _answer(verb, run(url, work), which, as_json)
+
+    return command
+
+
+cancel = _command(Verb("cancel", "cancelling", "cancelled"), "Cancel waiting and running jobs")
+requeue = _command(
+    Verb("requeue", "requeueing", "requeued"),
+    "Run final jobs again",
+    click.option(
+        "--spread", type=duration, default=0.0, help="Spread the due times evenly over this period (default 0)."
+    ),
 )
-
-
-@click.command()
-@which_options
-def cancel(**given: Any) -> None:
-    """Cancel waiting and running jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("cancel", {}, **given)
-
-
-@click.command()
-@click.option("--spread", type=duration, default=0.0, help="Spread the due times evenly over this period (default 0).")
-@which_options
-def requeue(spread: Any, **given: Any) -> None:
-    """Run final jobs again, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("requeue", {"spread": spread}, **given)
-
-
-@click.command()
-@click.option("--delay", type=duration, help="Run the jobs after this time.")
-@click.option("--due-at", type=instant, help="Run the jobs at this time.")
-@which_options
-def reschedule(delay: Any, due_at: datetime | None, **given: Any) -> None:
-    """Change the due time of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
-    if delay is None and due_at is None:
-        raise click.UsageError("give --delay or --due-at", click.get_current_context())
-    _change("reschedule", {"delay": delay, "due_at": due_at}, **given)
-
-
-@click.command()
-@click.option("--priority", type=int, required=True, help="New priority; 0 runs first, larger numbers wait longer.")
-@which_options
-def reprioritize(priority: int, **given: Any) -> None:
-    """Change the priority of waiting jobs, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("reprioritize", {"priority": priority}, **given)
-
-
-@click.command()
-@which_options
-def remove(**given: Any) -> None:
-    """Remove jobs that are not running, selected by IDS ("-" reads them from stdin), filters or --all."""
-    _change("remove", {}, **given)
-
-
-# ---------------------------------------------------------------------------------------------------- change
-
-
-def _change(
-    verb: str,
-    change: dict[str, Any],
-    *,
-    ids: Sequence[str],
-    everything: bool,
-    yes: bool,
-    url: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    which, filters = _ids(ids), given_options(given)
-    _check_which(which, filters, everything)
-    if which is None and not yes and _can_ask():
-        _confirm(url, verb, filters)
-
-    async def work(client: Client) -> Changed:
-        selected: dict[str, Any] = {"which": which} if which is not None else {"all": everything, **filters}
-        changing: Awaitable[Changed] = getattr(client, verb)(**selected, **change)
-        return await with_spinner(changing, f"{WORDS[verb][0]} jobs")
-
-    _answer(verb, run(url, work), which, as_json)
+reschedule = _command(
+    Verb("reschedule", "rescheduling", "rescheduled"),
+    "Change the due time of waiting jobs",
+    click.option("--delay", type=duration, help="Run the jobs after this time."),
+    click.option("--due-at", type=instant, help="Run the jobs at this time."),
+)
+reprioritize = _command(
+    Verb("reprioritize", "reprioritizing", "reprioritized"),
+    "Change the priority of waiting jobs",
+    click.option("--priority", type=int, required=True, help="New priority; 0 runs first, larger numbers wait longer."),
+)
+remove = _command(Verb("remove", "removing", "removed"), "Remove jobs that are not running")
 
 
 def _ids(given: Sequence[str]) -> list[str] | None:
@@ -124,26 +101,25 @@ def _can_ask() -> bool:
     return sys.stdin.isatty()
 
 
-def _confirm(url: str | None, verb: str, filters: dict[str, Any]) -> None:
+def _confirm(url: str | None, verb: Verb, filters: dict[str, Any]) -> None:
     """Ask outside of an event loop: inside one, the first Ctrl-C would not end the question."""
     from jobmill.core import changes
 
-    allowed = changes.CHANGES_FROM[getattr(changes, verb.capitalize())]
+    allowed = changes.CHANGES_FROM[getattr(changes, verb.name.capitalize())]
     counts = run(url, lambda client: with_spinner(client.count(**filters), "counting jobs"))
     count = sum(one.count for one in counts if one.state in allowed)
-    if count > 1 and not click.confirm(f"{verb} {plural(count)}?", err=True):
-        raise CommandFailed(f"no jobs {WORDS[verb][1]}")
+    if count > 1 and not click.confirm(f"{verb.name} {plural(count)}?", err=True):
+        raise CommandFailed(f"no jobs {verb.done}")
 
 
-def _answer(verb: str, changed: Changed, ids: list[str] | None, as_json: bool) -> None:
-    done = WORDS[verb][1]
+def _answer(verb: Verb, changed: Changed, ids: list[str] | None, as_json: bool) -> None:
     if as_json:
         print_json({"changed": changed.ids, "refused": changed.refused})
     elif ids is not None and len(changed.ids) == 1:
-        click.echo(f"{changed.ids[0]} {done}")
+        click.echo(f"{changed.ids[0]} {verb.done}")
     elif changed.ids or not changed.refused:
-        click.echo(f"{plural(len(changed.ids))} {done}")
+        click.echo(f"{plural(len(changed.ids))} {verb.done}")
     for id, why in changed.refused.items():
-        click.echo(f"jobmill: {id} not {done}: {why}", err=True)
+        click.echo(f"jobmill: {id} not {verb.done}: {why}", err=True)
     if changed.refused:
         click.get_current_context().exit(FAILED)

@@ -53,8 +53,7 @@ class BatchRun(CrontabRun):
 
     def _begin(self, job: CrontabJob, fence: datetime) -> None:
         if self.is_stopping:
-            self.unwritten += 1
-            self._over(job, Ending(id=job.id, locked_until=fence, sleep_until=job.sleep_until))
+            self._over(job, self.release(job, fence))
             return
         self.handle(job, fence).add_done_callback(lambda task: self._over(job, self.ending_of(task)))
 
@@ -120,7 +119,7 @@ class BatchRun(CrontabRun):
             self._free()
             if await self._try_to_write_all(others) is not None:
                 self._split(others)
-        elif self.has_ended(first[1].locked_until):
+        elif self.is_past(first[1].locked_until):
             # Otherwise an ending that the store never accepts would block all further locks.
             self._split(batch)
         else:
@@ -130,7 +129,7 @@ class BatchRun(CrontabRun):
     def _split(self, batch: list[tuple[CrontabJob, Ending]]) -> None:
         """From now on, write each ending separately."""
         self.keep_writing(batch)
-        self.call_given_up("write")
+        self.failing.discard("write")
 
     async def _keep_writing(self, job: CrontabJob, ending: Ending) -> None:
         await super()._keep_writing(job, ending)

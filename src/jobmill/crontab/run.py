@@ -43,10 +43,10 @@ class CrontabRun(abc.ABC):
         self._threads = Threads()
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         #: Done when a document is due again; then a new future replaces it.
-        self.due_again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._due_again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handlers_cancelled = False
         #: Calls that fail at present. The key of a write is the id() of its ending.
-        self._failing: set[object] = set()
+        self.failing: set[object] = set()
         #: The number of calls that the store has answered.
         self.answers = 0
 
@@ -120,9 +120,9 @@ class CrontabRun(abc.ABC):
         # The store may have written a later end. Jobs from a store that a user wrote may not have this field.
         return [(job, getattr(job, "locked_until", None) or lock_until) for job in jobs]
 
-    def has_ended(self, lock: datetime) -> bool:
-        """Whether another worker may have locked the document by now."""
-        return lock <= to_datetime(self.settings.clock())
+    def is_past(self, moment: datetime) -> bool:
+        """Whether a document is due by now, or a lock has ended, so that another worker may have the document."""
+        return moment <= to_datetime(self.settings.clock())
 
     async def nothing_due(self) -> None:
         """Note that a search for a document to lock found no due document."""
@@ -132,8 +132,8 @@ class CrontabRun(abc.ABC):
 
     def wake_resting(self) -> None:
         """A document may be due: idle loops poll again."""
-        self.due_again.set_result(None)
-        self.due_again = asyncio.get_running_loop().create_future()
+        self._due_again.set_result(None)
+        self._due_again = asyncio.get_running_loop().create_future()
 
     # ------------------------------------------------------------------------------------------------ handling
 
@@ -196,7 +196,7 @@ class CrontabRun(abc.ABC):
 
     def is_due(self, ending: Ending) -> bool:
         """Whether the document is due again at once."""
-        return ending.sleep_until is not None and ending.sleep_until <= to_datetime(self.settings.clock())
+        return ending.sleep_until is not None and self.is_past(ending.sleep_until)
 
     async def write(self, job: CrontabJob, ending: Ending) -> None:
         """Write an ending. If that fails, a background task retries, and this returns."""
@@ -207,7 +207,7 @@ class CrontabRun(abc.ABC):
     def keep_writing(self, endings: Iterable[tuple[CrontabJob, Ending]]) -> None:
         """Retry each ending separately, until it is written or given up."""
         for job, ending in endings:
-            self._failing.add(id(ending))
+            self.failing.add(id(ending))
             self.run_in_background(self._keep_writing(job, ending))
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -227,9 +227,9 @@ class CrontabRun(abc.ABC):
             if error is None:
                 return
             refusals += self.is_refusal(error, answers)
-            if refusals >= MAX_REFUSALS or self.has_ended(ending.locked_until):
+            if refusals >= MAX_REFUSALS or self.is_past(ending.locked_until):
                 self.unwritten -= 1
-                self.call_given_up(id(ending))
+                self.failing.discard(id(ending))
                 log.error("crontab: the ending of job %s could not be written; the job runs again", shown(job.id))
                 await self.hooks.error(error, job)
                 return
@@ -255,7 +255,7 @@ class CrontabRun(abc.ABC):
         if self._remove_is_fenced:
             return await store.remove(ending.id, locked_until=ending.locked_until) is not False  # type: ignore[call-arg]
         # This store cannot check the lock, so we check the time. After the lock, another worker may have the document.
-        if self.has_ended(ending.locked_until):
+        if self.is_past(ending.locked_until):
             return False
         return await store.remove(ending.id) is not False
 
@@ -270,17 +270,17 @@ class CrontabRun(abc.ABC):
         elif self.is_due(ending):
             self.wake_resting()
 
-    async def release(self, job: CrontabJob, fence: datetime) -> None:
-        """Release a document that was locked during the stop: it gets its old due time back."""
+    def release(self, job: CrontabJob, fence: datetime) -> Ending:
+        """The ending of a document that was locked during the stop: it gets its old due time back."""
         self.unwritten += 1
-        await self.write(job, Ending(id=job.id, locked_until=fence, sleep_until=job.sleep_until))
+        return Ending(id=job.id, locked_until=fence, sleep_until=job.sleep_until)
 
     # ------------------------------------------------------------------------------------------------ failed calls
 
     async def call_failed(self, call: object, error: BaseException) -> None:
         """A call failed and will be retried. An outage is reported once, until no call fails any more."""
-        is_new = not self._failing
-        self._failing.add(call)
+        is_new = not self.failing
+        self.failing.add(call)
         if is_new:
             log.warning("crontab: the store is unavailable (%s: %s); trying again", type(error).__name__, error)
             await self.hooks.error(error, None)
@@ -288,9 +288,9 @@ class CrontabRun(abc.ABC):
     def call_answered(self, call: object) -> None:
         """A call succeeded."""
         self.answers += 1
-        if call in self._failing:
-            self._failing.discard(call)
-            if not self._failing:
+        if call in self.failing:
+            self.failing.discard(call)
+            if not self.failing:
                 log.info("crontab: the store is available again")
 
     def is_refusal(self, error: BaseException, answers: int) -> bool:
@@ -300,29 +300,21 @@ class CrontabRun(abc.ABC):
         # The store of a user may raise any exception: it is available if it has answered another call meanwhile.
         return self.answers != answers
 
-    def call_given_up(self, call: object) -> None:
-        """Forget a failed call that will not be retried in the same form."""
-        self._failing.discard(call)
-
     # ------------------------------------------------------------------------------------------------ sleeping
 
-    async def pause(self, seconds: float) -> None:
-        """Sleep for this time, or until the stop."""
+    async def pause(self, seconds: float, *futures: asyncio.Future[None]) -> None:
+        """Sleep for this time, or until the stop or one of the futures."""
         if seconds > 0 and not self.is_stopping:
-            await self._first_of(seconds, self._stop)
+            sleeping = asyncio.ensure_future(self.settings.sleep(seconds))
+            try:
+                await asyncio.wait({sleeping, self._stop, *futures}, return_when="FIRST_COMPLETED")
+            finally:
+                sleeping.cancel()
 
     async def sleep_while_idle(self) -> None:
         """Sleep for `idle_delay`, or until a document is due again, or until the stop."""
-        if not self.is_stopping:
-            await self._first_of(self.settings.idle_delay, self._stop, self.due_again)
+        await self.pause(self.settings.idle_delay, self._due_again)
 
     async def wait_for(self, future: asyncio.Future[None]) -> None:
         """Wait for a future, or for the stop."""
         await asyncio.wait({self._stop, future}, return_when="FIRST_COMPLETED")
-
-    async def _first_of(self, seconds: float, *futures: asyncio.Future[None]) -> None:
-        sleeping = asyncio.ensure_future(self.settings.sleep(seconds))
-        try:
-            await asyncio.wait({sleeping, *futures}, return_when="FIRST_COMPLETED")
-        finally:
-            sleeping.cancel()

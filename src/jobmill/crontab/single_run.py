@@ -38,7 +38,7 @@ class SingleRun(CrontabRun):
                 # So that each loop has at most one unwritten document.
                 await asyncio.wait({writing})
                 writing = None
-                if found and self.has_ended(found[0][1]):
+                if found and self.is_past(found[0][1]):
                     await self._report_late_lock(found[0][0])
                     continue
             if found:
@@ -53,7 +53,7 @@ class SingleRun(CrontabRun):
     async def _handle_document(self, job: CrontabJob, fence: datetime) -> asyncio.Task[None] | None:
         """Handle a document. Returns the task that writes its ending."""
         if self.is_stopping:
-            await self.release(job, fence)
+            await self.write(job, self.release(job, fence))
             return None
         self._wake_one()
         handling = self.handle(job, fence)
