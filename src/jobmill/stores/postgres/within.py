@@ -163,6 +163,7 @@ class AsyncpgCaller:
         return [tuple(row) for row in rows]
 
     async def execute(self, text: str) -> None:
+        """Run a statement without parameters and rows."""
         await self._connection.execute(text)
 
 
