@@ -131,7 +131,7 @@ def test_logs_as_json(app: Shell) -> None:
     assert lines[0]["message"].startswith("worker press-1: concurrency")
     (error,) = [line for line in lines if line["level"] == "error"]
     assert (error["job_name"], error["queue"], error["worker"], error["logger"]) == (
-        "bad",
+        "refuse",
         "default",
         "press-1",
         "jobmill",
