@@ -138,4 +138,4 @@ def test_logs_as_json(app: Shell) -> None:
     )
     assert error["attempt"] >= 1
     assert error["job_id"] in error["message"]
-    assert error["traceback"].splitlines()[-1].startswith("RuntimeError")
+    assert "RuntimeError: not today" in error["traceback"]
