@@ -11,7 +11,8 @@
     ├── ResultTimeout (TimeoutError)
     └── StoreError                  the store refused or failed
         ├── StoreUnavailable        it cannot be reached now: a later retry may work
-        │   └── StoreBusy           another connection holds its write lock
+        │   ├── StoreBusy           another connection holds its write lock
+        │   └── LoginRefused        the server does not accept this user or password
         ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
         ├── SchemaTooNew            written by a newer Jobmill; nothing was changed
         └── UnsafeStore             a database is not safe here (a network file system)
@@ -108,6 +109,10 @@ class StoreUnavailable(StoreError):
 
 class StoreBusy(StoreUnavailable):
     """Another connection holds the store's write lock."""
+
+
+class LoginRefused(StoreUnavailable):
+    """The server does not accept this user or password. A worker that runs tries again, one that starts does not."""
 
 
 class SchemaTooOld(StoreError):

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmill.core.durations import Duration, to_ms
-from jobmill.errors import JobmillError, StoreUnavailable
+from jobmill.errors import JobmillError, LoginRefused, StoreUnavailable
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
@@ -124,7 +124,7 @@ class Worker:
             try:
                 await self._registry.open()
             except StoreUnavailable as error:
-                if not waits:
+                if not waits or isinstance(error, LoginRefused):
                     raise
                 self.watchdog.store_failed(error)
                 pause = backoff.next()

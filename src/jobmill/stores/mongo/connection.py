@@ -22,7 +22,7 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from jobmill.errors import InvalidValue, StoreError, StoreUnavailable
+from jobmill.errors import InvalidValue, LoginRefused, StoreError, StoreUnavailable
 from jobmill.stores.mongo.codec import CODEC, Document
 from jobmill.stores.mongo.url import MongoUrl
 
@@ -103,6 +103,9 @@ class MongoConnection:
 
 _abandoned: set[MongoConnection] = set()
 
+#: AuthenticationFailed, and what Atlas answers.
+_LOGIN = (18, 8000)
+
 
 @contextlib.contextmanager
 def translated_errors(url: MongoUrl) -> Iterator[None]:
@@ -110,6 +113,8 @@ def translated_errors(url: MongoUrl) -> Iterator[None]:
     try:
         yield
     except PyMongoError as error:
+        if isinstance(error, OperationFailure) and error.code in _LOGIN:
+            raise LoginRefused(f"MongoDB at {url.shown}: login refused: {short(error)}") from error
         if is_unavailable(error):
             raise StoreUnavailable(f"MongoDB at {url.shown} cannot be used now: {short(error)}") from error
         raise StoreError(f"MongoDB at {url.shown}: {short(error)}") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import asyncpg
 
-from jobmill.errors import JobmillError, SchemaTooOld, StoreError, StoreUnavailable
+from jobmill.errors import JobmillError, LoginRefused, SchemaTooOld, StoreError, StoreUnavailable
 
 # After these errors a connection cannot be used again, though it may look intact.
 _ENDS: tuple[type[BaseException], ...] = (
@@ -59,7 +59,7 @@ def translated(error: Exception) -> Exception:
         return StoreUnavailable(f"this PostgreSQL server accepts no writes now (is it a standby?): {error}")
     # For a worker a refused login is an outage: it keeps finished jobs, and tries again.
     if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)):
-        return StoreUnavailable(f"PostgreSQL: login refused: {error}")
+        return LoginRefused(f"PostgreSQL: login refused: {error}")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return StoreUnavailable(f"{error}; create it first (createdb, or CREATE DATABASE)")
     if isinstance(error, _CLIENT):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from jobmill.errors import StoreError, StoreUnavailable
+from jobmill.errors import LoginRefused, StoreError, StoreUnavailable
 from jobmill.stores.redis.url import Address, RedisUrl
 
 
@@ -38,10 +38,12 @@ _UNAVAILABLE = {
     "OOM": "maxmemory is reached; raise maxmemory, or let retention remove jobs (keep_succeeded, keep_failed)",
     "UNBLOCKED": "the server became a replica",
 }
-#: Somebody has to change something.
-_ERRORS = {
+_LOGIN = {
     "NOAUTH": "it requires a password: redis://user:password@host",
     "WRONGPASS": "login refused: it does not know this user with this password",
+}
+#: Somebody has to change something.
+_ERRORS = {
     "NOPERM": "its ACL does not allow this user what Jobmill needs: see ACL SETUSER",
     "WRONGTYPE": "a key under this prefix is not what BullMQ keeps there: something else uses it, or another prefix is "
     "meant (?prefix=…)",
@@ -73,6 +75,8 @@ def failure(reply: str, url: str, host: str = "") -> StoreError:
         return _moved(reply, host)
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"Redis at {url} cannot be used now: {_UNAVAILABLE[code]}; it replied: {reply}")
+    if code in _LOGIN:
+        return LoginRefused(f"Redis at {url}: {_LOGIN[code]}; it replied: {reply}")
     if code in _ERRORS:
         return StoreError(f"Redis at {url}: {_ERRORS[code]}; it replied: {reply}")
     return StoreError(f"Redis at {url} replied: {reply}")
