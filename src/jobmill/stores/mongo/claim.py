@@ -114,7 +114,7 @@ class QueueClaim(Struct):
             if wanted <= 0 or not any(room > 0 for room in self.rooms.values()):
                 break
             found = self.found or await self._find(wanted)
-            leased = await self._lease(found, lock)
+            leased = await self._lease(found, lock) if found.jobs else []
             self._hand_out(found, leased)
             if len(leased) == len(found.jobs):
                 return self.now_ms if found.has_more or self.put_back else await self._next_due(self.now_ms)
@@ -148,8 +148,7 @@ class QueueClaim(Struct):
             found = await asyncio.gather(*(self._search(some, limit) for some, limit in queries))
             waiting = [document for some in found for document in some]
             mine = {"jobmill.queue": self.ctx.queue_field(self.queue), "name": {"$in": names}, **self._free}
-            is_full = len(waiting) > wanted
-            lost = await leases.find_lost(self.ctx, mine, wanted + 1, self.now_ms, is_full=is_full)
+            lost = await leases.find_lost(self.ctx, mine, wanted + 1, self.now_ms, is_full=len(waiting) > wanted)
             # A job may change between the queries: use the document that was read last, and lease each job only once.
             return self._choose({document["_id"]: document for document in (*waiting, *lost)}, wanted)
 
@@ -308,8 +307,6 @@ class QueueClaim(Struct):
 
     async def _lease(self, found: Found, lock: QueueLock | None) -> list[Document]:
         """Lease the jobs that were found, if they can still be claimed. Return the leased jobs, in claim order."""
-        if not found.jobs:
-            return []
         if lock is not None:
             leased = await self._lease_counted(found, lock)
         else:
