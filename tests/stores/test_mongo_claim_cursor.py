@@ -337,3 +337,14 @@ def test_positions_may_replace_those_that_were_known() -> None:
     cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 1, (7_000, 0)), ("q", "a", 5, (7_000, 0))], full=True)
     cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 5, (8_000, 0))], full=True, replaces=True)
     assert cursor.start(["q"], ["a"]).positions == {("q", "a"): {5: (8_000, 0)}}
+
+
+def test_a_claim_may_begin_at_the_start_before_it_is_time() -> None:
+    cursor = ClaimCursor(lambda: 1_000.0)
+    cursor.learn(cursor.start(["q"], ["a"]), [("q", "a", 5, (7_000, 0))], full=True)
+    cursor.stop_at("q", (5, 8_000))
+    assert cursor.start(["q"], ["a"]).is_known
+    start = cursor.start(["q"], ["a"], anew=True)
+    assert start.is_return
+    assert not start.has_positions
+    assert cursor.stop("q") is None

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from bson import ObjectId
 from msgspec import Struct, field, structs
@@ -41,15 +40,6 @@ ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 _FIRST_MS = -(2**62)
 #: A filter: no process has claimed the job since it was found, and no program has counted a failure of it.
 _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
-
-
-class Search(NamedTuple):
-    """The first waiting jobs of some names. `start`: where a search with the cursor began."""
-
-    names: Sequence[str]
-    found: list[Document]
-    is_full: bool
-    start: Start | None = None
 
 
 class Found(Struct, frozen=True):
@@ -87,6 +77,8 @@ class QueueClaim(Struct):
     # The next query also reads the limits of these queues.
     _limits_of: Collection[str] = ()
     _limits: dict[str, QueueLimits] = {}
+    # Searches with the cursor: where they began, what they found, and whether there may be more.
+    _searches: list[tuple[Start, list[Document], bool]] = []
     # When a scan from the start is due. It may find jobs that this claim has not found.
     _again_ms: int | None = None
 
@@ -122,7 +114,7 @@ class QueueClaim(Struct):
             if wanted <= 0 or not any(room > 0 for room in self.rooms.values()):
                 break
             found = self.found or await self._find(wanted)
-            leased = await self._lease(found, lock)
+            leased = await self._lease(found, lock) if found.jobs else []
             self._hand_out(found, leased)
             if len(leased) == len(found.jobs):
                 return self.now_ms if found.has_more or self.put_back else await self._next_due(self.now_ms)
@@ -153,16 +145,15 @@ class QueueClaim(Struct):
             # Jobs that this claim must not take may be large, and reading them would be useless.
             claimed = [one.lease.locator.id for one in self.claimed]
             self._free = leases.writable([*self.put_back, *claimed, *memory.in_flight, *memory.refused])
-            searches = await asyncio.gather(*(self._search(some, limit) for some, limit in queries))
-            is_full = sum(len(search.found) for search in searches) > wanted
+            found = await asyncio.gather(*(self._search(some, limit) for some, limit in queries))
+            waiting = [document for some in found for document in some]
             mine = {"jobmill.queue": self.ctx.queue_field(self.queue), "name": {"$in": names}, **self._free}
-            lost = await leases.find_lost(self.ctx, mine, wanted + 1, self.now_ms, is_full=is_full)
-            return self._choose(searches, lost, wanted)
+            lost = await leases.find_lost(self.ctx, mine, wanted + 1, self.now_ms, is_full=len(waiting) > wanted)
+            # A job may change between the queries: use the document that was read last, and lease each job only once.
+            return self._choose({document["_id"]: document for document in (*waiting, *lost)}, wanted)
 
-    def _choose(self, searches: Sequence[Search], lost: list[Document], wanted: int) -> Found:
+    def _choose(self, documents: Mapping[Any, Document], wanted: int) -> Found:
         """The first jobs that fit into the room of their names."""
-        # A job may change between the queries: use the document that was read last, and lease each job only once.
-        documents = {one["_id"]: one for some in (*(search.found for search in searches), lost) for one in some}
         orders = {id: order_of(document) for id, document in documents.items()}
         rooms, jobs = dict(self.rooms), list[Document]()
         for id in sorted(orders, key=orders.__getitem__):
@@ -171,30 +162,29 @@ class QueueClaim(Struct):
                 rooms[document["name"]] -= 1
                 jobs.append(document)
         self._chosen = {job["_id"]: (orders[job["_id"]], job["name"]) for job in jobs}
-        for search in searches:
-            if search.start is not None:
-                self._learn(search, search.start, orders)
+        for search in self._searches:
+            self._learn(*search, orders)
+        self._searches = []
         self.ctx.claims.in_flight |= self._chosen
         return Found(jobs, has_more=len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
 
-    async def _search(self, names: Sequence[str], limit: int) -> Search:
+    async def _search(self, names: Sequence[str], limit: int) -> list[Document]:
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
-        if not self.ctx.claims.is_busy:
-            found = await self._query(self._due(names), limit)
-            return Search(names, found, len(found) == limit)
-        return await self._search_with_cursor(names, limit)
+        if self.ctx.claims.is_busy:
+            return await self._search_with_cursor(names, limit)
+        return await self._query(self._waiting(names), limit)
 
-    async def _search_with_cursor(self, names: Sequence[str], limit: int) -> Search:
-        start = self.ctx.claims.cursor.start([self.queue], names)
-        if start.is_known:
-            next_jobs = await self._continue(start, limit)
-            if next_jobs is not None:
-                return Search(names, next_jobs, len(next_jobs) == limit, start)
-            start = self.ctx.claims.cursor.start([self.queue], names, anew=True)
-        found = await self._query(self._due(names), limit)
-        if len(found) == limit:
-            await self._find_stop(names, found)
-        return Search(names, found, len(found) == limit, start)
+    async def _search_with_cursor(self, names: Sequence[str], limit: int) -> list[Document]:
+        cursor = self.ctx.claims.cursor
+        start = cursor.start([self.queue], names)
+        found = await self._continue(start, limit) if start.is_known else None
+        if found is None:
+            start = cursor.start([self.queue], names, anew=True) if start.is_known else start
+            found = await self._query(self._waiting(names), limit)
+            if len(found) == limit:
+                await self._find_stop(names, found)
+        self._searches.append((start, found, len(found) == limit))
+        return found
 
     async def _continue(self, start: Start, limit: int) -> list[Document] | None:
         """The next jobs from the position on. None if the search must begin at the start again."""
@@ -204,7 +194,7 @@ class QueueClaim(Struct):
             return None
         if ranges:
             rank, (due_ms, id), _ = min(ranges)
-            due = self._due([name for *_, name in ranges]) | {"priority": None if rank == float("inf") else -rank}
+            due = self._waiting([name for *_, name in ranges]) | {"priority": None if rank == float("inf") else -rank}
             if id != NO_ID:  # many jobs have this due time
                 found = await self._query({**due, "nextRunAt": date(due_ms), "_id": {"$gte": id}}, limit)
             if len(found) < limit:
@@ -225,27 +215,26 @@ class QueueClaim(Struct):
         rank, cursor = order_of(found[-1])[0], self.ctx.claims.cursor
         cursor.stop_at(self.queue, (rank, float("inf")))  # a later priority
         unseen = {*names}.difference(one["name"] for one in found if order_of(one)[0] == rank)
-        for first in await self._query(self._due([*unseen]), 1) if unseen else ():
+        for first in await self._query(self._waiting([*unseen]), 1) if unseen else ():
             cursor.stop_at(self.queue, order_of(first))
 
-    def _learn(self, search: Search, start: Start, orders: Mapping[Any, Order]) -> None:
+    def _learn(self, start: Start, found: list[Document], is_full: bool, orders: Mapping[Any, Order]) -> None:
         """Give the cursor the position at which the next search begins: the first job that may still wait then."""
-        found = search.found
         if not found and start.has_positions:
             return
         last = orders[found[-1]["_id"]] if found else (None, None)
         left = [one for one in found if orders[one["_id"]][0] == last[0] or one["_id"] not in self._chosen]
-        may_wait = [one for one in self.ctx.claims.in_flight.values() if one[1] in search.names]
+        may_wait = [one for one in self.ctx.claims.in_flight.values() if (self.queue, one[1]) in start.positions]
         may_wait += [(orders[one["_id"]], one["name"]) for one in left]
         positions = []
         if may_wait:
             rank, due_ms, id = min(may_wait)[0]
             # Where thousands of jobs have the same due time, the id counts.
-            position = (due_ms, id if search.is_full and last[1] == due_ms else NO_ID)
+            position = (due_ms, id if is_full and last[1] == due_ms else NO_ID)
             seen = {name for order, name in may_wait if order[0] == rank != ODD_PRIORITY}
             seen |= {name for (_, name), known in start.positions.items() if rank in known}
             positions = [(self.queue, name, rank, position) for name in seen]
-        self.ctx.claims.cursor.learn(start, positions, full=search.is_full, replaces=True)
+        self.ctx.claims.cursor.learn(start, positions, full=is_full, replaces=True)
 
     async def _query(self, match: Document, limit: int) -> list[Document]:
         """The first jobs that match and may be claimed, in claim order."""
@@ -267,16 +256,18 @@ class QueueClaim(Struct):
         self._limits |= {one["_id"]: queue_limits(one) for one in rows if "status" not in one}
         return [one for one in rows if "status" in one]
 
-    def _due(self, names: Sequence[str]) -> Document:
-        return self._waiting(names, {"$lte": date(self.now_ms)})
-
-    def _waiting(self, names: Sequence[str], due: Document) -> Document:
-        """A filter for waiting jobs."""
+    def _waiting(self, names: Sequence[str], due: Document | None = None) -> Document:
+        """A filter for waiting jobs; without `due`, for those that are due."""
         # Jobs of the home queue do not have this field. For a query for null, the server would merge two index
         # ranges. Measured: that takes 1.5 times as long.
         is_queue = {"$exists": False} if self.queue == self.ctx.url.queue else self.queue
         name = names[0] if len(names) == 1 else {"$in": list(names)}
-        return {"jobmill.queue": is_queue, "status": "pending", "name": name, "nextRunAt": due}
+        return {
+            "jobmill.queue": is_queue,
+            "status": "pending",
+            "name": name,
+            "nextRunAt": due or {"$lte": date(self.now_ms)},
+        }
 
     async def _next_due(self, after_ms: int = _FIRST_MS) -> int | None:
         """The earliest due time of the jobs that wait and are due later than `after_ms`."""
@@ -284,9 +275,8 @@ class QueueClaim(Struct):
         if not names:
             return None
         # The bound also excludes values that are not dates: another program wrote them, and they are never due.
-        query, by_due = self._waiting(names, {"$gt": date(after_ms)}), {"nextRunAt": 1}
-        find = partial(self.ctx.here.jobs.find, query, {"_id": 0, "nextRunAt": 1}, sort=by_due, limit=1)
-        first = await self.ctx.hinted(schema.DUE, lambda hint: find(**hint).to_list())
+        query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
+        first = await self.ctx.find_by(schema.DUE, query, shown, 1, sort={"nextRunAt": 1})
         dues = (self._again_ms, *(ms_of(one["nextRunAt"]) for one in first))
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
@@ -317,8 +307,6 @@ class QueueClaim(Struct):
 
     async def _lease(self, found: Found, lock: QueueLock | None) -> list[Document]:
         """Lease the jobs that were found, if they can still be claimed. Return the leased jobs, in claim order."""
-        if not found.jobs:
-            return []
         if lock is not None:
             leased = await self._lease_counted(found, lock)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -118,6 +119,11 @@ class MongoContext:
                 raise
             self.indexes.discard(index)  # it was dropped
             return await query({})
+
+    async def find_by(self, index: str, query: Document, shown: Document, limit: int, **more: Any) -> list[Document]:
+        """The first jobs that match, found by an index."""
+        find = partial(self.here.jobs.find, query, shown, limit=limit, batch_size=limit + 1, **more)
+        return await self.hinted(index, lambda hint: find(**hint).to_list())
 
     def queue_field(self, queue: str) -> str | None:
         """The value of `jobmill.queue` in the documents of a queue."""

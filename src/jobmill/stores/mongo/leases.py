@@ -124,7 +124,7 @@ async def find_lost(ctx: MongoContext, mine: Document, limit: int, now_ms: int, 
     pause = SCAN_SHARE * took if memory.is_busy else 0.0
     if began - searched < (max(ENDED_SECONDS, pause) if is_full else pause):
         return []
-    lost = await _search(ctx, {**ended(now_ms), **mine}, limit)
+    lost = await ctx.find_by(LEASE, {**ended(now_ms), **mine}, IN_ORDER, limit)
     now = time.monotonic()
     memory.ended_searches[queue] = (now, now - began)
     if queue is None and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
@@ -133,15 +133,11 @@ async def find_lost(ctx: MongoContext, mine: Document, limit: int, now_ms: int, 
 
 
 async def _find_stale(ctx: MongoContext, mine: Document, limit: int, now_ms: int) -> list[Document]:
-    found = await _search(ctx, {**stale(now_ms, ctx.url.lock_timeout_ms), **mine}, limit)
+    query = {**stale(now_ms, ctx.url.lock_timeout_ms), **mine}
+    found = await ctx.find_by(LEASE, query, IN_ORDER, limit)
     pause_ms = max(_MIN_STALE_MS, min(STALE_MS, ctx.url.lock_timeout_ms // 2))
     ctx.claims.stale_from_ms = now_ms + (0 if found else pause_ms)  # where there is one there may be more
     return found
-
-
-async def _search(ctx: MongoContext, query: Document, limit: int) -> list[Document]:
-    jobs, size = ctx.here.jobs, {"limit": limit, "batch_size": limit + 1}
-    return await ctx.hinted(LEASE, lambda hint: jobs.find(query, IN_ORDER, **size, **hint).to_list())
 
 
 async def count_running(ctx: MongoContext, queue: str, now_ms: int) -> int:

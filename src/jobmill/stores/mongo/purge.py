@@ -37,22 +37,17 @@ async def purge(ctx: MongoContext, limit: int) -> Purged:
     return Purged(len(gone), more=len(past) > limit)
 
 
-async def _find(ctx: MongoContext, query: Document, shown: Document, index: str, limit: int) -> list[Document]:
-    jobs = ctx.here.jobs
-    return await ctx.hinted(index, lambda hint: jobs.find(query, shown, **hint).limit(limit).to_list())
-
-
 async def _report_odd(ctx: MongoContext) -> None:
     """Log, once, jobs that will never run: their due time is no date, or their status is unknown."""
     if not ctx.names:
         return
     mine = {"jobmill.queue": None, "name": {"$in": list(ctx.names)}}
     no_dates = {**mine, "status": "pending", "nextRunAt": {"$type": _NO_DATES}}
-    for document in await _find(ctx, no_dates, _ODD, schema.DUE, 100):
+    for document in await ctx.find_by(schema.DUE, no_dates, _ODD, 100):
         ctx.report_once(document, f"its nextRunAt is no date but {document.get('nextRunAt')!r}")
     if schema.NAME_STATUS in ctx.indexes:  # without it all documents would be read; then only the stream reports them
         unknown = {**mine, "status": {"$nin": list(STATE)}}
-        for document in await _find(ctx, unknown, _ODD, schema.NAME_STATUS, 100):
+        for document in await ctx.find_by(schema.NAME_STATUS, unknown, _ODD, 100):
             ctx.report_once(document, unknown_status(document))
 
 
@@ -60,7 +55,7 @@ async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId,
     old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
     # A job that Monque ran again after that time follows Monque's own retention.
     query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
-    return {one["_id"]: one for one in await _find(ctx, query, WITHOUT_PAYLOAD, schema.PURGE, limit)}
+    return {one["_id"]: one for one in await ctx.find_by(schema.PURGE, query, WITHOUT_PAYLOAD, limit)}
 
 
 async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:
@@ -95,7 +90,7 @@ async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:
 async def _rearm(ctx: MongoContext, limit: int, now_ms: int) -> None:
     """Re-arm recurring jobs of ours that Monque ended, because it does not know their rule or gave up."""
     query = {"jobmill.armed": True, "status": {"$in": _ENDED}}
-    for document in await _find(ctx, query, WITHOUT_PAYLOAD, schema.ARMED, limit):
+    for document in await ctx.find_by(schema.ARMED, query, WITHOUT_PAYLOAD, limit):
         unchanged = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
         update = update_of(_next_run(ctx.job(document), now_ms))
         try:

@@ -83,9 +83,9 @@ async def settle(
             if first.setdefault(locator.id, given) is not given:
                 # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
                 repeated.append(given)
-    await _settle_once(ctx, list(first.values()), settled, now_ms, leasing)
+    await _write(ctx, list(first.values()), settled, now_ms, leasing)
     for given in repeated:
-        await _settle_once(ctx, [given], settled, now_ms, Leasing())
+        await _write(ctx, [given], settled, now_ms, Leasing())
     if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
     return settled
@@ -97,25 +97,35 @@ def puts_back(settlement: Settlement, now_ms: int) -> bool:
     return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
 
 
-async def _settle_once(
-    ctx: MongoContext, given: Sequence[_Given], settled: list[Settled], now_ms: int, leasing: Leasing
-) -> None:
+async def _write(ctx: MongoContext, given: list[_Given], settled: list[Settled], now_ms: int, leasing: Leasing) -> None:
+    """Write settlements in one bulk, and the responses to them."""
     mark = new_object_id()
     groups = _grouped(given, mark, now_ms)
     writes = [*(group.write(now_ms) for group in groups), *leasing.writes]
     errors = await send(ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
     leasing.has_matched = errors is None
-    ids = [one.locator.id for one in given]
-    done = set(ids) if errors is None or not ids else await marked(ctx, ids, mark)
+    if errors is not None:
+        await _read_responses(ctx, groups, settled, mark, errors)
+    else:
+        for one in given:
+            settled[one.index] = "done"
+    left = [one.locator.id for one in given if settled[one.index] == "done" and one.leaves]
+    if left:
+        await remove_marked(ctx, left, mark)
+
+
+async def _read_responses(
+    ctx: MongoContext, groups: list[_Group], settled: list[Settled], mark: ObjectId, errors: dict[int, str]
+) -> None:
+    """Find out which jobs were settled by a bulk that did not match all of its jobs."""
+    ids = [one.locator.id for group in groups for one in group.given]
+    done = await marked(ctx, ids, mark) if ids else set()
     for index, group in enumerate(groups):
         for one in group.given:
             if one.locator.id in done:
                 settled[one.index] = "done"
-            elif errors and index in errors:
+            elif index in errors:
                 settled[one.index] = Refused(errors[index])
-    left = [one.locator.id for one in given if settled[one.index] == "done" and one.leaves]
-    if left:
-        await remove_marked(ctx, left, mark)
 
 
 async def send(

@@ -64,10 +64,12 @@ async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str
     return found
 
 
-def _stored(queue: str, row: list[Any], id: str) -> FoundJob:
+def _stored(queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
+    """A job as get.lua and page.lua return it."""
     raw_id, state, score, flat = row
     h = fields(flat)
-    return FoundJob(job_of(queue, raw_id.decode(), state.decode(), h, score=score, shown=id), b"jm" in h)
+    job = job_of(queue, raw_id.decode(errors="replace"), state.decode(), h, score=score, shown=shown)
+    return FoundJob(job, b"jm" in h, position)
 
 
 async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) -> Page:
@@ -170,14 +172,9 @@ async def _range(c: RedisContext, parts: list[_Part], filter: Filter, low: int, 
     for queue, name, length in parts:
         start, stop = max(low, before) - before, min(high, before + length) - before - 1
         if start <= stop:
-            rows = await c.run(PAGE, queue, 0, source=name, start=start, stop=stop)
-            for n, (raw_id, score, cancelled, flat) in enumerate(rows):
-                h = fields(flat)
-                state: State = "cancelled" if cancelled else SETS[name]
-                due = score if name == "delayed" else b""
-                job = job_of(queue, raw_id.decode(errors="replace"), state, h, score=due)
-                if matches(job, filter):
-                    jobs.append(FoundJob(job, b"jm" in h, before + start + n))
+            rows = await c.run(PAGE, queue, 0, source=name, state=SETS[name], start=start, stop=stop)
+            found = [_stored(queue, row, position=before + start + n) for n, row in enumerate(rows)]
+            jobs += [one for one in found if matches(one.job, filter)]
         before += length
     return jobs
 

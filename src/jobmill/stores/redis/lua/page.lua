@@ -1,5 +1,5 @@
--- page: jobs of one list or sorted set of the queue, in its order. ask: source, start, stop (both included).
--- Returns: for each job, {id, score, whether cancelled, hash}.
+-- page: jobs of one list or sorted set of the queue, in its order. ask: source, start, stop (both included), state: of the
+-- jobs there. Returns: for each job, {id, state, score, hash}.
 --- include short_request
 
 local key = Q .. ':' .. ask.source
@@ -20,7 +20,8 @@ else
 end
 local page = {}
 for i, id in ipairs(ids) do
-  local cancelled = ask.source == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
-  page[i] = {id, scores[i] or '', cancelled and 1 or 0, read_hash(id)}
+  local is_cancelled = ask.source == 'failed' and call('ZSCORE', Q .. ':jobmill:cancelled', id) == scores[i]
+  local score = ask.source == 'delayed' and scores[i] or ''
+  page[i] = {id, is_cancelled and 'cancelled' or ask.state, score, read_hash(id)}
 end
 return page
