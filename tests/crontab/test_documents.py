@@ -139,3 +139,18 @@ async def test_a_delay_between_documents() -> None:
         assert scene.told.ids == ["a"]
         await scene.time.advance(0.1)
         assert scene.told.ids == ["a", "b"]
+
+
+@WAYS
+async def test_a_document_that_is_overdue_at_its_end_does_not_run(kind: str, concurrency: int) -> None:
+    scene = Scene(kind, concurrency=concurrency)
+    end = NOON - timedelta(minutes=30)
+    await scene.memory.add("late", interval="* * * * *", sleep_until=end - timedelta(minutes=1), repeat_until=end)
+    await scene.memory.add("exact", interval="* * * * *", sleep_until=end, repeat_until=end)
+    await scene.memory.add(
+        "gone", interval="* * * * *", sleep_until=end - timedelta(1), repeat_until=end, auto_remove=True
+    )
+    async with scene.run(20):
+        assert scene.told.ids == ["exact"]
+        assert scene.sleep_until("late") is None
+        assert set(scene.memory.documents) == {"late", "exact"}

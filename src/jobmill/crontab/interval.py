@@ -25,6 +25,19 @@ def check_interval(interval: str | None) -> None:
         raise _for_field(error, "interval") from None
 
 
+def is_over(job: CrontabJob, now_ms: int) -> bool:
+    """Whether a recurring document must not run any more, although it was due before its end.
+
+    An occurrence that is due exactly at the end still runs: it is always found a little later.
+    """
+    if not job.interval or job.repeat_until is None:
+        return False
+    try:
+        return now_ms > instant_ms(job.repeat_until, "repeat_until") and job.sleep_until != job.repeat_until
+    except InvalidValue:  # reported after the run
+        return False
+
+
 def next_sleep(
     job: CrontabJob, now_ms: int, *, timezone: str, reprocess_delay_ms: int, catch_up: CatchUp
 ) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobmill.core.durations import to_datetime
 from jobmill.crontab.hooks import must_propagate
-from jobmill.crontab.interval import next_sleep
+from jobmill.crontab.interval import is_over, next_sleep
 from jobmill.crontab.job import Changes, CrontabJob, Ending, LockLost
 from jobmill.crontab.settings import CrontabSettings, takes_fence
 from jobmill.errors import InvalidValue, StoreError, StoreUnavailable, shown
@@ -154,7 +154,8 @@ class CrontabRun(abc.ABC):
     async def _handle(self, job: CrontabJob, fence: datetime) -> Ending | None:
         """The ending; None leaves the document locked, so that it runs again when the lock has ended."""
         try:
-            await self.hooks.document(job, self._threads)
+            if not is_over(job, self.settings.clock()):
+                await self.hooks.document(job, self._threads)
         except asyncio.CancelledError:
             if not self._handlers_cancelled:
                 await self._report(RuntimeError("the handler was cancelled"), job)
