@@ -14,7 +14,7 @@ from jobmill.client.manage import ManagesJobs
 from jobmill.client.queue import Queue
 from jobmill.core import limits
 from jobmill.core.durations import to_datetime
-from jobmill.core.events import Event, EventType
+from jobmill.core.events import EventType, enqueued_events
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.unique_keys import dedupe_key, storable_key
@@ -160,11 +160,8 @@ class Client(ManagesJobs):
 
     async def _call_hooks(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
         # Within a transaction of the caller these jobs may still be rolled back.
-        now_ms = self.store.now()
-        for new, receipt in zip(new_jobs, receipts, strict=True):
-            if receipt.created:
-                event = Event(type="enqueued", job_id=new.id, name=new.name, queue=new.queue, at_ms=now_ms)
-                await self.hooks.call_event(event)
+        for event in enqueued_events(new_jobs, receipts, self.store.now()):
+            await self.hooks.call_event(event)
 
     def _new_job(self, draft: Draft) -> NewJob:
         given = draft.options

@@ -56,12 +56,12 @@ class _Decided(Struct, frozen=True):
         return self.job.name, self.document.get("uniqueKey")
 
 
-async def change(ctx: MongoContext, which: Sequence[str] | Filter, wanted: Change, limit: int) -> Changed:
+async def change(ctx: MongoContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
     now_ms = ctx.now()
     refused: dict[str, str] = {}
     if isinstance(which, Filter):
-        query = query_of(ctx, structs.replace(which, states=states_for(wanted, which)))
+        query = query_of(ctx, structs.replace(which, states=states_for(change, which)))
         found = await ctx.here.jobs.find(query, WITHOUT_PAYLOAD).sort("_id", 1).limit(limit + 1).to_list()
         more, found = len(found) > limit, found[:limit]
     else:
@@ -73,13 +73,13 @@ async def change(ctx: MongoContext, which: Sequence[str] | Filter, wanted: Chang
     for document in found:
         job = ctx.job(document)
         subject = structs.replace(Subject.of(job), has_our_retention=is_ours(document))
-        patch = decide(wanted, subject, now_ms, len(decided))
+        patch = decide(change, subject, now_ms, len(decided))
         if isinstance(patch, Patch):
             decided.append(_Decided(document, job, patch))
         else:
             refused[job.id] = patch
-    statuses = [STATUS[state] for state in CHANGES_FROM[type(wanted)]]
-    apply = _remove if isinstance(wanted, Remove) else _write
+    statuses = [STATUS[state] for state in CHANGES_FROM[type(change)]]
+    apply = _remove if isinstance(change, Remove) else _write
     refused |= await apply(ctx, decided, statuses, now_ms) if decided else {}
     ctx.claims.cursor.rewind()
     changed = [one for one in decided if one.job.id not in refused]

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 from pymongo.synchronous.client_session import ClientSession
 
-from jobmill.core.events import Event, bare_job, job_event
+from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo.codec import (
@@ -205,9 +205,3 @@ def _recurrence_update(new: NewJob, document: Document, now_ms: int, home: str) 
     ours = {"jobmill.rule": rule, "jobmill.revision": old.revision + 1, "jobmill.armed": True}
     update = update_of(theirs | ours | due_fields(new.due.resolve(now_ms)))
     return update | {"$set": {**payload, **update["$set"]}}
-
-
-def enqueued_events(new_jobs: Sequence[NewJob], receipts: Sequence[Receipt], now_ms: int) -> list[Event]:
-    """The events of the jobs that were created."""
-    created = (new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.created)
-    return [job_event(bare_job(new.id, new.name, new.queue, "waiting", 0), "enqueued", now_ms) for new in created]

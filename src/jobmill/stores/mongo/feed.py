@@ -53,7 +53,7 @@ async def _take_numbers(ctx: MongoContext, queue: str, count: int) -> int:
     return int(document["told"]) if document else 0
 
 
-async def read_events(ctx: MongoContext, queue: str, after: str | None, limit: int) -> list[Event]:
+async def events(ctx: MongoContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """The events after this one, in the order of their numbers. A missing number is waited for a few seconds."""
     seen = 0 if after is None else read_position(after, "after", after)
     state = await ctx.here.queues.find_one({"_id": queue}) or {}

@@ -22,7 +22,7 @@ _NO_DATES = ["number", "string", "null", "object", "bool"]
 _ODD = {"nextRunAt": 1, "status": 1}
 
 
-async def purge(ctx: MongoContext, limit: int) -> Purged:
+async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     """See the port. Of the jobs of which the last n are kept, those beyond n are removed."""
     await ctx.measure_clock()  # an idle worker has no other reason to ask
     now_ms = ctx.now()

@@ -75,7 +75,7 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
             return queue_limits(document or {}).settings
 
 
-async def settings(ctx: MongoContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+async def settings(ctx: MongoContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """The settings of these queues; None: of all that have settings."""
     limits = await limits_of(ctx, queues)
     return {queue: limits.get(queue, NO_LIMITS).settings for queue in (limits if queues is None else queues)}

@@ -8,6 +8,7 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from jobmill.core import stats as core_stats
+from jobmill.core.cursors import cut_page
 from jobmill.core.job import STATES, Job
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue
@@ -25,23 +26,15 @@ async def get(ctx: MongoContext, ids: Sequence[str]) -> list[Job | None]:
     return [ctx.job(found[id]) if id in found else None for id in ids]
 
 
-async def find(ctx: MongoContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """Newest first. A cursor is "<" or ">" and the _id that the page begins after."""
     query = query_of(ctx, filter)
     backwards, id = _read_cursor(cursor)
     if id is not None:
         query = {"$and": [query, {"_id": {"$gt" if backwards else "$lt": id}}]}
     found = await ctx.here.jobs.find(query).sort("_id", 1 if backwards else -1).limit(limit + 1).to_list()
-    more = len(found) > limit
-    page = found[:limit]
-    if backwards:
-        page.reverse()
-    older, newer = (bool(page), more) if backwards else (more, id is not None and bool(page))
-    return Page(
-        [ctx.job(document) for document in page],
-        next=f"<{page[-1]['_id']}" if older else None,
-        previous=f">{page[0]['_id']}" if newer else None,
-    )
+    page, next, previous = cut_page(found, limit, cursor, lambda document: document["_id"])
+    return Page([ctx.job(document) for document in page], next, previous)
 
 
 def _read_cursor(cursor: str | None) -> tuple[bool, ObjectId | None]:
@@ -68,7 +61,7 @@ async def count(ctx: MongoContext, filter: Filter) -> list[Count]:
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-async def stats(ctx: MongoContext, queue: str | None, name: str | None) -> list[Stats]:
+async def stats(ctx: MongoContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """See the port."""
     table = core_stats.by_queue_and_name(await count(ctx, Filter(queue=queue, name=name)))
     now_ms = ctx.now()
@@ -95,7 +88,7 @@ async def _durations(ctx: MongoContext, mine: Document) -> list[float]:
     return [float(int(one["updatedAt"]) - int(one["jobmill"]["startedAt"])) async for one in found]
 
 
-async def logs(ctx: MongoContext, id: str, limit: int) -> list[LogLine]:
+async def logs(ctx: MongoContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """See the port."""
     found = await ctx.by_ids([id], {"_id": 1, "status": 1, "jobmill.id": 1})
     if id not in found or limit <= 0:

@@ -13,12 +13,13 @@ from typing import Any
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.synchronous.client_session import ClientSession
 
+from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo.codec import CODEC, Document
 from jobmill.stores.mongo.connection import EVENTS, translated_errors
 from jobmill.stores.mongo.context import MongoContext
-from jobmill.stores.mongo.enqueue import JobsCollection, conflict, encoded, enqueued_events, in_session
+from jobmill.stores.mongo.enqueue import JobsCollection, conflict, encoded, in_session
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.queues import limits_of
 

@@ -31,7 +31,7 @@ from jobmill.stores.redis.settle import keep_request
 SEVERAL_QUEUES = "several queues have a job of this id: write queue:id"
 
 
-async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
+async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """See the port. Up to 200 jobs of one queue are one step."""
     refused: dict[str, str] = {}
     if isinstance(which, Filter):

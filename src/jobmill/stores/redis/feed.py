@@ -25,7 +25,7 @@ async def publish(c: RedisContext, events: Sequence[Event]) -> None:
             await c.client.many(key, [(*add, *_entry(event)) for event in own])
 
 
-async def events(c: RedisContext, queue: str, after: str | None, limit: int) -> list[Event]:
+async def events(c: RedisContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """See the port."""
     key = f"{c.key(queue)}:jobmill:feed"
     first = "-" if after is None else f"({_checked(after)}"

@@ -12,7 +12,7 @@ from jobmill.stores.redis.scripts import PURGE
 MAX_REMOVED_PER_CALL = 500
 
 
-async def purge(c: RedisContext, limit: int) -> Purged:
+async def purge(c: RedisContext, limit: int = 1_000) -> Purged:
     """See the port. Queue by queue."""
     ages = {"completed": KEEP_SUCCEEDED.age_ms, "failed": KEEP_FAILED.age_ms}
     removed, more = 0, False

@@ -46,7 +46,7 @@ async def configure(c: RedisContext, queue: str, change: QueueChange) -> QueueSe
     return settings
 
 
-async def settings(c: RedisContext, queues: Sequence[str] | None) -> dict[str, QueueSettings]:
+async def settings(c: RedisContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """See the port."""
     names = await all_queues(c) if queues is None else queues
     return dict(zip(names, await for_each(names, lambda queue: settings_of_queue(c, queue)), strict=True))

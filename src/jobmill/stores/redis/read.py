@@ -72,7 +72,7 @@ def _stored(queue: str, row: list[Any], shown: str | None = None, position: int 
     return FoundJob(job, b"jm" in h, position)
 
 
-async def find(c: RedisContext, filter: Filter, cursor: str | None, limit: int) -> Page:
+async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """Queue by queue, set by set. A cursor is "<" or ">" and the number of jobs before it."""
     backwards, position = read_cursor(cursor)
     parts = await _parts(c, filter, fresh=cursor is None)
@@ -101,7 +101,7 @@ async def count(c: RedisContext, filter: Filter) -> list[Count]:
     return (await _tally(c, filter)).counts()
 
 
-async def stats(c: RedisContext, queue: str | None, name: str | None) -> list[Stats]:
+async def stats(c: RedisContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """See the port. Every job is read."""
     return (await _tally(c, Filter(queue=queue, name=name))).stats()
 
@@ -113,7 +113,7 @@ async def _tally(c: RedisContext, filter: Filter) -> JobTally:
     return tally
 
 
-async def logs(c: RedisContext, id: str, limit: int) -> list[LogLine]:
+async def logs(c: RedisContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """See the port. BullMQ keeps log lines without times: the times of ours are in the job's hash."""
     queue = (await queues_of(c, [id]))[id]
     (row,) = await c.run(GET, queue, 0, ids=[local_id(queue, id)]) if queue else [None]
