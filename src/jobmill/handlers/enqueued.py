@@ -22,15 +22,17 @@ class ReadsJobs(Protocol):
 
 
 class Enqueued(Generic[R]):
-    """One enqueued job. `R` is the type that its handler returns."""
+    """One enqueued job. `R` is the type that its handler returns.
+
+    `id` is the id of the new job, or of the job that existed already. `status` is created, exists (same id), duplicate
+    (a live job has the unique key) or updated (a live recurring job).
+    """
 
     __slots__ = ("_client", "id", "status")
 
     def __init__(self, client: ReadsJobs, receipt: Receipt) -> None:
         self._client = client
-        #: The id of the new job, or of the job that existed already.
         self.id = receipt.id
-        #: created, exists (same id), duplicate (a live job has the unique key) or updated (a live recurring job).
         self.status = receipt.status
 
     @property

@@ -43,8 +43,10 @@ class Exchanger:
         self._running = context.running
         self._hooks = context.hooks
         self._usage = context.usage
+        self._reporter = context.reporter
+        self._settings = context.settings
         self._runner = Runner(context, self._on_over, self._on_free)
-        self._queues = context.settings.queues
+        self._queues = self._settings.queues
         self._unlimited = {name: slots for name, handler in context.handlers.items() if handler.concurrency is None}
         self._limits = {name: h.concurrency for name, h in context.handlers.items() if h.concurrency is not None}
         self._occupied = 0
@@ -86,12 +88,11 @@ class Exchanger:
         claim = self._claim()
         if claim is None and not self._finished:
             return await self._wait_for_runs()
-        reporter = self._context.reporter
-        if self._finished and reporter.has_something:
+        if self._finished and self._reporter.has_something:
             # Reports are written under the lease, and the settlement ends the lease.
-            await reporter.flush()
+            await self._reporter.flush()
         batch, self._finished = self._finished, []
-        expires = time.monotonic() + self._context.settings.lease_ms / 1000
+        expires = time.monotonic() + self._settings.lease_ms / 1000
         answer = await self._exchange(batch, claim)
         self._context.watchdog.store_answered(self._store.name)
         self._apply_settled(batch, answer)
@@ -165,8 +166,7 @@ class Exchanger:
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
-        lease_ms, worker = self._context.settings.lease_ms, self._context.settings.name
-        token = secrets.token_hex(16)
+        lease_ms, worker, token = self._settings.lease_ms, self._settings.name, secrets.token_hex(16)
         return Claim(queues=self._queues, names=names, n=free, lease_ms=lease_ms, worker=worker, token=token)
 
     def _names(self, free: int) -> dict[str, int]:
@@ -207,10 +207,9 @@ class Exchanger:
         handler = self._context.handlers.get(job.name)
         if handler is None:
             return None
-        preset = job.options.preset
-        if preset is not None and preset not in PRESETS:
-            _import_preset(preset)
-        return Run(claimed, handler, policy(job.options, handler.policy), expires, self._context.reporter.report)
+        if job.options.preset is not None:
+            _import_preset(job.options.preset)
+        return Run(claimed, handler, policy(job.options, handler.policy), expires, self._reporter.report)
 
     def _start(self, run: Run) -> None:
         runs, id = self._running.runs, run.claimed.job.id
@@ -310,7 +309,9 @@ class Exchanger:
 
 
 def _import_preset(name: str) -> None:
-    """Import the module that registers a preset, if a package has one."""
+    """Import the module that registers a preset, unless it is registered or no package has such a module."""
+    if name in PRESETS:
+        return
     from importlib.metadata import entry_points  # takes a moment, and few jobs have a preset
 
     for entry_point in entry_points(group="jobmill.presets", name=name):
