@@ -226,12 +226,12 @@ class QueueClaim(Struct):
         left = [one for one in found if orders[one["_id"]][0] == last[0] or one["_id"] not in self._chosen]
         may_wait = [one for one in self.ctx.claims.in_flight.values() if (self.queue, one[1]) in start.positions]
         may_wait += [(orders[one["_id"]], one["name"]) for one in left]
-        positions = []
-        if may_wait:
-            rank, due_ms, id = min(may_wait)[0]
+        first, positions = min(may_wait)[0] if may_wait else None, []
+        if first is not None and first[0] != ODD_PRIORITY:
+            rank, due_ms, id = first
             # Where thousands of jobs have the same due time, the id counts.
             position = (due_ms, id if is_full and last[1] == due_ms else NO_ID)
-            seen = {name for order, name in may_wait if order[0] == rank != ODD_PRIORITY}
+            seen = {name for order, name in may_wait if order[0] == rank}
             seen |= {name for (_, name), known in start.positions.items() if rank in known}
             positions = [(self.queue, name, rank, position) for name in seen]
         self.ctx.claims.cursor.learn(start, positions, full=is_full, replaces=True)
