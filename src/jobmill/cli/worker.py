@@ -75,7 +75,7 @@ def worker(
         click.get_current_context().exit(_supervise(target, processes, options, flags))
     client = load_client(target, checks_url=checks_url)
     if verbose:
-        client.on("*")(_log_event)
+        log_events(client)
     run_forever(_work(client, options))
 
 
@@ -120,7 +120,14 @@ def _to_argv(options: dict[str, Any]) -> list[str]:
     return argv
 
 
-def _log_event(event: Event) -> None:
+def log_events(client: Client) -> None:
+    """Log every event of every job, with the fields that all lines about a job have."""
+    names: list[str] = []
+    client.on("start")(lambda worker: names.append(worker.name))
+    client.on("*")(lambda event: _log_event(event, names[-1] if names else ""))
+
+
+def _log_event(event: Event, worker: str) -> None:
     import logging
 
     data = event.data
@@ -132,4 +139,5 @@ def _log_event(event: Event) -> None:
         "failed": one_line(str(data.get("error"))),
     }.get(event.type, "")
     line = f"job {event.job_id} ({event.name}), attempt {event.attempt}: {event.type} {detail}".rstrip()
-    logging.getLogger("jobmill").debug("%s", line)
+    job = {"job_id": event.job_id, "job_name": event.name, "queue": event.queue, "attempt": event.attempt}
+    logging.getLogger("jobmill").debug("%s", line, extra={**job, "worker": worker})
