@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec import structs
@@ -25,6 +25,7 @@ from jobmill.core.lifecycle import (
     fails_instead,
     policy,
     settle,
+    was_written,
 )
 from jobmill.core.retry import Backoff, exponential, fixed
 from jobmill.core.values import Broken, Claimed, Settlement, after
@@ -312,3 +313,32 @@ def test_a_preset_comes_after_both(job: JobOptions, handler: JobOptions, expecte
     usual = policy(job, policy(handler))
     assert usual.max_attempts == (job.max_attempts or handler.max_attempts or 3)
     assert usual.backoff == (job.backoff or handler.backoff or DEFAULT_POLICY.backoff)
+
+
+# ---------------------------------------------------------------------------------------------------- a lost answer
+
+
+@pytest.mark.parametrize(
+    ("state", "claims", "crashes", "written"),
+    [
+        ("succeeded", 4, 1, True),
+        ("running", 4, 1, False),  # the lease has ended, and nobody has taken the job over so far
+        ("cancelled", 4, 1, False),
+        ("succeeded", 5, 2, False),  # another worker took the job over
+        ("running", 5, 1, True),  # requeued after its end
+    ],
+)
+def test_whether_a_settlement_without_an_answer_was_written(
+    state: Any, claims: int, crashes: int, written: bool
+) -> None:
+    run = claimed(claims=4, crashes=1)
+    settlement = settle(run, Succeeded(), DEFAULT_POLICY, NOW)
+    job = structs.replace(run.job, state=state, claims=claims, crashes=crashes)
+    assert was_written(settlement, 4, job) is written
+
+
+def test_a_job_that_is_gone_was_settled_if_it_is_not_kept() -> None:
+    run = claimed(claims=4)
+    kept = settle(run, Succeeded(), DEFAULT_POLICY, NOW)
+    assert not was_written(kept, 4, None)
+    assert was_written(structs.replace(kept, keep=Keep(last=0)), 4, None)

@@ -188,6 +188,16 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
             return _wait(claimed, "released", due, claimed.job.errors, claimed.job.error)
 
 
+def was_written(settlement: Settlement, claims: int, job: Job | None) -> bool:
+    """Whether a job shows that the settlement of its claim number `claims` was written, although its answer was lost.
+
+    If the lease had ended first, another claim would have counted a crash, or the job would have another state.
+    """
+    if job is None:
+        return settlement.keep is not None and settlement.keep.at_once
+    return job.crashes == settlement.crashes and (job.claims > claims or job.state == settlement.state)
+
+
 def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
     """The settlement to write instead of one that the store refused: the job fails with the reason of the store.
 

@@ -12,10 +12,22 @@ import secrets
 import time
 from collections import Counter
 
+from msgspec import structs
+
 from jobmill.core.events import claim_events, job_event, settlement_events
-from jobmill.core.lifecycle import DEFAULT_POLICY, PRESETS, Outcome, Released, begin, fails_instead, policy, settle
+from jobmill.core.lifecycle import (
+    DEFAULT_POLICY,
+    PRESETS,
+    Outcome,
+    Released,
+    begin,
+    fails_instead,
+    policy,
+    settle,
+    was_written,
+)
 from jobmill.core.usage import RunEnded
-from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settlement
+from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settled, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.logs import about, log_settlement, tally_key
@@ -53,6 +65,8 @@ class Exchanger:
         #: How many occupied slots belong to threads whose job is settled already.
         self._abandoned_threads = 0
         self._finished: Batch = []
+        #: Settlements that were sent without an answer: the store may have written them. By job id and token.
+        self._unanswered: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
         #: Something has changed: exchange again now.
         self.wake = self._woken.set
@@ -95,6 +109,8 @@ class Exchanger:
         expires = time.monotonic() + self._settings.lease_ms / 1000
         answer = await self._exchange(batch, claim)
         self._context.watchdog.store_answered(self._store.name)
+        if self._unanswered:
+            batch, answer = await self._resolve_unanswered(batch, answer)
         self._apply_settled(batch, answer)
         if self._once:
             self.stopping = True
@@ -116,6 +132,7 @@ class Exchanger:
             return await self._store.exchange([settlement for _, settlement in batch], claim)
         except (StoreUnavailable, asyncio.CancelledError):
             self._finished = batch + self._finished
+            self._unanswered.update(_key(settlement) for _, settlement in batch)
             raise
         except Exception:
             await self._settle_one_by_one(batch)
@@ -123,6 +140,29 @@ class Exchanger:
         finally:
             self._reserve(claim, -1)
             self._in_flight = False
+
+    async def _resolve_unanswered(self, batch: Batch, answer: Exchanged) -> tuple[Batch, Exchanged]:
+        """A settlement that was sent twice is lost the second time if it was written the first time: ask the store."""
+        asked = [
+            (index, run, settlement)
+            for index, ((run, settlement), settled) in enumerate(zip(batch, answer.settled, strict=True))
+            if settled == "lost" and run is not None and _key(settlement) in self._unanswered
+        ]
+        settled: list[Settled] = list(answer.settled)
+        try:
+            jobs = await self._store.get([settlement.lease.id for *_, settlement in asked]) if asked else []
+        except StoreUnavailable:
+            # Ask again after the next exchange, which reports the outage.
+            self._finished += [(run, settlement) for _, run, settlement in asked]
+            left = {index for index, *_ in asked}
+            batch = [one for index, one in enumerate(batch) if index not in left]
+            settled = [one for index, one in enumerate(settled) if index not in left]
+        else:
+            for (index, run, settlement), job in zip(asked, jobs, strict=True):
+                if was_written(settlement, run.claimed.job.claims, job):
+                    settled[index] = "done"
+        self._unanswered.intersection_update(_key(settlement) for _, settlement in self._finished)
+        return batch, structs.replace(answer, settled=settled)
 
     async def _wait_for_runs(self) -> float | None:
         """Nothing can be claimed: only the end of a run matters. Without one, a stopping worker or a tick is over."""
@@ -306,6 +346,10 @@ class Exchanger:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+
+
+def _key(settlement: Settlement) -> tuple[str, str]:
+    return settlement.lease.id, settlement.lease.token
 
 
 def _import_preset(name: str) -> None:
