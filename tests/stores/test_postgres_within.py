@@ -150,7 +150,7 @@ async def test_what_is_no_connection(store: PostgresStore, url: str) -> None:
     pool = asyncpg.create_pool(url)
     with closing(sqlite3.connect(":memory:")) as connection, psycopg.Connection.connect(url) as open_:
         for given in (connection, "BEGIN", object(), used, sessionmaker(used), pool, open_.cursor(), asyncpg, None):
-            with refusal("a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy"):
+            with refusal("a connection of asyncpg, psycopg or Django, or a connection or session of SQLAlchemy"):
                 await store.enqueue_within(given, [new()])
     used.dispose()
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jobmill.client.client import Client
 from jobmill.client.queue import Queue
 from jobmill.errors import JobmillError
+from jobmill.stores.common.callers import behind_django
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,8 +26,11 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
 
     @functools.wraps(method)
     def run(self: Sync | SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        call = method(self._target, *args, **kwargs)
-        return self._sync(call) if kwargs.get("within") is None else self._sync.run_here(call)
+        if kwargs.get("within") is None:
+            return self._sync(method(self._target, *args, **kwargs))
+        # Here, because inside an event loop Django's `connection` is another one.
+        kwargs["within"] = behind_django(kwargs["within"])
+        return self._sync.run_here(method(self._target, *args, **kwargs))
 
     return run
 

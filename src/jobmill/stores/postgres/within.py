@@ -18,6 +18,7 @@ import asyncpg
 from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
+from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, insert
 from jobmill.stores.postgres.feed import encoded
@@ -26,7 +27,7 @@ from jobmill.stores.postgres.statements import Statements
 if TYPE_CHECKING:
     import psycopg
 
-EXPECTED = "a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy, in a transaction"
+EXPECTED = "a connection of asyncpg, psycopg or Django, or a connection or session of SQLAlchemy, in a transaction"
 
 _FAILED = "25P02"
 _NO_SCHEMA = ("3F000", "42883", "42P01")
@@ -116,8 +117,8 @@ def _first_line(error: Exception) -> str:
 
 async def _caller_connection(connection: Any) -> CallerConnection:
     """The given connection or session, checked without asking the server."""
-    # By the base classes, because the caller may have a class that inherits from the driver's.
-    packages = {base.__module__.partition(".")[0] for base in type(connection).__mro__}
+    connection = behind_django(connection)
+    packages = packages_of(connection)
     if "asyncpg" in packages and hasattr(connection, "is_in_transaction"):
         return AsyncpgCaller(connection)
     if "psycopg" in packages and hasattr(connection, "cursor"):

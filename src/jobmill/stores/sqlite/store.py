@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -140,7 +139,7 @@ class SqliteStore:
     async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         return await self._write(enqueue.enqueue, new_jobs) if new_jobs else []
 
-    async def enqueue_within(self, connection: sqlite3.Connection, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    async def enqueue_within(self, connection: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         """See the port. Runs on the caller's thread, because connection and lock belong to the caller."""
         self._opened()
         with translated_errors(self.path):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreBusy
+from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
 
@@ -51,12 +54,12 @@ def refuse_deadlock(path: Path) -> None:
         )
 
 
-def enqueue_within(
-    connection: sqlite3.Connection, path: Path, now_ms: int, new_jobs: Sequence[NewJob]
-) -> list[Receipt]:
+def enqueue_within(given: Any, path: Path, now_ms: int, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """Enqueue in the transaction of this connection; one is begun if none is open. The caller commits."""
+    connection = _driver_connection(behind_django(given))
     if not isinstance(connection, sqlite3.Connection):
-        raise InvalidValue("within", "a sqlite3.Connection", connection)
+        expected = "a connection of sqlite3 or Django, or a connection or session of SQLAlchemy"
+        raise InvalidValue("within", expected, given)
     _check_thread(connection)
     with _plain_text(connection):
         # Not connection.cursor(): the caller may have set a factory of its own.
@@ -77,6 +80,22 @@ def enqueue_within(
     if not any(one.connection is connection for one in known):
         _open.set((*known, _Open(connection, path)))
     return receipts
+
+
+def _driver_connection(given: Any) -> Any:
+    """The driver's connection behind a connection or session of SQLAlchemy; any other object unchanged."""
+    if "sqlalchemy" not in packages_of(given) or not hasattr(given, "execute"):
+        return given
+    # `connection` is a method of sessions; of connections it is the driver's connection.
+    connection = given.connection() if callable(getattr(type(given), "connection", None)) else given
+    if inspect.iscoroutine(connection) or not hasattr(connection, "in_transaction"):
+        if inspect.iscoroutine(connection):
+            connection.close()
+        advice = "SQLite has no async connections: give a sync one to jobs.sync.enqueue_many"
+        raise InvalidValue("within", "a sync connection or session of SQLAlchemy", given, advice)
+    if not connection.in_transaction():
+        connection.begin()  # so that the caller's commit is sent
+    return connection.connection.driver_connection
 
 
 def _check_thread(connection: sqlite3.Connection) -> None:
