@@ -92,7 +92,7 @@ async def test_another_database_is_refused(store: SqliteStore, tmp_path: Path) -
         await store.enqueue_within(connection, [new()])
     connection.close()
     with pytest.raises(InvalidValue, match="a connection of sqlite3 or Django"):
-        await store.enqueue_within("a connection", [new()])  # type: ignore[arg-type]
+        await store.enqueue_within("a connection", [new()])
 
 
 async def test_awaiting_a_write_before_the_commit_is_an_error_not_a_deadlock(

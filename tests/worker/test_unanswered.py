@@ -34,7 +34,7 @@ class Unanswered:
 async def jobs(store_url: str, store_name: str) -> AsyncIterator[Client]:
     async with jobmill.connect(store_url) as client:
         if store_name in ("postgres", "mongo"):
-            await client.store.migrate()  # type: ignore[attr-defined]
+            await client.store.migrate()
         yield client
 
 
