@@ -97,7 +97,8 @@ def test_the_probe_measures_each_case_on_each_store(grounds: Grounds, store: str
     if store == "memory":
         assert set(found) == {RATE, CLIENT}
         return
-    assert 0 < found[TRIPS] <= found[STATEMENTS]
+    # A driver may check its connections meanwhile, which is a round trip without a statement.
+    assert 0 < found[TRIPS] <= found[STATEMENTS] + 1
     assert (SERVER in found) == (store != "sqlite")
     if case.name == "enqueue, lone caller":
         assert 1 <= found[TRIPS] < 3

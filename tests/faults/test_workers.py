@@ -64,9 +64,9 @@ async def test_a_worker_that_starts_without_its_server_waits_for_it(server: Faul
         await until(lambda: "waits for its store" in server.workers.output(worker), 40)
         hasty = server.workers.worker("--no-wait")
         assert await asyncio.to_thread(hasty.wait, 40) == 3
+    await until(lambda: "store is back after" in server.workers.output(worker), 60)
     async with jobmill.connect(server.url) as jobs:
         await (await jobs.enqueue("short", {"n": 1})).result(timeout=60)
-    assert "store is back after" in server.workers.output(worker)
 
 
 # ---------------------------------------------------------------------------------------------------- killed
@@ -208,7 +208,7 @@ async def test_a_worker_that_starts_while_the_server_is_away(server: FaultyServe
     async def work() -> int:
         return 1
 
-    worker = Worker(jobs)
+    worker = Worker(jobs, wait_for_store=False)
     async with server.faults["refuse"]():
         with pytest.raises(StoreUnavailable):
             await worker.start()
