@@ -108,7 +108,8 @@ class Exchanger:
         batch, self._finished = self._finished, []
         expires = time.monotonic() + self._settings.lease_ms / 1000
         answer = await self._exchange(batch, claim)
-        self._context.watchdog.store_answered(self._store.name)
+        if self._context.watchdog.store_error is not None:
+            self._context.watchdog.store_answered(self._store.name)
         if self._unanswered:
             batch, answer = await self._resolve_unanswered(batch, answer)
         self._apply_settled(batch, answer)
