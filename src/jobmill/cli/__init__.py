@@ -12,8 +12,10 @@ from jobmill._version import __version__
 from jobmill.cli import crontab, demo, enqueue, events, http, jobs, migrate, queues, worker
 from jobmill.cli.runner import MainGroup
 
+HELP = ["-h", "--help"]
 
-@click.group("jobmill", cls=MainGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group("jobmill", cls=MainGroup, context_settings={"help_option_names": HELP})
 @click.version_option(__version__, prog_name="jobmill", message="%(prog)s %(version)s")
 def main() -> None:
     """Background jobs in the database that you already have.
@@ -36,6 +38,8 @@ for command in (
     events.events,
     migrate.migrate,
 ):
+    # click keeps the help option of the first call of a command, which may be without this group.
+    command.context_settings.setdefault("help_option_names", HELP)
     main.add_command(command)
 
 __all__ = ["main"]
