@@ -10,10 +10,7 @@ import pytest
 
 import jobmill
 from jobmill import Client
-from jobmill.stores.memory import MemoryStore
-from jobmill.testing import ManualClock
 from jobmill.worker.worker import Worker
-from tests.helpers import until
 
 FIELDS = ("job_id", "job_name", "queue", "attempt", "worker")
 
@@ -79,52 +76,3 @@ async def test_success_is_not_logged(jobs: Client, caplog: pytest.LogCaptureFixt
         enqueued = await fine.enqueue()
         await enqueued.result(timeout=10)
     assert not lines(caplog, enqueued.id)
-
-
-# ---------------------------------------------------------------------------------------------------- no handler
-
-
-async def test_due_jobs_that_nobody_handles_are_warned_of_with_the_nearest_name(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = ManualClock()
-    jobs = jobmill.connect(store=MemoryStore(clock=clock))
-
-    @jobs.handler()
-    async def send_mail() -> None: ...
-
-    await jobs.enqueue("send_mial")
-    await jobs.enqueue("send_mial", delay="1h")
-    await jobs.enqueue("resize", queue="other")
-    clock.advance(59)
-    await jobs.enqueue("too_new")
-    clock.advance(2)
-    async with Worker(jobs):
-        await until(lambda: lines(caplog, "no worker seems to have a handler"))
-    (record,) = lines(caplog, "no worker seems to have a handler")
-    assert record.getMessage() == (
-        "1 due jobs named 'send_mial' in the queue 'default' wait, and no worker seems to have a handler for them; "
-        "did you mean 'send_mail'?"
-    )
-    assert record.levelno == logging.WARNING
-
-
-async def test_jobs_that_another_worker_handles_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock=clock)
-    jobs, others = jobmill.connect(store=store), jobmill.connect(store=store)
-
-    @jobs.handler()
-    async def ours() -> None: ...
-
-    @others.handler()
-    async def theirs() -> None: ...
-
-    await others.enqueue("theirs")
-    await others.tick()
-    await others.enqueue_many([theirs.draft() for _ in range(3)])
-    await jobs.enqueue("nobodys")
-    clock.advance(61)
-    async with Worker(jobs):
-        await until(lambda: lines(caplog, "'nobodys'"))
-    assert not lines(caplog, "'theirs'")

@@ -27,7 +27,6 @@ from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import RunningJobs
 from jobmill.worker.tick import Tick
-from jobmill.worker.unhandled import warn_of_unhandled
 from jobmill.worker.usage import UsageLog, UsageQueue
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Worker:
         try:
             await self._prepare(once)
             if await self._open_store(waits=self.settings.wait_for_store and not once):
-                await self._start(once)
+                await self._start()
         except BaseException:
             # For example, the health port is taken. The loops that have started already must not stay.
             await self._end_loops()
@@ -137,7 +136,7 @@ class Worker:
                 return True
         return False
 
-    async def _start(self, once: bool) -> None:
+    async def _start(self) -> None:
         context = self._context
         self._loops += [
             self._loop("heartbeat", lambda: beat(context), self.watchdog),
@@ -145,8 +144,6 @@ class Worker:
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
             self._loop("janitor", lambda: purge(context), Watchdog()),
         ]
-        if not once:
-            self._loops.append(self._loop("unhandled", lambda: warn_of_unhandled(context), Watchdog()))
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
