@@ -108,3 +108,29 @@ async def test_a_job_that_was_cancelled_meanwhile_is_still_lost(jobs: Client) ->
         await until(lambda: {"lease_lost", "cancelled"} & set(events))
     assert "succeeded" not in events
     assert (await enqueued.job()).state == "cancelled"
+
+
+async def test_the_store_is_asked_again_if_it_does_not_answer_that_question(
+    jobs: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, asked = list[str](), list[int]()
+    jobs.on("*")(lambda event: events.append(event.type))
+    get = jobs.store.get
+
+    @jobs.handler()
+    async def fine() -> None: ...
+
+    async def away_at_first(ids: Sequence[str]) -> Any:
+        asked.append(1)
+        if len(asked) == 1:
+            raise StoreUnavailable("gone")
+        return await get(ids)
+
+    Unanswered(jobs.store)
+    monkeypatch.setattr(jobs.store, "get", away_at_first)
+    async with Worker(jobs):
+        await fine.enqueue()
+        await until(lambda: "succeeded" in events)
+    assert len(asked) == 2
+    assert events.count("succeeded") == 1
+    assert "lease_lost" not in events

@@ -18,6 +18,8 @@ class ForkGuard:
 
     def __init__(self) -> None:
         self._connections: list[tuple[sqlite3.Connection, threading.Lock]] = []
+        # The locks that are held at this moment, because the process forks. Another thread may add one meanwhile.
+        self._held: list[threading.Lock] = []
         #: Whether this process is a forked child: the threads are gone, and the connections are closed.
         self.forked = False
         _guards.add(self)
@@ -30,13 +32,14 @@ class ForkGuard:
 
     def before(self) -> None:
         """Wait until no thread uses a connection."""
-        for _, lock in self._connections:
+        for _, lock in list(self._connections):
             lock.acquire()
+            self._held.append(lock)
 
     def in_parent(self) -> None:
         """The threads continue."""
-        for _, lock in self._connections:
-            lock.release()
+        while self._held:
+            self._held.pop().release()
 
     def in_child(self) -> None:
         """The threads are gone."""
