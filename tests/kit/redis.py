@@ -214,6 +214,7 @@ class RedisServer(Server, Rooms):
         """When it answers, with its data loaded, and is not another that took the port."""
         try:
             with self.client() as client:
+                client.ping()  # INFO is answered before the data is loaded
                 return bool(client.info("server")["process_id"] == self.pid)
         except (redis.ConnectionError, redis.BusyLoadingError, redis.TimeoutError):
             return False

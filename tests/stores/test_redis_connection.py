@@ -15,11 +15,13 @@ import pytest
 import redis
 from redis.asyncio.connection import Connection
 
+from jobmill.core.values import EVERYTHING
 from jobmill.errors import LoginRefused, StoreError, StoreUnavailable
 from jobmill.stores.redis.connection import connect, pipelined, pool
 from jobmill.stores.redis.connection.client import RedisClient
 from jobmill.stores.redis.connection.connect import take_stream
 from jobmill.stores.redis.connection.pipelined import PipelinedConnection, pack
+from jobmill.stores.redis.store import RedisStore
 from jobmill.stores.redis.url import Address, RedisUrl
 from tests.helpers import until
 from tests.kit.places import free_port, port_of
@@ -180,6 +182,33 @@ async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
         connections = client.here()
         await until(lambda: connections.known("a") is None)
         assert "is not Redis, or out of step" in str(connections._connections[None].ended)
+
+
+async def test_a_server_that_reads_its_data_is_not_open_yet() -> None:
+    """It accepts connections and answers INFO and TIME before that."""
+    with RedisServer(aof=True) as server:
+        with server.client() as client, client.pipeline(transaction=False) as pipeline:
+            for number in range(30_000):
+                pipeline.set(f"key {number}", 1)
+            pipeline.execute()
+        server.kill()
+        server.settings["key-load-delay"] = "50"  # microseconds for each key
+        starts = asyncio.create_task(asyncio.to_thread(server.start))
+        store = RedisStore(server.url())
+        refusals = set()
+        async with asyncio.timeout(20):
+            while not starts.done():
+                try:
+                    await store.open()
+                except StoreUnavailable as error:
+                    refusals.add("reads its data" in str(error))
+                else:
+                    await store.find(EVERYTHING, None, 1)
+                await asyncio.sleep(0.01)
+        await starts
+        assert True in refusals
+        await store.open()
+        await store.close()
 
 
 # ---------------------------------------------------------------------------------------------------- sharing

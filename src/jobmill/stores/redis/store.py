@@ -36,9 +36,11 @@ class RedisStore:
         return BullmqDoor(self.context, queue)
 
     async def open(self) -> None:
-        """Connect, check the version, measure the clock."""
+        """Connect, check the server, measure the clock."""
         if not self._is_checked:
             await self._check_version()
+            # INFO and TIME are answered before the server has read its data, this is not.
+            await self.context.client.call(self.context.registry, "EXISTS", self.context.registry)
             self._is_checked = True
         await self.context.learn_time()
 
