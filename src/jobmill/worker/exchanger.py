@@ -228,8 +228,12 @@ class Exchanger:
         # The answer took longer than the lease, for example because this process was suspended. Other workers may run
         # these jobs by now.
         late = time.monotonic() >= expires
+        if self._hooks.wants_events:
+            for claimed in answer.claimed:
+                if not isinstance(claimed, Broken):
+                    self._hooks.events(claim_events(claimed.job, answer.now_ms, lease_lost=False))
         for claimed in answer.claimed:
-            run = self._run_of(claimed, expires, answer.now_ms)
+            run = self._run_of(claimed, expires)
             decided = begin(claimed, None if run is None else run.rules, answer.now_ms)
             if late and run is not None and decided is None:
                 decided = settle(run.claimed, Released(), DEFAULT_POLICY, answer.now_ms)
@@ -238,13 +242,11 @@ class Exchanger:
             elif run is not None:
                 self._start(run)
 
-    def _run_of(self, claimed: Claimed | Broken, expires: float, now_ms: int) -> Run | None:
+    def _run_of(self, claimed: Claimed | Broken, expires: float) -> Run | None:
         """The run of a claimed job; None if the job cannot be read, or has no handler here."""
         if isinstance(claimed, Broken):
             return None
         job = claimed.job
-        if self._hooks.wants_events:
-            self._hooks.events(claim_events(job, now_ms, lease_lost=False))
         handler = self._context.handlers.get(job.name)
         if handler is None:
             return None
@@ -271,8 +273,9 @@ class Exchanger:
         else:
             decided = settle(run.claimed, outcome, run.rules, self._store.now(), self._context.random.random())
             self._finished.append((run, decided))
-        self._abandoned_threads += run.in_thread
-        self._woken.set()
+        if run.in_thread:  # its slot is not free, so `_on_free` is not called now
+            self._abandoned_threads += 1
+            self._woken.set()
 
     def _on_free(self, run: Run) -> None:
         self._occupied -= 1
