@@ -114,7 +114,7 @@ def coverage(arguments: Sequence[str]) -> int:
     subprocess.call([*run, "erase"], cwd=ROOT)
     tested = subprocess.call([*run, "run", "-m", "pytest", *parallel(arguments)], cwd=ROOT)
     subprocess.call([*run, "combine", "-q"], cwd=ROOT)
-    return tested or subprocess.call([*run, "report"], cwd=ROOT)
+    return subprocess.call([*run, "report"], cwd=ROOT) or tested
 
 
 def check() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from jobmill.core.values import Claim, Exchanged, Lease, Report, Settlement
@@ -23,6 +23,11 @@ async def until(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 
         if asyncio.get_running_loop().time() > end:
             raise AssertionError(f"not within {timeout} s: {inspect.getsource(condition).strip()}")
         await asyncio.sleep(0.002)
+
+
+def without_coverage(environment: Mapping[str, str]) -> dict[str, str]:
+    """For a process whose imports a test looks at: `dev.py coverage` would import its own modules there."""
+    return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
 
 
 class FaultyStore(MemoryStore):

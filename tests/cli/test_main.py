@@ -11,6 +11,7 @@ import jobmill
 from jobmill.errors import StoreBusy, StoreUnavailable
 from jobmill.stores.sqlite import SqliteStore
 from tests.cli.conftest import Shell
+from tests.helpers import without_coverage
 
 COMMANDS = (
     *("worker", "enqueue", "jobs", "jobs list", "jobs show", "jobs cancel", "jobs requeue", "jobs remove"),
@@ -40,7 +41,8 @@ sys.argv = ["jobmill", *{command.split()}]
 from jobmill.cli import main
 main()
 """
-    said = subprocess.check_output([sys.executable, "-c", code], env=shell.environment, text=True)
+    environment = without_coverage(shell.environment)
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert said.splitlines()[-1] == "heavy: []"
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from jobmill import crontab
+from tests.helpers import without_coverage
 
 DRIVERS = ("pymongo", "asyncpg", "redis", "hiredis", "sqlite3")
 
 
 def python(code: str) -> str:
     """What a fresh process prints."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    environment = without_coverage(os.environ)
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return run.stdout.strip()
 
 
 def test_every_public_name_can_be_imported() -> None:
