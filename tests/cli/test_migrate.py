@@ -30,14 +30,14 @@ async def beside(url: str, *args: str, code: int = 0) -> Result:
 
 
 async def test_migrate_prints_the_migrations_that_ran(postgres_url: str) -> None:
-    assert (await beside(postgres_url)).stdout == "ran 0001_jobs\n"
+    assert (await beside(postgres_url)).stdout == "ran 0001_jobs\nran 0002_rewinds\n"
     assert (await beside(postgres_url)).stdout == "up to date\n"
     assert json.loads((await beside(postgres_url, "--json")).stdout) == {"ran": []}
 
 
 async def test_a_jobs_table_is_created(postgres_url: str) -> None:
     first = await beside(postgres_url, "--jobs-table", "public.jobs")
-    assert first.stdout == "ran 0001_jobs\ncreated the table public.jobs\n"
+    assert first.stdout == "ran 0001_jobs\nran 0002_rewinds\ncreated the table public.jobs\n"
     again = await beside(postgres_url, "--jobs-table", "public.jobs", "--json")
     table = {"table": "public.jobs", "created": False, "added": [], "enqueued": 0, "left_running": 0}
     assert json.loads(again.stdout) == {"ran": [], "jobs_table": table}
@@ -58,6 +58,7 @@ async def test_an_existing_jobs_table_is_completed(postgres_url: str) -> None:
     said = (await beside(postgres_url, "--jobs-table", "work")).stdout.splitlines()
     assert said == [
         "ran 0001_jobs",
+        "ran 0002_rewinds",
         "work is the jobs table",
         "added CHECK of status",
         "added index idx_work_status_next_run_at",
@@ -72,9 +73,9 @@ async def test_an_existing_jobs_table_is_completed(postgres_url: str) -> None:
 
 
 async def test_migrate_into_another_schema(postgres_url: str) -> None:
-    assert (await beside(f"{postgres_url}?schema=Ours")).stdout == "ran 0001_jobs\n"
+    assert (await beside(f"{postgres_url}?schema=Ours")).stdout == "ran 0001_jobs\nran 0002_rewinds\n"
     async with connected(postgres_url) as sql:
-        assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == 1
+        assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == 2
         assert await sql.fetchval("SELECT to_regnamespace('jobmill')") is None
 
 

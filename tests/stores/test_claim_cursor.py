@@ -31,8 +31,8 @@ def positions(cursor: ClaimCursor, *names: str) -> list[Claimed]:
     return [(*key, priority, at) for key, by_priority in known.items() for priority, at in by_priority.items()]
 
 
-def learn(cursor: ClaimCursor, begun: Start, *claimed: Claimed, rewinds: int = 1, **about: Any) -> None:
-    cursor.learn(begun, claimed, rewinds=rewinds, **{"pages": 1, "full": True, **about})
+def learn(cursor: ClaimCursor, begun: Start, *claimed: Claimed, seen: str | None = None, **about: Any) -> None:
+    cursor.learn(begun, claimed, seen=seen, **{"pages": 1, "full": True, **about})
 
 
 def learned(clock: Clock, *claimed: Claimed) -> ClaimCursor:
@@ -44,7 +44,6 @@ def learned(clock: Clock, *claimed: Claimed) -> ClaimCursor:
 def test_a_claim_begins_at_the_last_job_of_each_priority() -> None:
     cursor = learned(Clock(), FIRST, ("q", "a", 4, (20, 2)), ("q", "a", 0, (9, 9)))
     assert positions(cursor, "a", "b") == [FIRST, ("q", "a", 4, (20, 2))]
-    assert start(cursor).rewinds == 1
 
 
 def test_under_load_claims_return_to_the_start_every_second() -> None:
@@ -95,12 +94,25 @@ def test_a_long_scan_takes_a_fifth_of_the_time_and_nobody_sleeps_before_it() -> 
 
 def test_a_rewind_forgets_all_positions_but_those_of_its_own_answer() -> None:
     cursor = learned(Clock(), FIRST)
-    before, late = start(cursor), start(cursor)
-    learn(cursor, before, ("q", "b", 0, (5, 5)), rewinds=2)
+    before, late, later = start(cursor), start(cursor), start(cursor)
+    learn(cursor, before, ("q", "b", 0, (5, 5)), seen="2")
     assert positions(cursor, "a", "b") == [("q", "b", 0, (5, 5))]
     # Sent before the rewind was known, and so from positions that may be too far ahead.
-    learn(cursor, late, ("q", "a", 0, (99, 9)), rewinds=2)
+    learn(cursor, late, ("q", "a", 0, (99, 9)))
+    # Rewound as well: what it has seen may be more than what the first one has seen, whose position counts.
+    learn(cursor, later, ("q", "a", 0, (99, 9)), seen="3")
     assert positions(cursor, "a", "b") == [("q", "b", 0, (5, 5))]
+    assert start(cursor).seen == "2"
+
+
+def test_what_was_seen_belongs_to_the_positions_that_begin_with_it() -> None:
+    clock = Clock()
+    cursor = ClaimCursor(clock)
+    learn(cursor, start(cursor), FIRST, seen="1")
+    learn(cursor, start(cursor), ("q", "a", 0, (20, 2)))
+    assert start(cursor).seen == "1"
+    clock.now += 2
+    assert start(cursor).seen is None
 
 
 def test_no_position_is_known_after_jobs_were_skipped() -> None:

@@ -164,8 +164,8 @@ def test_a_claim_that_was_not_full_is_followed_by_one_from_the_start() -> None:
 
 def test_a_rewind_by_the_server_forgets_all_positions_but_those_of_the_same_claim() -> None:
     cursor = ClaimCursor(Monotonic())
-    cursor.learn(cursor.start(["mail"], ["send"]), [("mail", "send", 0, (5, 1))], full=True, rewinds=1)
-    cursor.learn(cursor.start(["mail"], ["send"]), [("mail", "send", 3, (8, 1))], full=True, rewinds=2)
+    cursor.learn(cursor.start(["mail"], ["send"]), [("mail", "send", 0, (5, 1))], full=True, seen="1")
+    cursor.learn(cursor.start(["mail"], ["send"]), [("mail", "send", 3, (8, 1))], full=True, seen="2")
     assert cursor.start(["mail"], ["send"]).positions["mail", "send"] == {3: (8, 1)}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from jobmill.core.changes import Reprioritize
 from jobmill.core.job import KEEP_SUCCEEDED
+from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Claim, Settlement, at
 from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
@@ -160,6 +161,75 @@ async def test_a_job_that_was_committed_late_is_found_after_a_return(
     assert await claim_ids(direct, 1) == [late.id]
 
 
+async def enqueue_with_the_store(store: PostgresStore, other: asyncpg.Connection[asyncpg.Record]) -> str:
+    (receipt,) = await store.enqueue_within(other, [new(due=at(store.now() - 60_000))])
+    return receipt.id
+
+
+async def enqueue_recurring(store: PostgresStore, other: asyncpg.Connection[asyncpg.Record]) -> str:
+    job = new(due=at(store.now() - 60_000), key="daily", recurrence=Recurrence(key="daily", every_ms=86_400_000))
+    (receipt,) = await store.enqueue_within(other, [job])
+    return receipt.id
+
+
+async def enqueue_with_sql(store: PostgresStore, other: asyncpg.Connection[asyncpg.Record]) -> str:
+    job = new()
+    text = "SELECT jobmill.enqueue($1, '{}', $2, now() - interval '1 minute')"
+    return str(await other.fetchval(text, job.name, job.queue))
+
+
+@pytest.mark.parametrize("enqueue", [enqueue_with_the_store, enqueue_recurring, enqueue_with_sql])
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+async def test_a_job_that_was_due_before_is_found_at_once_when_its_transaction_commits(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record], enqueue: Any, isolation: Any
+) -> None:
+    await put(direct, *[new() for _ in range(6)])
+    async with other.transaction(isolation=isolation):
+        early = await enqueue(direct, other)
+        await claim_ids(direct, 1)
+        # A later transaction commits first.
+        between = await put_one(direct, new(due=at(direct.now() - 30_000)))
+        assert await claim_ids(direct, 1) == [between]
+        assert early not in await claim_ids(direct, 1)
+    assert await claim_ids(direct, 1) == [early]
+
+
+async def test_claims_do_not_begin_anew_when_an_enqueue_is_rolled_back(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put(direct, *[new() for _ in range(4)])
+    await claim_ids(direct, 1)
+    transaction = other.transaction()
+    await transaction.start()
+    await enqueue_with_the_store(direct, other)
+    await transaction.rollback()
+    known = direct.context.loops.here().cursor.start(("q",), ()).generation
+    await claim_ids(direct, 1)
+    assert direct.context.loops.here().cursor.start(("q",), ()).generation == known
+
+
+# A number that only another server can have made, of which this one is a copy; and more than a purge leaves.
+COPIED = "INSERT INTO jobmill.rewinds VALUES ('9000000000000000000')"
+MANY = "DO $$ BEGIN FOR n IN 1..1100 LOOP INSERT INTO jobmill.rewinds DEFAULT VALUES; COMMIT; END LOOP; END $$"
+
+
+@pytest.mark.parametrize("rows", [COPIED, MANY])
+async def test_a_purge_of_rewinds_hides_none_of_them(
+    direct: PostgresStore, clock: Clock, other: asyncpg.Connection[asyncpg.Record], rows: str
+) -> None:
+    await put(direct, *[new() for _ in range(4)])
+    await other.execute(rows)
+    await claim_ids(direct, 1)
+    early = await put_one(direct, new(due=at(direct.now() - 60_000)))
+    await direct.purge()
+    assert await other.fetchval("SELECT count(*) FROM jobmill.rewinds") == 1
+    assert await claim_ids(direct, 1) == [early]
+    # What is left is a rewind that this cursor knows.
+    known = direct.context.loops.here().cursor.start(("q",), ()).generation
+    await claim_ids(direct, 1)
+    assert direct.context.loops.here().cursor.start(("q",), ()).generation == known
+
+
 async def test_a_lease_that_ended_behind_is_found_after_a_return(direct: PostgresStore, clock: Clock) -> None:
     ids = await put(direct, *[new() for _ in range(4)])
     until_ms = direct.now() + 500
@@ -194,9 +264,9 @@ def test_gaps_lie_around_the_priorities_that_are_known() -> None:
     claim = Claim(queues=("q",), names={"a": 1, "b": 1}, n=1, lease_ms=1, worker="w", token="t")
     cursor = ClaimCursor()
     claimed = [("q", "a", 0, (10, 1)), ("q", "a", 4, (20, 2)), ("q", "a", 5, (20, 3)), ("q", "a", 0, (9, 9))]
-    cursor.learn(cursor.start(claim.queues, claim.names), claimed, full=True, rewinds=1)
-    *_, rewinds, a, b, c, d, e, f, g, h, i = parameters(claim, cursor.start(claim.queues, claim.names), [])
-    assert rewinds == 1
+    cursor.learn(cursor.start(claim.queues, claim.names), claimed, full=True, seen="1:1:")
+    *_, seen, a, b, c, d, e, f, g, h, i = parameters(claim, cursor.start(claim.queues, claim.names), [])
+    assert seen == "1:1:"
     assert rows(a, b, c, d, e) == [("q", "a", 0, 10, 1), ("q", "a", 4, 20, 2), ("q", "a", 5, 20, 3)]
     assert rows(f, g, h, i) == [("q", "a", 0, 4), ("q", "a", 5, 2**31 - 1), ("q", "b", -1, 2**31 - 1)]
 

@@ -158,7 +158,7 @@ class Play:
 
     async def claim(self) -> None:
         # Else this worker might not look back at what was queued by the server's clock, which is behind its own.
-        await self.desk.sql.execute("SELECT nextval('jobmill.rewinds')")
+        await self.desk.sql.execute("INSERT INTO jobmill.rewinds DEFAULT VALUES")
         answer = await _at_once(self.desk.store.exchange([], wish(2, queues=("default",), names=NAMES, lease_ms=6_000)))
         self.leases += readable(answer.claimed)
 

@@ -316,7 +316,8 @@ async def test_a_migration_renews_what_belongs_to_the_table(
     url: str, store: PostgresStore, sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await install_jobs_table(store, TABLE)
-    await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan'); DELETE FROM jobmill.migrations")
+    await sql.execute("INSERT INTO public.jobs (type) VALUES ('scan')")
+    await sql.execute("DELETE FROM jobmill.migrations WHERE number = 1")
     await sql.execute("DROP TRIGGER jobs_table_changed ON jobmill.jobs; DROP TRIGGER jobmill_fill ON public.jobs")
     monkeypatch.setattr(schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
     assert await store.migrate() == ["0001_jobs"]
@@ -330,12 +331,12 @@ async def test_a_migration_without_what_renews_the_table_changes_nothing(
 ) -> None:
     """As in a process that has not imported jobmill.harmonyk."""
     await install_jobs_table(store, TABLE)
-    await sql.execute("DELETE FROM jobmill.migrations")
+    await sql.execute("DELETE FROM jobmill.migrations WHERE number = 1")
     monkeypatch.delitem(renewals, "jobs_table")
     monkeypatch.setattr(schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')")
     with pytest.raises(StoreError, match=r"has a 'jobs_table', which this migration must renew: run `jobmill migrate`"):
         await store.migrate()
-    assert await sql.fetchval("SELECT count(*) FROM jobmill.migrations") == 0
+    assert await sql.fetchval("SELECT count(*) FROM jobmill.migrations") == 1
 
 
 async def test_other_stores_have_no_jobs_table() -> None:

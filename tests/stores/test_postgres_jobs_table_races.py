@@ -56,6 +56,17 @@ async def settle(table: Desk, *settlements: Any) -> list[Any]:
         return list((await table.store.exchange(list(settlements), None)).settled)
 
 
+async def test_a_row_that_becomes_due_earlier_is_claimed_next_after_its_commit(
+    table: Desk, other: asyncpg.Connection
+) -> None:
+    ids = [await table.insert() for _ in range(5)]
+    assert [one.job.id for one in await claim(table)] == ids[:1]
+    await other.execute(f"UPDATE {TABLE} SET next_run_at = now() - interval '1 hour' WHERE id = $1", ids[4])
+    assert [one.job.id for one in await claim(table)] == ids[1:2]
+    await other.execute("COMMIT")
+    assert [one.job.id for one in await claim(table)] == ids[4:]
+
+
 # ---------------------------------------------------------------------------------------------------- locked rows
 
 

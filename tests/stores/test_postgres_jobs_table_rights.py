@@ -13,7 +13,7 @@ import pytest
 import jobmill
 from jobmill import StoreError
 from jobmill.harmonyk import install_jobs_table
-from jobmill.stores.postgres import PostgresStore, schema
+from jobmill.stores.postgres import PostgresStore
 from jobmill.testing import drain
 from jobmill.testing.contract.support import readable, succeed, wish
 from tests.kit.postgres import Databases, PostgresServers, connected
@@ -111,20 +111,16 @@ async def test_an_owner_whom_the_policies_bind_too_has_all_rows_written(server: 
             await table.check()
 
 
-async def test_a_superuser_who_migrates_leaves_the_table_with_its_owner(
-    server: Databases, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_superuser_who_migrates_leaves_the_tables_with_their_owner(server: Databases, url: str) -> None:
     database = urlsplit(url).path[1:]
     grants = (f'GRANT CREATE ON DATABASE "{database}" TO {{role}}', "GRANT ALL ON SCHEMA public TO {role}")
     async with login(server, url, *grants) as owner:
         await installed(as_user(url, owner))
         async with connected(url) as sql:
-            await sql.execute("DELETE FROM jobmill.migrations; DROP TRIGGER jobs_table_changed ON jobmill.jobs")
-        monkeypatch.setattr(
-            schema, "_script", lambda *_, **__: "INSERT INTO jobmill.migrations VALUES (1, '0001_jobs')"
-        )
+            await sql.execute("DELETE FROM jobmill.migrations WHERE number = 2; DROP TABLE jobmill.rewinds")
+            await sql.execute("CREATE SEQUENCE jobmill.rewinds; DROP TRIGGER jobs_table_changed ON jobmill.jobs")
         store = PostgresStore(url)
-        assert await store.migrate() == ["0001_jobs"]
+        assert await store.migrate() == ["0002_rewinds"]
         await store.close()
         async with connected(url) as sql:
             owners = await sql.fetch(
@@ -132,6 +128,8 @@ async def test_a_superuser_who_migrates_leaves_the_table_with_its_owner(
             )
             assert [row[0] for row in owners] == [owner]
             assert await sql.fetchval("SELECT true FROM pg_trigger WHERE tgname = 'jobs_table_changed'")
+            await sql.execute("SELECT jobmill.enqueue('scan', due_at => 'epoch')")
+            assert await sql.fetchval("SELECT count(*) FROM jobmill.rewinds") == 1
 
 
 async def test_a_table_of_somebody_else_is_not_adopted(server: Databases, url: str) -> None:

@@ -72,7 +72,7 @@ BEGIN
     FROM {schema}.jobs_table AS ours WHERE ours.id = this::uuid AND jobs.id = this;
     IF FOUND THEN
         PERFORM {schema}.jobs_table_tell('enqueued', ARRAY[this]);
-        PERFORM nextval('{schema}.rewinds');
+        INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
         PERFORM {schema}.wake(ARRAY[{default_queue}]);
     ELSE
         PERFORM {schema}.jobs_table_enqueue(ARRAY[this::uuid]);

@@ -42,7 +42,7 @@ BEGIN
     -- A job that was due before now may stand before the position of a claim cursor. A moment does not matter: any
     -- commit may come that late.
     IF first_due < now_ms - 100 THEN
-        PERFORM nextval('{schema}.rewinds');
+        INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
     END IF;
     PERFORM {schema}.jobs_table_tell('enqueued', made);
     PERFORM {schema}.wake(ARRAY[{default_queue}]);

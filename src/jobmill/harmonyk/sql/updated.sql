@@ -43,7 +43,7 @@ BEGIN
         WHERE jobs.id = this;
         -- The job may now stand before the position of a claim cursor, and workers may sleep too long.
         IF is_moved OR NEW.type <> OLD.type THEN
-            PERFORM nextval('{schema}.rewinds');
+            INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
             PERFORM {schema}.wake(ARRAY[{default_queue}]);
         END IF;
     ELSIF

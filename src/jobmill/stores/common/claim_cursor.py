@@ -4,7 +4,7 @@ An index range is all waiting jobs of one queue, name and priority, in the order
 job that a claim took, every job is running, settled or another process's, or was committed late. A position that is
 wrong costs time, never a job:
 
-- claims return to the start at once when a write has put a job before the position (`rewinds`);
+- claims return to the start at once when a write has put a job before the position (`rewind`);
 - under load, when claims come back full, they return every second, or up to every five seconds where the scan from the
   start is long;
 - otherwise they return each time, unless that scan is long. No worker falls asleep after a claim that did not begin at
@@ -43,7 +43,8 @@ class Start(Struct, frozen=True):
     generation: int
     began: float
     is_return: bool
-    rewinds: int
+    #: How much the server showed to the claim that the positions begin with; None: they begin nowhere.
+    seen: str | None
     #: (queue, name) > priority > position.
     positions: dict[tuple[str, str], dict[float, Position]]
     #: Whether a claim has seen all of these queues and names since the last return.
@@ -69,7 +70,7 @@ class ClaimCursor:
         self._share, self._share_when_short = share, share_when_short
         self._positions: dict[tuple[str, str], dict[float, Position]] = {}
         self._stops: dict[str, Order] = {}
-        self._rewinds = -1
+        self._seen: str | None = None
         self._generation = 0
         self._returned = monotonic()
         # Of the last return: how long it took, and whether its scan was short. Of the last claim: whether it was full.
@@ -87,12 +88,13 @@ class ClaimCursor:
         asked = [(queue, name) for queue in queues for name in names]
         positions = {one: dict(self._positions.get(one, {})) for one in asked}
         is_known = all(one in self._positions for one in asked)
-        return Start(self._generation, now, is_return, self._rewinds, positions, is_known)
+        return Start(self._generation, now, is_return, self._seen, positions, is_known)
 
     def rewind(self) -> None:
         """Begin at the start again: a write may have put a job before a position."""
         self._positions.clear()
         self._stops.clear()
+        self._seen = None
         self._generation += 1
 
     def stop(self, queue: str) -> Order | None:
@@ -125,33 +127,30 @@ class ClaimCursor:
         claimed: Iterable[tuple[str, str, float, Position]],
         *,
         full: bool,
-        rewinds: int = -1,
+        seen: str | None = None,
         pages: int | None = None,
         skipped: bool = False,
         replaces: bool = False,
     ) -> None:
         """Advance to the jobs that a claim took: queue, name, priority and position of each.
 
-        `full`: the claim found as many as it asked for. `rewinds`: the server's count of writes that put a job before
-        a position. `skipped`: the claim had to leave out jobs that the same call settled, so nothing is known.
-        `replaces`: of these queues and names, only these positions are known from now on.
+        `full`: the claim found as many as it asked for. `seen`: the claim began at the start, and this is how much the
+        server showed to it; the next claim gives it back, and the server compares it with later writes. `skipped`: the
+        claim had to leave out jobs that the same call settled, so nothing is known. `replaces`: of these queues and
+        names, only these positions are known from now on.
         """
         self._was_full = full
         if start.is_return:
             self._return_took = self._monotonic() - start.began
             is_quick = self._return_took <= SHORT_SCAN_SECONDS
             self._return_was_short = is_quick if pages is None else pages <= SHORT_SCAN_PAGES
-        if rewinds != self._rewinds:
-            self.rewind()
-            self._rewinds = rewinds
-            is_fresh = True
-        else:
-            # What was sent before the last return to the start may have jumped over the job that the return is for.
-            is_fresh = start.generation == self._generation
-        if skipped:
+        # What was sent before the last return to the start may have jumped over the job that the return is for.
+        is_fresh = start.generation == self._generation
+        if skipped or (is_fresh and seen is not None):
             self.rewind()
         if skipped or not is_fresh:
             return
+        self._seen = seen or self._seen
         for one in start.positions:
             self._positions[one] = {} if replaces else self._positions.get(one, {})
         for queue, name, priority, position in claimed:

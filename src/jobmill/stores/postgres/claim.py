@@ -15,8 +15,8 @@ from jobmill.stores.postgres.codec import claimed_job
 
 #: Beyond every priority.
 MAX_INTEGER = 2**31 - 1
-#: Where a claim begins that knows no position: the number of rewinds, five columns of positions, four of gaps.
-NO_POSITIONS: tuple[object, ...] = (-1, [], [], [], [], [], [], [], [], [])
+#: Where a claim begins that knows no position: what it has seen of rewinds, five columns of positions, four of gaps.
+NO_POSITIONS: tuple[object, ...] = (None, [], [], [], [], [], [], [], [], [])
 #: The parameters of an exchange that claims nothing.
 NO_CLAIM: tuple[object, ...] = ([], [], [], 0, 0, "", "", [], *NO_POSITIONS)
 
@@ -39,7 +39,7 @@ def parameters(claim: Claim, start: Start, excluded: list[str]) -> tuple[object,
         gaps.append((queue, name, above, MAX_INTEGER))
     names, rooms = list(claim.names), list(claim.names.values())
     wish = (list(claim.queues), names, rooms, claim.n, claim.lease_ms, claim.worker, claim.token, excluded)
-    return (*wish, start.rewinds, *_columns(ranges, 5), *_columns(gaps, 4))
+    return (*wish, start.seen, *_columns(ranges, 5), *_columns(gaps, 4))
 
 
 def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:

@@ -84,7 +84,7 @@ async def _claimed(
     *rows, head = rows
     cursor, next_due_ms, now_ms = context.loops.here().cursor, head[5], head[6]
     jobs, full = claims.claimed_jobs(rows, claim, now_ms), len(rows) >= claim.n
-    cursor.learn(start, claims.positions(rows), full=full, rewinds=head[7], pages=head[8], skipped=skipped)
+    cursor.learn(start, claims.positions(rows), full=full, seen=head[2], pages=head[8], skipped=skipped)
     # No position hides the skipped jobs: they are due later, or their settlement has rewound the cursor.
     again_ms = None if skipped else cursor.look_again_ms(start)
     if again_ms == 0:

@@ -35,6 +35,7 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
             found += [subject(row) for row in rows if row[0] not in known]
     await remove(connection, statements, [one.id for one in found[:limit]])
     await add_events(connection, statements, [removed_event(one, now_ms) for one in found[:limit]])
+    await connection.execute(statements("purge_rewinds"))
     schema = statements.quoted_schema
     await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
     return Purged(min(len(found), limit), more=len(found) > limit)

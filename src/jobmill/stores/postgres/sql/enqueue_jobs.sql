@@ -82,7 +82,7 @@ BEGIN
         made := NULL;
     END LOOP;
     IF cardinality(dues) > 0 AND EXISTS (SELECT FROM unnest(dues) AS given (due_ms) WHERE given.due_ms < now_ms) THEN
-        PERFORM nextval('{schema}.rewinds');
+        INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
     END IF;
     IF inside THEN
         PERFORM {schema}.wake(queues);

@@ -27,7 +27,7 @@ BEGIN
         PERFORM {schema}.wake(ARRAY[given_queue]);
     END IF;
     IF due < now_ms THEN
-        PERFORM nextval('{schema}.rewinds');
+        INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
     END IF;
     -- Repeated until the job is inserted or the live job is written: that one may end, or be inserted, in between.
     LOOP

@@ -1,8 +1,10 @@
 -- Settle finished jobs, then claim due ones: one statement, one commit.
 -- Rows: the claimed jobs in any order, and last a head with id NULL. Of the head: payload, the settled ids as a JSON
--- array (NULL: all); due_ms, the next due time; created_ms, now; seq, the number of rewinds; errors, the number of
--- pages of the index jobs_line that were read; extra, 'feed' where nothing was done, because a feed is on and the
--- caller does not add the events (`told`).
+-- array (NULL: all); due_ms, the next due time; created_ms, now; name, a snapshot of the server if the claim began at
+-- the start; errors, the number of pages of the index jobs_line that were read; extra, 'feed' where nothing was done,
+-- because a feed is on and the caller does not add the events (`told`).
+-- The positions of a claim (line_x, gap_x) hold if no rewind was committed since the snapshot `seen` (NULL: there are
+-- no positions).
 -- Measured at 100 a call with the default retention: 15.6 us of server time and 648 B of log a job.
 CREATE OR REPLACE FUNCTION {schema}.exchange(
     at_ms bigint, told boolean,
@@ -10,7 +12,7 @@ CREATE OR REPLACE FUNCTION {schema}.exchange(
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
     last_errors text[], revisions integer[], others json, settled_queues text[],
     queues text[], names text[], rooms integer[], n integer, lease_ms bigint, claim_worker text, claim_token text,
-    not_these text[], rewound bigint,
+    not_these text[], seen text,
     line_queues text[], line_names text[], line_priorities integer[], line_dues bigint[], line_seqs bigint[],
     gap_queues text[], gap_names text[], gap_aboves integer[], gap_belows integer[]
 ) RETURNS TABLE (
@@ -24,7 +26,7 @@ DECLARE
     now_ms bigint;
     setting record;
     done text[] := '{}';
-    rewinds bigint;
+    began_at text;
 BEGIN
     -- A transaction that sets a running limit waits for all exchanges that do not know the limit: see queues.py.
     PERFORM pg_advisory_xact_lock_shared({lock});
@@ -52,8 +54,15 @@ BEGIN
     IF others IS NOT NULL THEN
         done := done || {schema}.settle_waiting(now_ms, others);
     END IF;
-    SELECT counted.last_value INTO rewinds FROM {schema}.rewinds AS counted;
-    IF rewinds <> rewound THEN
+    -- Unknown to a snapshot are the transactions that began later, and those that it has as running.
+    SELECT pg_current_snapshot()::text INTO began_at
+    WHERE
+        seen IS NULL
+        OR EXISTS (SELECT FROM {schema}.rewinds WHERE rewinds.xid >= pg_snapshot_xmax(seen::pg_snapshot))
+        OR EXISTS (
+            SELECT FROM pg_snapshot_xip(seen::pg_snapshot) AS one (xid) JOIN {schema}.rewinds ON rewinds.xid = one.xid
+        );
+    IF FOUND AND seen IS NOT NULL THEN
         line_queues := '{}';
         SELECT array_agg(lane.queue), array_agg(lane.name) INTO gap_queues, gap_names
         FROM (SELECT * FROM unnest(queues) AS one (queue) CROSS JOIN unnest(names) AS other (name)) AS lane;
@@ -62,12 +71,12 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT
-        one.id, one.queue, one.name,
+        one.id, one.queue, coalesce(one.name, began_at),
         CASE
             WHEN one.id IS NOT NULL THEN one.payload
             WHEN cardinality(done) < cardinality(ids) + coalesce(json_array_length(others), 0) THEN to_json(done)::text
         END,
-        one.priority, one.due_ms, one.created_ms, coalesce(one.seq, rewinds), one.errors, one.crashes, one.claims,
+        one.priority, one.due_ms, one.created_ms, one.seq, one.errors, one.crashes, one.claims,
         one.extra, one.taken_over
     FROM {schema}.claim(
         now_ms, coalesce(setting.limited, false), not_these, queues, names, rooms, n, lease_ms, claim_worker,

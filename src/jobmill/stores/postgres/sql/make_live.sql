@@ -16,8 +16,9 @@ gone AS (
 ),
 
 -- A job that was due before now may stand before the position of a claim cursor.
-rewound AS MATERIALIZED (
-    SELECT nextval('{schema}.rewinds') FROM patch WHERE patch.due_ms < patch.updated_ms
+rewound AS (
+    INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM patch WHERE patch.due_ms < patch.updated_ms
+    ON CONFLICT DO NOTHING
 )
 
 SELECT CASE
@@ -33,4 +34,3 @@ SELECT CASE
         '(settled meanwhile)'
     )
 END
-FROM (SELECT count(*) FROM rewound) AS counted

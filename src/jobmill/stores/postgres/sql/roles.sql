@@ -61,7 +61,7 @@ ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.running, {schema}.ev
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};
-GRANT USAGE, SELECT ON SEQUENCE {schema}.rewinds TO {worker}, {admin};
+GRANT SELECT, INSERT, DELETE ON {schema}.rewinds TO {worker}, {admin};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
 
 -- To configure queues, and to delete usage records.

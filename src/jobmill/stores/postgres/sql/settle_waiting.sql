@@ -36,7 +36,7 @@ BEGIN
     SELECT coalesce(array_agg(settled.id), '{}'), bool_or(settled.due IS NULL OR settled.due < now_ms)
     INTO done, back FROM settled;
     IF back THEN
-        PERFORM nextval('{schema}.rewinds');
+        INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING;
     END IF;
     RETURN done;
 END $$;

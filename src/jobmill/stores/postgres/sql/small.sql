@@ -109,7 +109,7 @@ noted AS (
     ON CONFLICT DO NOTHING
 )
 
-SELECT nextval('{schema}.rewinds') FROM changed WHERE $3 LIMIT 1
+INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM changed WHERE $3 LIMIT 1 ON CONFLICT DO NOTHING
 
 -- name: make_final
 -- Live jobs become final and move to the history. $1 a JSON array with an object of columns for each job.
@@ -161,6 +161,19 @@ WHERE
         ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET $3 - 1
     )
 LIMIT $4 FOR UPDATE SKIP LOCKED
+
+-- name: purge_rewinds
+-- One row instead of all rewinds, where there are many, or one that another server made, of which this is a copy: its
+-- number is not reached yet. A claim that does not know one of the deleted rows does not know the new row either.
+WITH gone AS (
+    DELETE FROM {schema}.rewinds
+    WHERE
+        EXISTS (SELECT FROM {schema}.rewinds OFFSET 1000)
+        OR EXISTS (SELECT FROM {schema}.rewinds WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
+    RETURNING xid
+)
+
+INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM gone LIMIT 1 ON CONFLICT DO NOTHING
 
 -- ---------------------------------------------------------------------------------------------------- queues, feeds
 
