@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -348,3 +349,53 @@ async def test_the_isolation_is_ours_whatever_the_database_says(migrated_url: st
         assert await store.context.transact(lambda c: c.fetchval(show)) == "read committed"
     finally:
         await store.close()
+
+
+# ---------------------------------------------------------------------------------------------------- interrupted
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What asyncio has to say about futures that nobody awaited."""
+    found: list[str] = []
+    asyncio.get_event_loop().set_exception_handler(lambda _, about: found.append(about["message"]))
+    return found
+
+
+async def test_connecting_may_be_interrupted_at_any_step(
+    proxy: Proxy, migrated_url: str, complaints: list[str]
+) -> None:
+    for steps in range(40):
+        connecting = asyncio.create_task(connector.Connector(proxy.url(migrated_url)).connect())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            (await connecting).terminate()
+    assert proxy.accepted > 10
+    await until(lambda: proxy.connections == 0)
+    gc.collect()
+    assert complaints == []
+
+
+async def test_a_connection_may_be_cut_while_its_statement_is_cancelled(
+    proxied: PostgresStore, proxy: Proxy, complaints: list[str]
+) -> None:
+    for steps in range(40):
+        begun = asyncio.Event()
+
+        async def sleep(connection: Connection, begun: asyncio.Event = begun) -> None:
+            begun.set()
+            await connection.execute("SELECT pg_sleep(60)")
+
+        sleeping = asyncio.create_task(proxied.context.use(sleep))
+        await begun.wait()
+        sleeping.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        proxy.cut()
+        with contextlib.suppress(asyncio.CancelledError, StoreUnavailable):
+            await sleeping
+    await until(lambda: proxy.connections == 0)
+    gc.collect()
+    assert complaints == []

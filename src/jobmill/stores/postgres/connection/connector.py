@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import TypeAlias
 
 import asyncpg
+from asyncpg import connect_utils
 
 from jobmill.errors import StoreUnavailable
 
@@ -23,6 +24,24 @@ READ_COMMITTED = "SET default_transaction_isolation = 'read committed'"
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = 10000"
 
 _STATEMENTS_CACHED = 100
+
+
+class QuietTLSUpgrade(connect_utils.TLSUpgradeProto):
+    """Asks a server for TLS, as the driver does, and retrieves the error where nobody waits for it any more.
+
+    The driver asks whenever it connects, also to cancel a statement. Where that is interrupted after the connection was
+    made, for example because the connection of the statement is lost too, asyncio would log "Future exception was never
+    retrieved".
+    """
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self.on_data.cancelled():
+            self.on_data.exception()
+
+
+# The driver has no parameter for it.
+connect_utils.TLSUpgradeProto = QuietTLSUpgrade  # type: ignore[misc]
 
 
 class Connector:
