@@ -13,7 +13,7 @@ from jobmill.core.job import Progress
 from jobmill.core.lifecycle import Errored, Outcome, Policy, Released, Snoozed, Succeeded, begin, fails_instead, settle
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
-from jobmill.core.values import Broken, Claimed, Settlement
+from jobmill.core.values import Broken, Claimed, Refused, Settlement
 from tests.values import NOW, TOKEN, claimed
 
 RULES = Policy(max_attempts=2, backoff=fixed("5s"))
@@ -75,7 +75,7 @@ def test_a_broken_job_tells_why_it_failed() -> None:
 
 
 def test_a_refused_result_tells_an_error_and_a_failure() -> None:
-    decided = fails_instead(settle(claimed(), Succeeded(b"1"), RULES, NOW), "too large", RULES)
+    decided = fails_instead(settle(claimed(), Succeeded(b"1"), RULES, NOW), Refused("too large"), RULES)
     assert [event.type for event in settlement_events(decided, NOW)] == ["errored", "failed"]
 
 

@@ -28,7 +28,7 @@ from jobmill.core.lifecycle import (
     was_written,
 )
 from jobmill.core.retry import Backoff, exponential, fixed
-from jobmill.core.values import Broken, Claimed, Settlement, after
+from jobmill.core.values import Broken, Claimed, Refused, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
 
@@ -233,7 +233,7 @@ def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
 
 def test_a_settlement_that_the_store_refused_fails_the_job() -> None:
     refused = settle(claimed(errors=1), Succeeded(b'"too large"'), RULES, NOW)
-    instead = fails_instead(refused, "the result is too large", RULES)
+    instead = fails_instead(refused, Refused("the result is too large"), RULES)
     assert (instead.lease, instead.outcome, instead.state, instead.errors) == (refused.lease, "errored", "failed", 2)
     assert instead.error == "the store refused the settlement: the result is too large"
     assert (instead.result_json, instead.keep, instead.due) == (b"null", RULES.keep_failed, None)
@@ -241,7 +241,7 @@ def test_a_settlement_that_the_store_refused_fails_the_job() -> None:
 
 def test_a_refused_result_of_a_recurring_job_fails_that_run_only() -> None:
     refused = settle(recurring(runs=4), Succeeded(b'"too large"'), RULES, NOW)
-    instead = fails_instead(refused, "the result is too large", RULES)
+    instead = fails_instead(refused, Refused("the result is too large"), RULES)
     assert (instead.state, instead.due, instead.rearm, instead.errors) == ("waiting", refused.due, refused.rearm, 0)
     assert (instead.result_json, instead.keep) == (b"null", None)
     assert instead.runs is not None
@@ -249,8 +249,8 @@ def test_a_refused_result_of_a_recurring_job_fails_that_run_only() -> None:
 
 
 def test_what_is_refused_twice_ends() -> None:
-    once = fails_instead(settle(recurring(), Succeeded(b"1"), RULES, NOW), "no room", RULES)
-    twice = fails_instead(once, "no room at all", RULES)
+    once = fails_instead(settle(recurring(), Succeeded(b"1"), RULES, NOW), Refused("no room"), RULES)
+    twice = fails_instead(once, Refused("no room at all"), RULES)
     assert (twice.state, twice.rearm, twice.due, twice.keep) == ("failed", None, None, RULES.keep_failed)
     assert twice.runs is not None
     assert (twice.runs.runs, twice.runs.failed_runs) == (1, 1), "it is one run still"

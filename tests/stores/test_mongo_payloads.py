@@ -83,13 +83,35 @@ async def test_depths_are_stored_or_refused(mongo_url: str, depth: int) -> None:
 
 
 async def test_a_result_that_does_not_fit_beside_the_payload(mongo_url: str) -> None:
+    """The job fails without a retry. A job with the same result and a small payload does not fail."""
+    async with jobmill.connect(await migrated_mongo(mongo_url)) as jobs:
+        runs = []
+
+        @jobs.handler()
+        async def fill(payload: str) -> str:
+            runs.append(payload)
+            return "x" * 9_000_000
+
+        large = await fill.enqueue("x" * 8_000_000)
+        small = await fill.enqueue("x")
+        await drain(jobs)
+        said = "its result cannot be stored: it has 9,000,002 bytes, and the job has 8,000,[0-9]{3} without it; "
+        with pytest.raises(jobmill.JobFailed, match=f"the handler finished, but {said}.* 16,777,216 bytes"):
+            await large.result(timeout=20)
+        assert len(await small.result(timeout=20)) == 9_000_000
+        assert len(runs) == 2
+
+
+async def test_a_payload_that_does_not_fit_beside_the_last_result(mongo_url: str) -> None:
     async with jobmill.connect(await migrated_mongo(mongo_url)) as jobs:
 
-        @jobs.handler(max_attempts=1)
-        async def echo(payload: Any) -> Any:
-            return payload
+        @jobs.handler()
+        async def fill(payload: str) -> str:
+            return "x" * 9_000_000
 
-        enqueued = await echo.enqueue("x" * 9_000_000)
+        await fill.options(every="1h", key="fill").enqueue("x")
         await drain(jobs)
-        with pytest.raises(jobmill.JobFailed, match="the store refused the settlement: .*16"):
-            await enqueued.result(timeout=20)
+        with pytest.raises(
+            jobmill.InvalidValue, match="payload: expected .* beside the last result .*16,777,216.*8000"
+        ):
+            await fill.options(every="1h", key="fill").enqueue("x" * 8_000_000)

@@ -42,7 +42,7 @@ from jobmill.core.retry import (
     Backoff,
     delay_ms,
 )
-from jobmill.core.values import Broken, Claimed, Due, Ended, Rearm, Runs, Settlement, after, at
+from jobmill.core.values import Broken, Claimed, Due, Ended, Rearm, Refused, Runs, Settlement, after, at
 from jobmill.errors import InvalidValue
 
 UNKNOWN_NAME_DELAY_CAP_MS = 60_000
@@ -198,13 +198,13 @@ def was_written(settlement: Settlement, claims: int, job: Job | None) -> bool:
     return job.crashes == settlement.crashes and (job.claims > claims or job.state == settlement.state)
 
 
-def fails_instead(refused: Settlement, why: str, rules: Policy) -> Settlement:
+def fails_instead(refused: Settlement, why: Refused, rules: Policy) -> Settlement:
     """The settlement to write instead of one that the store refused: the job fails with the reason of the store.
 
     Without it the job could never be settled. If the result of a recurring job was refused, only this run fails, and
     the job waits for its next occurrence. If the store refuses this settlement too, the job fails.
     """
-    error = f"the store refused the settlement: {why}"
+    error = why.error
     recurs = refused.rearm is not None and refused.outcome == "succeeded"
     runs = refused.runs
     if runs is not None:

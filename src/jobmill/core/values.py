@@ -185,9 +185,16 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Refused(Struct, frozen=True):
-    """The store cannot hold the values of a settlement (a result is too large); the lease still holds."""
+    """The store cannot hold the values of a settlement; the lease still holds. `of_result`: because of the result."""
 
     why: str
+    of_result: bool = False
+
+    @property
+    def error(self) -> str:
+        """The error of the job, which fails."""
+        what = "handler finished, but its result cannot be stored" if self.of_result else "store refused the settlement"
+        return f"the {what}: {self.why}"
 
 
 Settled: TypeAlias = Literal["done", "lost"] | Refused

@@ -183,7 +183,7 @@ class Exchanger:
     async def _settle_one_by_one(self, batch: Batch) -> None:
         """A settlement that makes the store raise must not block the others, nor be tried again for ever."""
         for run, settlement in batch:
-            for tried in (settlement, fails_instead(settlement, "it raised an error", DEFAULT_POLICY)):
+            for tried in (settlement, fails_instead(settlement, Refused("it raised an error"), DEFAULT_POLICY)):
                 try:
                     answer = await self._store.exchange([tried], None)
                 except StoreUnavailable:
@@ -288,7 +288,7 @@ class Exchanger:
         wants_events = self._hooks.wants_events
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
-                instead = fails_instead(settlement, settled.why, run.rules if run else DEFAULT_POLICY)
+                instead = fails_instead(settlement, settled, run.rules if run else DEFAULT_POLICY)
                 self._finished.append((run, instead))
                 continue
             lost = settled == "lost"

@@ -13,6 +13,7 @@ from jobmill.core.durations import shown_ms, to_ms
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
+from jobmill.core.values import Refused
 from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
@@ -32,7 +33,7 @@ def returned(value: Any, handler: Handler[..., Any]) -> Outcome:
         check_size(encoded)
     except InvalidValue as error:
         why = str(error) if isinstance(error, PayloadTooLarge) else error.without_value()
-        return Errored(error=f"the handler finished, but its result cannot be stored: {why}", final=True)
+        return Errored(error=Refused(why, of_result=True).error, final=True)
     return Succeeded(encoded)
 
 

@@ -57,8 +57,9 @@ CODEC: CodecOptions[Document] = CodecOptions(
     unicode_decode_error_handler="replace",
 )
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-#: The largest document that a server accepts, minus what claims and settlements add.
-MAX_BYTES = 16 * 1024 * 1024 - 16 * 1024
+#: The largest document that a server accepts; and the same minus what claims and settlements add.
+DOCUMENT_BYTES = 16 * 1024 * 1024
+MAX_BYTES = DOCUMENT_BYTES - 16 * 1024
 _MAX_INT = 2**63 - 1
 _YEAR_10000 = 253_402_300_800_000
 

@@ -9,13 +9,14 @@ from typing import Any
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 from pymongo.synchronous.client_session import ClientSession
 
 from jobmill.core.events import enqueued_events
 from jobmill.core.values import NewJob, Receipt
-from jobmill.errors import StoreUnavailable
+from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.mongo.codec import (
+    DOCUMENT_BYTES,
     LIVE,
     WITHOUT_PAYLOAD,
     Document,
@@ -31,7 +32,7 @@ from jobmill.stores.mongo.codec import (
     stored_key,
     update_of,
 )
-from jobmill.stores.mongo.connection import DUPLICATE_KEY, refused_writes
+from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
@@ -187,8 +188,14 @@ async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, hom
         # Only if nobody has changed the recurrence since it was read.
         revision = ours_of(document).get("revision")
         unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
-        if await collection.update(unchanged, update):
-            return Receipt(id, "updated")
+        try:
+            if await collection.update(unchanged, update):
+                return Receipt(id, "updated")
+        except WriteError as error:
+            if error.code not in TOO_LARGE:
+                raise
+            fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
+            raise InvalidValue("payload", fits, len(one.new.payload_json)) from error
     return None
 
 

@@ -19,6 +19,7 @@ from pymongo.errors import BulkWriteError, PyMongoError
 from jobmill.core.job import TRACEBACKS_KEPT
 from jobmill.core.values import Refused, Settled
 from jobmill.stores.mongo.codec import (
+    DOCUMENT_BYTES,
     MAX_BYTES,
     NO_CLAIM,
     Document,
@@ -77,7 +78,7 @@ async def settle(
     for index, (one, locator) in enumerate(settlements):
         if len(one.result_json) > MAX_BYTES:
             # The server would refuse the whole bulk.
-            settled[index] = Refused(f"a result of at most {MAX_BYTES} bytes fits into a document")
+            settled[index] = Refused(f"at most {MAX_BYTES:,} bytes fit into a document of MongoDB", of_result=True)
         elif locator is not None:
             given = _Given(index, one, locator)
             if first.setdefault(locator.id, given) is not given:
@@ -105,7 +106,7 @@ async def _write(ctx: MongoContext, given: list[_Given], settled: list[Settled],
     errors = await send(ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
     leasing.has_matched = errors is None
     if errors is not None:
-        await _read_responses(ctx, groups, settled, mark, errors)
+        await _read_responses(ctx, groups, settled, mark, errors, now_ms)
     else:
         for one in given:
             settled[one.index] = "done"
@@ -115,7 +116,7 @@ async def _write(ctx: MongoContext, given: list[_Given], settled: list[Settled],
 
 
 async def _read_responses(
-    ctx: MongoContext, groups: list[_Group], settled: list[Settled], mark: ObjectId, errors: dict[int, str]
+    ctx: MongoContext, groups: list[_Group], settled: list[Settled], mark: ObjectId, errors: dict[int, str], now_ms: int
 ) -> None:
     """Find out which jobs were settled by a bulk that did not match all of its jobs."""
     ids = [one.locator.id for group in groups for one in group.given]
@@ -124,8 +125,24 @@ async def _read_responses(
         for one in group.given:
             if one.locator.id in done:
                 settled[one.index] = "done"
+            elif index in errors and len(group.given) > 1:
+                # The server has stopped at the first job that it refused.
+                await _write(ctx, [one], settled, now_ms, Leasing())
             elif index in errors:
-                settled[one.index] = Refused(errors[index])
+                settled[one.index] = await _refused(ctx, one, errors[index])
+
+
+async def _refused(ctx: MongoContext, one: _Given, why: str) -> Refused:
+    """Why the server refused a settlement; with the sizes, where the result does not fit beside the payload."""
+    size = {"$subtract": [{"$bsonSize": "$$ROOT"}, {"$strLenBytes": {"$ifNull": ["$jobmill.result", ""]}}]}
+    found = await (
+        await ctx.here.jobs.aggregate([{"$match": {"_id": one.locator.id}}, {"$project": {"size": size}}])
+    ).to_list()
+    taken, result = (found[0]["size"] if found else 0), len(one.settlement.result_json)
+    if one.settlement.outcome != "succeeded" or taken + result <= MAX_BYTES:
+        return Refused(why)
+    both = f"it has {result:,} bytes, and the job has {taken:,} without it"
+    return Refused(f"{both}; a document of MongoDB has at most {DOCUMENT_BYTES:,} bytes", of_result=True)
 
 
 async def send(
