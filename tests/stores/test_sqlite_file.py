@@ -16,6 +16,7 @@ from jobmill.errors import InvalidValue, SchemaTooNew, StoreError, StoreUnavaila
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.connection import network, writer
 from jobmill.stores.sqlite.connection.network import network_file_system
+from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import look, new, put_one
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -72,6 +73,37 @@ async def test_jobs_outlive_the_store(path: Path) -> None:
         (counted,) = await store.count(EVERYTHING)
         assert counted.count == expected
         await store.close()
+
+
+async def test_a_clock_that_is_set_back_is_noticed_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    await put_one(store)
+    before = store.now()
+    # A correction of the clock is nothing to report.
+    clock.advance(-1)
+    assert store.now() == before
+    assert caplog.messages == []
+    clock.advance(-3_600)
+    for _ in range(3):
+        await put_one(store)
+        assert store.now() == before, "it does not go back"
+    warned = f"the clock of this machine was set back: it is 1h1s behind the times in {path}; until it has caught up, "
+    assert [one.startswith(warned) for one in caplog.messages] == [True]
+    await store.close()
+    # And so is one that was set back while no process ran.
+    caplog.clear()
+    again = SqliteStore(path, clock=clock)
+    await again.open()
+    await put_one(again)
+    assert [one.startswith(warned) for one in caplog.messages] == [True]
+    clock.advance(2 * 3_600)
+    assert again.now() == clock()
+    clock.advance(-60)
+    assert again.now() == clock() + 60_000
+    assert len(caplog.messages) == 2, "it was right again, and was set back again"
+    await again.close()
 
 
 async def test_a_newer_schema_is_refused_unchanged(path: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
@@ -15,6 +14,7 @@ from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.sqlite import change, enqueue, exchange, extend, feed, purge, queues, read, report, schema, usage
+from jobmill.stores.sqlite.clock import ForwardClock, system_ms
 from jobmill.stores.sqlite.connection import translated_errors
 from jobmill.stores.sqlite.connection.open_file import OpenFile
 from jobmill.stores.sqlite.context import SqliteContext
@@ -28,18 +28,6 @@ P = ParamSpec("P")
 Function = Callable[Concatenate[SqliteContext, P], T]
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
-
-
-class SystemClock:
-    """Milliseconds since 1970 that never go back within this process, even if the system's clock is set back."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def __call__(self) -> int:
-        """The time in milliseconds."""
-        self._last = max(self._last, time.time_ns() // 1_000_000)
-        return self._last
 
 
 def _written(function: Function[P, T]) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
@@ -75,7 +63,7 @@ class SqliteStore:
             raise InvalidValue("synchronous", "one of " + ", ".join(SYNCHRONOUS), synchronous)
         self.path = Path(path).absolute()
         self._synchronous = synchronous.upper()
-        self._clock = clock or SystemClock()
+        self._clock = ForwardClock(self.path, clock or system_ms)
         self._lock = threading.Lock()
         self._bell = Bell()
         # For each set of queues: how often the bell had rung for what the last exchange saw.
@@ -100,6 +88,7 @@ class SqliteStore:
                 schema.migrate(self.path, self._synchronous)
                 with translated_errors(self.path):
                     self._file = OpenFile(self.path, self._synchronous, self._clock, self._bell)
+                    self._clock.warn_if_behind(self._file.newest_ms())
 
     def _leave_to_parent(self) -> bool:
         """After a fork, forget what belongs to the parent. At the fork, another thread may have held the locks."""

@@ -12,6 +12,7 @@ from jobmill.stores.sqlite.connection.forks import ForkGuard
 from jobmill.stores.sqlite.connection.threads import Answer, Work, WorkThread
 from jobmill.stores.sqlite.connection.writer import Writer
 from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.statements import sql
 from jobmill.stores.sqlite.wake import CommitWatcher
 
 
@@ -38,6 +39,11 @@ class OpenFile:
     def forked(self) -> bool:
         """Whether this is a child of the process that opened the file: the threads of its parent are not here."""
         return self._guard.forked
+
+    def newest_ms(self) -> int:
+        """When the newest job was enqueued; 0 where there is none. Only before the threads have work."""
+        row = self._read_connection.execute(sql("newest_ms")).fetchone()
+        return int(row[0]) if row else 0
 
     def _read(self, queries: Sequence[Work]) -> Sequence[Answer]:
         """Run queries on a connection of their own, so that a long one does not delay the writer."""

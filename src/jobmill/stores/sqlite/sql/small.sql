@@ -6,6 +6,10 @@
 -- The jobs inserted last. ?1 their number. Rows: id.
 SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 
+-- name: newest_ms
+-- When the newest job was enqueued. One row: created_ms.
+SELECT created_ms FROM jobmill_jobs ORDER BY seq DESC LIMIT 1
+
 -- name: owner
 -- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence.
 SELECT seq, id, recurrence FROM jobmill_jobs
