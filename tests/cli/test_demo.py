@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from tests.cli.conftest import Shell
 
@@ -38,9 +40,14 @@ def test_the_demo_shows_every_kind_of_job_and_ends(shell: Shell, temporary: Path
         "sync": "in a thread",
         "isolated": "errored: process ended by SIGSEGV",
         "cancelled": "cancelled while it ran",
+        "recovered": "its worker was killed; the lease ends after 2s",
     }.items():
         lines = [line for line in said.splitlines() if f" s  {kind} " in line]
         assert any(word in line for line in lines), (kind, word, said)
+    recovered = [line.split(maxsplit=4)[4] for line in said.splitlines() if " s  recovered " in line]
+    assert recovered[1].startswith("running in a second worker")
+    assert recovered[-2:] == ["running, attempt 1", "succeeded: backed up"]
+    assert [line for line in said.splitlines() if len(line) > 80] == []
     order = [line.split()[3] for line in said.splitlines() if "print_page" in line and "running" in line]
     assert order == ["0", "5", "9"]
     for word in ("states ", "failed   charge_card: PermissionError: card declined", "pick-up ", "2,000 jobs enqueued"):
@@ -54,7 +61,7 @@ def test_the_demo_shows_a_live_view_on_a_terminal(
     shell: Shell, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "30")
     ours, theirs = os.openpty()
     process = shell.start("demo", stdin=theirs, stdout=theirs, stderr=theirs)
@@ -64,10 +71,20 @@ def test_the_demo_shows_a_live_view_on_a_terminal(
         said += os.read(ours, 65_536)
     assert process.wait(20) == 0
     os.close(ours)
-    text = said.decode()
-    assert "by jobs.cancel(id), while it ran" in text
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()).replace("\r", "\n")
     assert "frame 3" in text
-    assert "✔" in text
+    assert "†●" in text
+    assert [line for line in text.splitlines() if cell_len(line) > 80] == []
+    # The last frame has every job on one line, and nothing is cut off.
+    _, last = text.rsplit(" attempts ", 1)
+    for kind, detail in {
+        "cancelled": "by jobs.cancel(id), while it ran",
+        "fails": "PermissionError: card declined",
+        "unique": "in sync  (again: duplicate)",
+        "recovered": "backed up  (worker was killed)",
+    }.items():
+        assert any(line.strip().startswith(kind) and line.rstrip().endswith(detail) for line in last.splitlines()), last
+    assert "…" not in last
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

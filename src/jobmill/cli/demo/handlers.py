@@ -16,6 +16,8 @@ BURST = "burst"
 
 # Only for defining the handlers. The demo copies them to its own client, whose file is not known yet.
 jobs = connect("memory://")
+#: For the worker that is killed, and for the one that takes its job over.
+others = connect("memory://")
 
 
 @jobs.handler(queue=QUEUE)
@@ -90,6 +92,13 @@ def resize_photo(width: int) -> str:
 async def crawl() -> None:
     """Runs until it is cancelled."""
     await asyncio.sleep(3600)
+
+
+@others.handler(queue=QUEUE)
+async def make_backup(demo_pid: int) -> str:
+    """Runs until its worker, a process of its own, is killed; then again in the process of the demo."""
+    await asyncio.sleep(0.6 if demo_pid == os.getpid() else 3600)
+    return "backed up"
 
 
 @jobs.handler(queue=BURST)

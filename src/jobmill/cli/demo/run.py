@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,10 +37,12 @@ FRAME_S = 0.1
 MAX_STORY_S = 12.0
 MAX_PINGS_S = 1.5
 MAX_BURST_S = 3.0
+MAX_START_S = 8.0
+LEASE = "2s"
 
 NEXT = """\
-Next: write jobs = jobmill.connect() and a function with @jobs.handler
-to a file app.py. Run `jobmill worker app.py:jobs` and, in another terminal,
+Next: write jobs = jobmill.connect() and a function with @jobs.handler to a file
+app.py. Run `jobmill worker app.py:jobs` and, in another terminal,
 `jobmill enqueue NAME '{...}' --wait`."""
 
 
@@ -51,15 +55,19 @@ async def run_demo() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="jobmill-demo-") as folder:
         story = Story(prints=not console.is_terminal)
-        async with _working(f"sqlite:///{folder}/jobmill.db", story) as client:
+        url = f"sqlite:///{folder}/jobmill.db"
+        async with _working(url, story, handlers.jobs) as client:
             with _live_view(console, story, client) as draw:
-                watching = asyncio.create_task(_watch(client, story, draw))
+                tasks = [_watch(client, story, draw), _kill_a_worker(url, story)]
+                background = [asyncio.create_task(one) for one in tasks]
                 try:
                     await _enqueue_all(client, story)
                     await _until_over(client, story)
                     measured = [("pick-up", await _pickup(client)), ("burst", await _burst(client, story))]
                 finally:
-                    watching.cancel()
+                    for task in background:
+                        task.cancel()
+                    await asyncio.gather(*background, return_exceptions=True)
                 await _refresh(client, story)
                 draw(True)
             await _print_summary(client, console, measured, time.monotonic() - began)
@@ -74,10 +82,10 @@ def _end_on_sigterm() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _working(url: str, story: Story) -> AsyncIterator[Client]:
-    """A client with the demo's handlers, and a running worker."""
+async def _working(url: str, story: Story, app: Client) -> AsyncIterator[Client]:
+    """A client with the handlers of `app`, and a running worker."""
     client = connect(url)
-    client.handlers.update(handlers.jobs.handlers)
+    client.handlers.update(app.handlers)
     client.on("*")(story.on_event)
     # The heartbeat finds cancelled jobs, and a short lease makes it frequent.
     worker = Worker(client, concurrency=CONCURRENCY, lease="3s")
@@ -99,7 +107,7 @@ async def _enqueue_all(client: Client, story: Story) -> None:
         if drafts[0].options.unique_key == "stock":
             (again,) = await client.enqueue_many(drafts)
             story.add_line(kinds[0], drafts[0].name, f"enqueued again: {again.status}, no second job")
-            story.rows[again.id].note = f"second enqueue: {again.status}"
+            story.rows[again.id].note = f"again: {again.status}"
         await asyncio.sleep(STEP_S)
 
 
@@ -108,6 +116,7 @@ def _plan() -> list[tuple[list[str], list[Draft], str]]:
     until = datetime.now(UTC) + timedelta(seconds=7)
     pages = [handlers.print_page.options(priority=priority).draft(page=page) for priority, page in PAGES]
     plan = [
+        (["recovered"], [handlers.make_backup.draft(demo_pid=os.getpid())], "for a second worker"),
         (["progress"], [handlers.encode_video.draft(frames=60)], "reports its progress"),
         (["retried"], [handlers.call_api.draft()], "raises twice, the backoff doubles"),
         (["fails"], [handlers.charge_card.draft()], "has two attempts"),
@@ -120,8 +129,25 @@ def _plan() -> list[tuple[list[str], list[Draft], str]]:
         (["cancelled"], [handlers.crawl.draft()], "would run for an hour"),
     ]
     if "parse_file" in handlers.jobs.handlers:
-        plan.insert(3, (["isolated"], [handlers.parse_file.draft()], "in a separate process"))
+        plan.insert(4, (["isolated"], [handlers.parse_file.draft()], "in a separate process"))
     return plan
+
+
+async def _kill_a_worker(url: str, story: Story) -> None:
+    """Start a second worker as a process, and kill it while it runs its job. Another worker takes the job over."""
+    command = ["-m", "jobmill", "worker", "jobmill.cli.demo.second_worker:jobs", "--lease", LEASE, "--quiet"]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, env={**os.environ, "JOBMILL_URL": url})
+    try:
+        while story.seconds < MAX_START_S and not story.is_running("recovered"):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(FRAME_S)
+        story.on_other_worker("recovered", "running", "running in a second worker")
+        await asyncio.sleep(1)
+    finally:
+        process.kill()
+        await process.wait()
+    story.on_other_worker("recovered", "crashed", f"its worker was killed; the lease ends after {LEASE}")
+    async with _working(url, story, handlers.others):
+        await asyncio.Event().wait()
 
 
 async def _until_over(client: Client, story: Story) -> None:
@@ -164,7 +190,7 @@ async def _burst(client: Client, story: Story) -> str:
                 await asyncio.sleep(0.001)
     done, run_s = story.burst_done, time.perf_counter() - enqueued
     enqueue_text, run_text = duration_text(1000 * (enqueued - began)), duration_text(1000 * run_s)
-    return f"{plural(done)} enqueued in {enqueue_text}, run in {run_text}: {done / run_s:,.0f} jobs/s, all on disk"
+    return f"{plural(done)} enqueued in {enqueue_text}, run in {run_text}: {done / run_s:,.0f} jobs/s"
 
 
 # ---------------------------------------------------------------------------------------------------- the live view
@@ -205,4 +231,4 @@ async def _print_summary(client: Client, console: Console, measured: list[tuple[
     console.print()
     for label, text in rows:
         console.print(Text.assemble((f"{label:<9}", "bold"), text), soft_wrap=True)
-    console.print(f"\n{seconds:.0f} seconds. {NEXT}", markup=False, soft_wrap=True)
+    console.print(f"\n{seconds:.0f} seconds.\n{NEXT}", markup=False, soft_wrap=True)

@@ -16,7 +16,17 @@ from jobmill.core.job import Job
 from jobmill.handlers.enqueued import Enqueued
 
 #: One sign per attempt.
-SIGNS = {"waiting": "○", "running": "●", "errored": "!", "succeeded": "✔", "failed": "✘", "cancelled": "⊘"}
+SIGNS = {
+    "waiting": "○",
+    "running": "●",
+    "errored": "!",
+    "crashed": "†",
+    "succeeded": "✔",
+    "failed": "✘",
+    "cancelled": "⊘",
+}
+#: Of a line, in columns: what fits into a terminal of 80 columns.
+TEXT_WIDTH = 47
 
 
 @dataclass
@@ -43,7 +53,7 @@ class StoryLine:
 
     def __str__(self) -> str:
         """The line as it is printed without a terminal."""
-        return f"{self.at_s:5.1f} s  {self.kind:<12} {self.name:<14} {self.text}"
+        return f"{self.at_s:4.1f} s  {self.kind:<10} {self.name:<13} {one_line(self.text, TEXT_WIDTH)}"
 
 
 class Story:
@@ -84,6 +94,11 @@ class Story:
         for event in self._early.pop(enqueued.id, ()):
             self.on_event(event)
 
+    def is_running(self, kind: str) -> bool:
+        """Whether the job of this kind runs."""
+        jobs = [row.job for row in self.rows.values() if row.kind == kind]
+        return any(job is not None and job.state == "running" for job in jobs)
+
     # ------------------------------------------------------------------------------------------------ what happens
 
     def on_event(self, event: Event) -> None:
@@ -97,6 +112,13 @@ class Story:
             _keep_attempt(row.attempts, event.type)
             if text := _text(event):
                 self.add_line(row.kind, row.name, text)
+
+    def on_other_worker(self, kind: str, what: str, text: str) -> None:
+        """Something happened to a job in another process, whose events are not reported here."""
+        for row in [row for row in self.rows.values() if row.kind == kind]:
+            row.attempts[-1:] = [what]
+            row.note = "worker was killed" if what == "crashed" else ""
+            self.add_line(kind, row.name, text)
 
     def on_jobs(self, jobs: Iterable[Job]) -> None:
         """Update the rows with the jobs of the store."""
@@ -127,7 +149,7 @@ def _text(event: Event) -> str:
     if event.type == "progress":
         return f"progress {data['value']:.0f} %" if data["value"] % 25 == 0 else ""
     if event.type == "errored":
-        return f"attempt {event.attempt} errored: {one_line(str(data['error']), 60)}"
+        return f"errored: {data['error']}"
     if event.type == "retrying":
         return f"retrying in {duration_text(data['delay_ms'])}"
     if event.type == "failed":

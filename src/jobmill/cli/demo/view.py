@@ -15,7 +15,7 @@ from jobmill.cli.demo.story import SIGNS, Story, StoryRow
 from jobmill.cli.output import STATE_COLORS, cell, one_line
 from jobmill.core.job import STATES, Job
 
-STYLES = {**STATE_COLORS, "errored": "magenta", "retrying": "magenta"}
+STYLES = {**STATE_COLORS, "errored": "magenta", "crashed": "magenta", "retrying": "magenta"}
 LINES = 7
 #: The height of the view without rows and last lines.
 FRAME = 8
@@ -33,19 +33,17 @@ def _header(story: Story) -> RenderableType:
     grid.add_column()
     grid.add_column(justify="right")
     grid.add_row(
-        Text.assemble((" Jobmill ", "bold reverse"), "  one worker, SQLite in a temporary file"),
+        Text.assemble((" Jobmill ", "bold reverse"), "  on SQLite, in a temporary file"),
         Text(f"{story.seconds:.1f} s", "bold"),
     )
     return grid
 
 
 def _table(story: Story, now_ms: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold", padding=(0, 1))
-    table.add_column("kind", width=12, no_wrap=True)
-    table.add_column("job", width=14, no_wrap=True)
-    table.add_column("state", width=9, no_wrap=True)
-    table.add_column("attempts", width=9, no_wrap=True)
-    table.add_column("", ratio=1)
+    table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, header_style="bold", padding=0)
+    for name, width in {"kind": 11, "job": 13, "state": 9, "attempts": 8}.items():
+        table.add_column(name, width=width, no_wrap=True)
+    table.add_column("", ratio=1, no_wrap=True)
     for row in story.rows.values():
         state = _state(row)
         table.add_row(row.kind, Text(row.name, "bold"), Text(state, STYLES[state]), _signs(row), _detail(row, now_ms))
@@ -87,7 +85,7 @@ def _detail_text(job: Job, now_ms: int) -> str:
     if job.state == "succeeded":
         return f"{job.runs} runs" if job.recurrence is not None else str(job.result)
     if job.errors:
-        return f"again in {wait}: {one_line(job.error or '')}"
+        return f"in {wait}: {one_line(job.error or '')}"
     if job.recurrence is not None:
         return f"run {job.runs + 1} in {wait}"
     return f"due in {wait}" if job.due_ms > now_ms else "due, waiting for a free slot"
@@ -95,18 +93,18 @@ def _detail_text(job: Job, now_ms: int) -> str:
 
 def _progress(value: float, message: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(ProgressBar(total=100, completed=value, width=28), f"{value:3.0f} %", Text(message, "dim"))
+    grid.add_row(ProgressBar(total=100, completed=value, width=14), f"{value:3.0f} %", Text(message, "dim"))
     return grid
 
 
 def _last_lines(story: Story, room: int) -> RenderableType:
     lines = [line for line in story.lines if not line.text.startswith("progress")][-room:]
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=7)
-    grid.add_column(width=14)
-    grid.add_column()
+    grid.add_column(width=6)
+    grid.add_column(width=13)
+    grid.add_column(no_wrap=True)
     for line in lines:
-        grid.add_row(Text(f"{line.at_s:5.1f} s", "dim"), Text(line.name, "bold"), cell(line.text))
+        grid.add_row(Text(f"{line.at_s:4.1f} s", "dim"), Text(line.name, "bold"), cell(line.text))
     for _ in range(room - len(lines)):
         grid.add_row("", "", "")
     foot: RenderableType = Text("  ".join(f"{SIGNS[one]} {one}" for one in SIGNS), "dim")
