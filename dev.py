@@ -187,11 +187,22 @@ def create(builder: str) -> None:
 
 
 def install(builder: str, extra: str) -> None:
-    """Install the package, editable, at the versions of constraints.txt."""
-    target = f".[{extra}]" if extra else "."
-    print(f"dev.py: installing jobmill{target[1:]} into {VENV} (some seconds, once)", file=sys.stderr, flush=True)
-    pip = [builder, "-m", "pip", "--python", str(PYTHON), "--disable-pip-version-check", "--no-input", "-qq"]
-    if subprocess.call([*pip, "install", "-c", "constraints.txt", "-e", target], cwd=ROOT):
+    """Install what the extra needs of constraints.txt, by its hashes, and then the package itself, editable."""
+    print(
+        f"dev.py: installing jobmill{f'[{extra}]' if extra else ''} into {VENV} (some seconds, once)",
+        file=sys.stderr,
+        flush=True,
+    )
+    pinned, end, _ = (ROOT / "constraints.txt").read_text().partition(f"# end of {extra or 'base'}\n")
+    if not end:
+        raise Problem(
+            f"constraints.txt has no line `# end of {extra or 'base'}`: write it with `python3 -m checks.pin`."
+        )
+    (VENV / "pinned.txt").write_text(pinned)
+    pip = [builder, "-m", "pip", "--python", str(PYTHON), "--disable-pip-version-check", "--no-input", "-qq", "install"]
+    # What builds the package is pinned too. A build in isolation would download it anew, without hashes.
+    packages, own = ["--require-hashes", "-r", str(VENV / "pinned.txt")], ["--no-build-isolation", "-e", "."]
+    if any(subprocess.call([*pip, "--no-deps", *one], cwd=ROOT) for one in (packages, own)):
         raise Problem("the installation failed, and pip says why above. It needs to reach a package index.")
 
 

@@ -1,11 +1,15 @@
 """dev.py as a stranger meets it: in a copy of its own, with a pip and a pytest that only write down their calls."""
 
+import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +42,7 @@ class Tree:
         root.mkdir()
         shutil.copy(DEV, root)
         self.write("pyproject.toml", "[project]")
-        self.write("constraints.txt", "")
+        self.write("constraints.txt", "click==8\n# end of base\npytest==9\n# end of test\nruff==1\n# end of dev\n")
         self.write("pip.py", FAKE_PIP)
         self.write("pytest.py", FAKE_PYTEST)
 
@@ -87,9 +91,12 @@ def test_a_first_run_makes_the_environment_and_hands_arguments_and_exit_code_thr
     assert Path(said["prefix"]) == tree.root / ".venv"
     assert len(run.stderr.splitlines()) == 1
     assert "installing jobmill[test]" in run.stderr
-    (install,) = tree.installs
-    assert install[-5:] == ["install", "-c", "constraints.txt", "-e", ".[test]"]
-    assert install[:2] == ["--python", str(tree.root / ".venv/bin/python")]
+    pinned = tree.root / ".venv/pinned.txt"
+    packages, own = tree.installs
+    assert packages[-5:] == ["install", "--no-deps", "--require-hashes", "-r", str(pinned)]
+    assert pinned.read_text() == "click==8\n# end of base\npytest==9\n", "and nothing that the tests do not need"
+    assert own[-5:] == ["install", "--no-deps", "--no-build-isolation", "-e", "."]
+    assert packages[:2] == own[:2] == ["--python", str(tree.root / ".venv/bin/python")]
 
 
 def test_the_tests_run_in_one_process_without_xdist(tree: Tree) -> None:
@@ -106,10 +113,10 @@ def test_an_installation_is_repeated_only_when_something_changed(tree: Tree) -> 
     tree.dev("test")
     quiet = tree.dev("test")
     assert (quiet.returncode, quiet.stderr) == (7, "")
-    assert len(tree.installs) == 1
+    assert len(tree.installs) == 2
     tree.write("pyproject.toml", "[project]\nname = 'x'")
     tree.dev("test")
-    assert len(tree.installs) == 2
+    assert len(tree.installs) == 4
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "src/jobmill/_version.py"])
@@ -175,7 +182,7 @@ def test_two_first_runs_at_once_install_once(tree: Tree) -> None:
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [run.communicate()[1] for run in runs]
     assert [run.returncode for run in runs] == [7, 7], said
-    assert len(tree.installs) == 1
+    assert len(tree.installs) == 2
 
 
 @pytest.mark.parametrize(
@@ -192,6 +199,55 @@ def test_what_goes_wrong_is_a_sentence(tree: Tree, pip: str, sentence: str) -> N
     assert run.returncode == 1
     assert sentence in run.stderr
     assert "Traceback" not in run.stderr
+
+
+# ---------------------------------------------------------------------------------------------------- hashes
+
+
+def wheel(folder: Path) -> Path:
+    """A package that is a module and nothing else."""
+    file, about = folder / "tiny-1-py3-none-any.whl", "tiny-1.dist-info"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("tiny.py", "")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("hash", "sentence"),
+    [
+        (" --hash=sha256:{}", "tiny is installed"),
+        (" --hash=sha256:" + 64 * "0", "DO NOT MATCH THE HASHES"),
+        ("", "Hashes are required"),
+    ],
+    ids=["right", "wrong", "missing"],
+)
+def test_the_real_pip_installs_only_what_has_its_hash(tree: Tree, tmp_path: Path, hash: str, sentence: str) -> None:
+    (tree.root / "pip.py").unlink()
+    line = "tiny==1" + hash.format(hashlib.sha256(wheel(tmp_path).read_bytes()).hexdigest())
+    tree.write("constraints.txt", f"{line}\n# end of test\n")
+    # What builds the tree, from the working directory of the build: it runs once everything else is installed.
+    tree.write("pyproject.toml", '[build-system]\nrequires = []\nbuild-backend = "build"\nbackend-path = ["."]')
+    tree.write("build.py", "import tiny; raise SystemExit('tiny is installed')")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    run = tree.dev("test", **index)
+    assert run.returncode == 1
+    assert sentence in run.stderr
+    assert "the installation failed" in run.stderr
+
+
+def test_every_package_is_pinned_with_hashes_and_without_an_address() -> None:
+    text = (DEV.parent / "constraints.txt").read_text()
+    assert "://" not in text
+    lines = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.match(r"[a-z0-9.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}( |$)", line)] == []
+    assert re.findall("^# end of (.*)$", text, re.MULTILINE) == ["base", "test", "bench", "dev"]
+    project = tomllib.loads((DEV.parent / "pyproject.toml").read_text())["project"]
+    wanted = [one for extra in project["optional-dependencies"].values() for one in extra] + project["dependencies"]
+    names = {re.split(r"[^A-Za-z0-9.-]", one)[0] for one in wanted} - {"jobmill"}
+    assert names <= {line.partition("==")[0] for line in lines}
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What both environments hold: the drivers, and the loop that `jobmill worker` takes.
-EXTRAS = "postgres,redis,mongo,uvloop"
+#: What both environments hold: also the drivers, and the loop that `jobmill worker` takes.
+EXTRA = "dev"
 
 
 class Tree(Struct, frozen=True):
@@ -58,13 +58,13 @@ def _git(*arguments: str) -> bytes:
 
 
 def _environment(root: Path, venv: Path) -> Path:
-    """The interpreter of an environment with this tree installed, made by dev.py's own steps when it is not there."""
-    spec = importlib.util.spec_from_file_location("dev_of_a_tree", ROOT / "dev.py")
+    """The interpreter of an environment with this tree installed, made by its own dev.py when it is not there."""
+    spec = importlib.util.spec_from_file_location("dev_of_a_tree", root / "dev.py")
     assert spec is not None
     assert spec.loader is not None
     dev: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(dev)
     dev.ROOT, dev.VENV, dev.PYTHON = root, venv, venv / dev.PYTHON.relative_to(dev.VENV)
-    dev.prepare(EXTRAS)
+    dev.prepare(EXTRA)
     python: Path = dev.PYTHON
     return python
