@@ -18,7 +18,7 @@ from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
-from jobmill.harmonyk import install_jobs_table
+from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
@@ -178,6 +178,14 @@ async def test_a_producer_wakes_workers(place: Place) -> None:
                 await until(lambda: sql.fetchval(sleepers))
             await web.enqueue("send", {"n": 1})
             await until(lambda: ran == [1], 3)  # a worker looks by itself after five seconds
+
+
+async def test_a_producer_makes_rows_of_the_jobs_table_without_rights_on_it(place: Place) -> None:
+    await install_jobs_table(place.owner, "public.jobs")
+    async with place.client("producer") as web:
+        id = await Repository(web).enqueue("send")
+    async with connected(place.url) as sql:
+        assert str(await sql.fetchval("SELECT id FROM public.jobs")) == id
 
 
 async def test_an_application_that_awaits_results_reads_too(place: Place) -> None:

@@ -17,9 +17,13 @@ JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
 JOIN pg_proc ON pg_proc.oid = pg_trigger.tgfoid
 WHERE pg_trigger.tgfoid = to_regproc('{schema}.jobs_table_inserted')
 
+-- name: not_ours
+-- Whether a statement is not part of our own writing. A condition.
+pg_trigger_depth()::text IS DISTINCT FROM current_setting('jobmill.writes_at', true)
+
 -- name: foreign
 -- Whether an UPDATE of the jobs table is not our own, and changes a column that a job is made of. A condition.
-pg_trigger_depth()::text IS DISTINCT FROM current_setting('jobmill.writes_at', true)
+{not_ours}
 AND (OLD.id, OLD.type, OLD.org_id, OLD.payload, OLD.status, OLD.attempts, OLD.next_run_at, OLD.last_error)
 IS DISTINCT FROM (NEW.id, NEW.type, NEW.org_id, NEW.payload, NEW.status, NEW.attempts, NEW.next_run_at, NEW.last_error)
 AND NULL::{schema}.jobs_table IS NULL

@@ -41,6 +41,7 @@ DROP FUNCTION IF EXISTS
 -- install deleted
 -- install at_commit
 -- install write
+-- install add
 -- install catch_up
 -- install job_changed
 -- install shape

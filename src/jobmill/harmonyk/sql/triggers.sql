@@ -11,7 +11,7 @@ WHEN (NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_fill();
 
 CREATE OR REPLACE TRIGGER jobmill_inserted AFTER INSERT ON {table} REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT
-WHEN (NULL::{schema}.jobs_table IS NULL)
+WHEN ({not_ours} AND NULL::{schema}.jobs_table IS NULL)
 EXECUTE FUNCTION {schema}.jobs_table_inserted();
 
 CREATE OR REPLACE TRIGGER jobmill_deciding BEFORE UPDATE ON {table} FOR EACH ROW
@@ -39,6 +39,10 @@ CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON {schema}.jobs_table_asked DE
 EXECUTE FUNCTION {schema}.jobs_table_at_commit();
 
 -- On writes of the store.
+CREATE OR REPLACE TRIGGER jobs_table_added AFTER INSERT ON {schema}.jobs FOR EACH ROW
+WHEN (NEW.options = {options} AND {not_ours} AND NULL::{schema}.jobs_table IS NULL)
+EXECUTE FUNCTION {schema}.jobs_table_job_added();
+
 CREATE OR REPLACE TRIGGER jobs_table_changed AFTER UPDATE ON {schema}.jobs
 REFERENCING NEW TABLE AS changed FOR EACH STATEMENT
 WHEN (NULL::{schema}.jobs_table IS NULL)
@@ -70,6 +74,7 @@ REVOKE ALL ON FUNCTION
     {schema}.jobs_table_fill(), {schema}.jobs_table_inserted(), {schema}.jobs_table_deciding(),
     {schema}.jobs_table_updated(), {schema}.jobs_table_deleted(), {schema}.jobs_table_truncating(),
     {schema}.jobs_table_at_commit(), {schema}.jobs_table_job_changed(), {schema}.jobs_table_job_removed(),
+    {schema}.jobs_table_job_added(), {schema}.jobs_table_add(text[]),
     {schema}.jobs_table_enqueue(uuid[]), {schema}.jobs_table_write(uuid[]), {schema}.jobs_table_leave(text[]),
     {schema}.jobs_table_cancel(text[]), {schema}.jobs_table_remove(text[])
 FROM PUBLIC;
