@@ -220,7 +220,7 @@ def exchange(
             own = [stored for stored in jobs.values() if stored.job.queue == queue]
             found = claimable(db, now_ms, queue, own, rooms, excluded, claim.n - len(claimed))
             claimed += [lease_one(db, now_ms, stored, claim) for stored in found]
-            dues.append(next_due(db, now_ms, queue, own, claim))
+            dues.append(next_due(db, now_ms, queue, own, claim, counts_leases=not claimed))
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
     return values.Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
 
@@ -259,12 +259,17 @@ def lease_one(db: Database, now_ms: int, stored: JobRecord, claim: values.Claim)
     return values.Claimed(stored.job, lease)
 
 
-def next_due(db: Database, now_ms: int, queue: str, own: list[JobRecord], claim: values.Claim) -> int | None:
-    """When a job of this queue that waits now may be claimed."""
-    jobs = [stored.job for stored in own]
-    dues = [one.due_ms for one in jobs if one.state == "waiting" and one.name in claim.names]
-    running = sum(one.state == "running" for one in jobs)
-    return whole_jobs.claimable_ms(load_queue(db, queue).limits, min(dues, default=None), running, now_ms)
+def next_due(
+    db: Database, now_ms: int, queue: str, own: list[JobRecord], claim: values.Claim, *, counts_leases: bool
+) -> int | None:
+    """When a job of this queue that waits now, or runs, may be claimed."""
+    mine = [stored for stored in own if stored.job.name in claim.names]
+    dues = [stored.job.due_ms for stored in mine if stored.job.state == "waiting"]
+    held = [stored for stored in mine if stored.job.state == "running" and stored.lease_until_ms > now_ms]
+    ends = [stored.lease_until_ms for stored in held] if counts_leases else []
+    running = sum(stored.job.state == "running" for stored in own)
+    limits, first = load_queue(db, queue).limits, min(dues, default=None)
+    return whole_jobs.claimable_ms(limits, first, running, now_ms, min(ends, default=None))
 
 
 def change(

@@ -83,6 +83,11 @@ class Store(Protocol):
         time. Claims respect `claim.n`, the room per name, and pause, rate limit and running limit of each queue. For a
         lost lease nothing is written; the other settlements stand. Whether the same call may claim the job of a lost
         lease is up to the store.
+
+        Where the call claims nothing, `next_due_ms` is not later than the first end of a lease that holds now, of due
+        jobs that this claim asks for: a worker that sleeps until then takes the job over at once. It is never an end
+        that has passed, so that a job that nobody may take keeps no worker awake. A store may learn of a lease of
+        another process late, but not later than half of `claim.lease_ms` after it was given: workers claim that often.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:

@@ -94,6 +94,25 @@ async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServ
     assert await server.duplicates() == []
 
 
+@pytest.mark.alone
+@on_each_store
+async def test_an_idle_worker_takes_a_job_over_when_its_lease_has_ended(server: FaultyServer, jobs: Client) -> None:
+    workers = server.workers
+    both = [workers.worker("--lease", "2s", "--name", name) for name in ("worker-a", "worker-b")]
+    await until(lambda: all("concurrency" in workers.output(one) for one in both), 30)
+    enqueued = await jobs.enqueue("blocks_once", {})
+    (note,) = await until(workers.notes, 30)
+    first = await enqueued.job()
+    victim, other = both if note.pid == both[0].pid else reversed(both)
+    victim.kill()
+    assert await enqueued.result(timeout=30) == other.pid
+    second = await enqueued.job()
+    assert (second.claims, second.crashes) == (2, 1)
+    assert first.started_ms is not None
+    assert second.started_ms is not None
+    assert 0 <= second.started_ms - (first.started_ms + 2_000) <= 1_000
+
+
 @on_a_file_at_least
 async def test_a_job_that_kills_its_worker_three_times_fails(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers

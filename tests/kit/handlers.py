@@ -40,6 +40,15 @@ async def fenced(context: Context, ms: int = 2) -> int:
 
 
 @jobs.handler()
+async def blocks_once(context: Context) -> int:
+    """Block its worker in the first run: the lease is not extended, and ends when it was to end at the claim."""
+    note(context)
+    if context.fence == 1:
+        time.sleep(60)  # noqa: ASYNC251 - this must block the whole loop
+    return os.getpid()
+
+
+@jobs.handler()
 async def stamped() -> float:
     """Return the time at which it began."""
     return time.time()

@@ -34,7 +34,8 @@ class WorkerProcesses:
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         """`jobmill …` in a process of its own, which ends with ours; its output goes to a file."""
         log = (self.folder / f"log-{len(self.processes)}").open("wb")
-        environment = {**os.environ, "JOBMILL_URL": self.url, "NOTES_DIR": str(self.folder), "PYTHONPATH": str(ROOT)}
+        path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        environment = {**os.environ, "JOBMILL_URL": self.url, "NOTES_DIR": str(self.folder), "PYTHONPATH": path}
         with log:
             command = launched(None, signal.SIGKILL, [sys.executable, "-m", "jobmill", *args])
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 import statistics
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -19,7 +20,7 @@ from jobmill.stores.mongo import MongoStore, context, leases
 from jobmill.stores.mongo.codec import order_of
 from jobmill.stores.mongo.context import ClaimMemory
 from jobmill.testing.contract.model import ModelContract
-from jobmill.testing.contract.support import claim_ids, release, settle, succeed
+from jobmill.testing.contract.support import claim_ids, release, settle, succeed, wish
 from tests.contract.mongo_harness import MongoHarness
 from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_scene import HOME, Scene, foreign, home
@@ -238,6 +239,18 @@ async def test_a_claim_that_may_have_missed_a_job_names_the_time_of_the_next_sca
     exchanged = await busy.store.exchange([], claim)
     assert [one.lease.id for one in exchanged.claimed] == ["job-000", "job-001", "job-002"]
     assert exchanged.next_due_ms == busy.harness.clock() + 4_000
+
+
+async def test_a_claim_that_did_not_search_for_ended_leases_is_soon_followed_by_another(busy: Busy) -> None:
+    await busy.store.enqueue(jobs("send", 1))
+    assert await claim_ids(busy.other, queues=HOME, names=NAMES, lease_ms=1_000) == ["send-000"]
+    await busy.harness.advance(2)
+    searches = busy.store.context.claims.ended_searches
+    searches[None] = (time.monotonic(), 60.0)  # the last search was just now, and took a minute
+    exchanged = await busy.store.exchange([], wish(queues=HOME, names=NAMES))
+    assert (exchanged.claimed, exchanged.next_due_ms) == ([], busy.harness.clock() + 500)
+    searches.clear()
+    assert await busy.claim() == ["send-000"]
 
 
 async def test_priorities_of_another_type_are_found(busy: Busy) -> None:

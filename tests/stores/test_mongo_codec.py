@@ -533,7 +533,7 @@ async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
 ) -> None:
     ids = [await scene.put(), await scene.put(id="second"), await scene.put(id="third")]
 
-    async def another_died_with_it(*given: Any, **more: Any) -> list[Document]:
+    async def another_died_with_it(*given: Any, **more: Any) -> list[Document] | None:
         left = {"status": "processing", "claimedBy": "jobmill:dead", "jobmill.leaseUntil": date(scene.t - 1)}
         await scene.store.context.here.jobs.update_one({"_id": ObjectId(ID), "status": "pending"}, {"$set": left})
         return await find_lost(*given, **more)

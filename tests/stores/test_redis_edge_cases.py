@@ -77,9 +77,29 @@ async def test_a_clock_that_was_set_steals_no_job(store: RedisStore, redis_url: 
     # By its own clock the lease has ended; by the server's, whose keys decide, it has not.
     other = RedisStore(redis_url, clock=lambda: int(time.time() * 1000) + 20_000, linger_ms=0)
     await other.open()
-    assert await claim(other) == []
+    answer = await other.exchange([], wish())
+    assert answer.claimed == []
+    # It claims again when the key of the lock ends, not again and again until then.
+    assert answer.next_due_ms is not None
+    assert 10_000 < answer.next_due_ms - answer.now_ms <= 15_000
     await other.close()
     assert await settle(store, succeed(held)) == ["done"]
+
+
+@pytest.mark.parametrize("left_ms", [3_000, None])
+async def test_the_end_of_a_lock_of_nodes_is_known(
+    store: RedisStore, raw: Redis, base: str, left_ms: int | None
+) -> None:
+    id = await put_one(store)
+    await raw.rpoplpush(f"{base}:wait", f"{base}:active")
+    await raw.set(f"{base}:{id}:lock", "a token of Node", px=left_ms)
+    answer = await store.exchange([], wish())
+    assert answer.claimed == []
+    if left_ms is None:  # a lock without an end
+        assert answer.next_due_ms is None
+    else:
+        assert answer.next_due_ms is not None
+        assert left_ms - 1_000 < answer.next_due_ms - answer.now_ms <= left_ms
 
 
 async def test_what_a_broken_claim_popped_is_somewhere(store: RedisStore, raw: Redis, base: str) -> None:

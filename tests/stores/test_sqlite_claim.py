@@ -135,6 +135,7 @@ def plan(store: SqliteStore, statement: str, width: int) -> str:
         ("ranges", 4, "INDEX jobmill_waiting (queue=? AND name=? AND priority>?)"),
         ("ranges", 4, "INDEX jobmill_running (queue=? AND lease_until_ms<?)"),
         ("running", 2, "INDEX jobmill_running (queue=? AND lease_until_ms>?)"),
+        ("first_lease", 3, "INDEX jobmill_running (queue=? AND lease_until_ms>?)"),
         ("claim", 5, "USING INTEGER PRIMARY KEY"),
         ("settle_alike", 8, "USING INTEGER PRIMARY KEY"),
         ("read", 1, "SEARCH jobs USING INTEGER PRIMARY KEY"),

@@ -204,7 +204,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     """The result of one exchange: one answer per settlement, in order, the claimed jobs, and the store's time.
 
     `next_due_ms`: when the next claim may find a job; now or earlier if more may be claimable at once, None when no job
-    waits, or all queues are paused or full.
+    waits, or all queues are paused or full. Where nothing was claimed, the end of a lease counts as well.
     """
 
     settled: list[Settled]

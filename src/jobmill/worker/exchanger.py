@@ -36,6 +36,7 @@ from jobmill.worker.running import Run
 
 log = logging.getLogger("jobmill")
 
+#: An idle worker claims this often at least, and twice in each lease: so it sees every lease before its end.
 IDLE_MS = 5_000
 #: Pauses after wake-ups that found no job, so that commits of other workers do not keep an idle worker busy.
 EMPTY_WAKE_PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.008)
@@ -59,6 +60,7 @@ class Exchanger:
         self._settings = context.settings
         self._runner = Runner(context, self._on_over, self._on_free)
         self._queues = self._settings.queues
+        self._idle_ms = min(IDLE_MS, self._settings.lease_ms // 2)
         self._unlimited = {name: slots for name, handler in context.handlers.items() if handler.concurrency is None}
         self._limits = {name: h.concurrency for name, h in context.handlers.items() if h.concurrency is not None}
         self._occupied = 0
@@ -320,7 +322,7 @@ class Exchanger:
             timer.cancel()
 
     async def _idle(self, answer: Exchanged) -> None:
-        """Slots are free and no job is due: sleep until one is due, one finishes, or 5 s have passed.
+        """Slots are free and no job is due: sleep until one is due, a lease ends, a job finishes, or 5 s have passed.
 
         The store is watched from before the exchange that found nothing, so that no wake-up is lost between the two.
         """
@@ -330,7 +332,8 @@ class Exchanger:
         if not self._was_idle and not self._occupied:
             self._was_idle = True
             self._hooks.idle()
-        wait_ms = IDLE_MS if answer.next_due_ms is None else min(IDLE_MS, answer.next_due_ms - answer.now_ms)
+        now_ms, due_ms = answer.now_ms, answer.next_due_ms
+        wait_ms = self._idle_ms if due_ms is None else min(self._idle_ms, due_ms - now_ms)
         pause = EMPTY_WAKE_PAUSES_S[min(self._empty_wakes, len(EMPTY_WAKE_PAUSES_S) - 1)]
         self._empty_wakes += 1
         if not self._watching.done():

@@ -76,12 +76,24 @@ def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]
     return fields
 
 
-def claimable_ms(limits: QueueLimits, due_ms: int | None, running: int, now_ms: int) -> int | None:
-    """When the limits of a queue allow the job that is due first; None while pause or running limit forbid it."""
+def claimable_ms(
+    limits: QueueLimits, due_ms: int | None, running: int, now_ms: int, lease_end_ms: int | None = None
+) -> int | None:
+    """When the limits of a queue allow the job that is due first, or the job whose lease ends first; None for never.
+
+    A full queue has room again when a lease ends, and a paused one has none.
+    """
     limit = limits.settings.running_limit
-    if due_ms is None or limits.settings.paused or (limit is not None and running >= limit):
+    is_full = limit is not None and running >= limit
+    first_ms = earliest(None if is_full else due_ms, lease_end_ms)
+    if first_ms is None or limits.settings.paused:
         return None
-    return max(due_ms, limits.window_ends_ms) if limits.claims_left(now_ms) == 0 else due_ms
+    return max(first_ms, limits.window_ends_ms) if limits.claims_left(now_ms) == 0 else first_ms
+
+
+def earliest(*times_ms: int | None) -> int | None:
+    """The first of these instants; None where none is known."""
+    return min((ms for ms in times_ms if ms is not None), default=None)
 
 
 def expired(jobs: Iterable[tuple[int, Job, Keep]], now_ms: int) -> list[str]:

@@ -6,7 +6,7 @@ import msgspec
 
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
-from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields
+from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields, earliest
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -28,8 +28,8 @@ def claim(context: MemoryContext, wish: Claim, excluded: set[str]) -> tuple[list
         claimed += [_lease(context, wish, stored) for stored in found]
         if state is not None:
             state.limits = state.limits.after_claims(len(found), context.now_ms)
-    dues = [_next_due(context, queue, wish.names) for queue in wish.queues]
-    return claimed, min((due_ms for due_ms in dues if due_ms is not None), default=None)
+    dues = [_next_due(context, queue, wish.names, counts_leases=not claimed) for queue in wish.queues]
+    return claimed, earliest(*dues)
 
 
 def _find(
@@ -63,10 +63,12 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
     return Claimed(job, lease)
 
 
-def _next_due(context: MemoryContext, queue: str, names: dict[str, int]) -> int | None:
-    """The earliest instant at which a job of this queue that waits now may be claimed."""
-    ranges = context.jobs.waiting[queue].items()
+def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, counts_leases: bool) -> int | None:
+    """The earliest instant at which a job of this queue that waits now, or runs, may be claimed."""
+    ranges, running = context.jobs.waiting[queue].items(), context.jobs.running[queue].values()
     due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
+    held = [one for one in running if counts_leases and one.job.name in names and one.lease_until_ms > context.now_ms]
+    lease_end_ms = min((one.lease_until_ms for one in held), default=None)
     if queue not in context.queues:
-        return due_ms
-    return claimable_ms(context.queues[queue].limits, due_ms, len(context.jobs.running[queue]), context.now_ms)
+        return earliest(due_ms, lease_end_ms)
+    return claimable_ms(context.queues[queue].limits, due_ms, len(running), context.now_ms, lease_end_ms)

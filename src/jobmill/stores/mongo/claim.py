@@ -79,7 +79,7 @@ class QueueClaim(Struct):
     _limits: dict[str, QueueLimits] = {}
     # Searches with the cursor: where they began, what they found, and whether there may be more.
     _searches: list[tuple[Start, list[Document], bool]] = []
-    # When a scan from the start is due. It may find jobs that this claim has not found.
+    # When a scan from the start, or for ended leases, is due. It may find jobs that this claim has not found.
     _again_ms: int | None = None
 
     async def run_within(self, limits: QueueLimits, n: int) -> int | None:
@@ -102,7 +102,7 @@ class QueueClaim(Struct):
             room = lock.limits.room(running, now_ms)
             due_ms = await self.run(n if room is None else min(n, room), lock)
             if max_running is not None and await leases.count_running(self.ctx, self.queue, now_ms) >= max_running:
-                return None
+                due_ms = await self._first_lease_end()
         if due_ms is None or lock.limits.claims_left(now_ms) != 0:
             return due_ms
         return max(due_ms, lock.limits.window_ends_ms)
@@ -149,8 +149,10 @@ class QueueClaim(Struct):
             waiting = [document for some in found for document in some]
             mine = {"jobmill.queue": self.ctx.queue_field(self.queue), "name": {"$in": names}, **self._free}
             lost = await leases.find_lost(self.ctx, mine, wanted + 1, self.now_ms, is_full=len(waiting) > wanted)
+            if lost is None and not waiting:
+                self._again_ms = self.now_ms + round(1000 * leases.ENDED_SECONDS)
             # A job may change between the queries: use the document that was read last, and lease each job only once.
-            return self._choose({document["_id"]: document for document in (*waiting, *lost)}, wanted)
+            return self._choose({document["_id"]: document for document in (*waiting, *(lost or ()))}, wanted)
 
     def _choose(self, documents: Mapping[Any, Document], wanted: int) -> Found:
         """The first jobs that fit into the room of their names."""
@@ -270,15 +272,20 @@ class QueueClaim(Struct):
         }
 
     async def _next_due(self, after_ms: int = _FIRST_MS) -> int | None:
-        """The earliest due time of the jobs that wait and are due later than `after_ms`."""
+        """The earliest due time, later than `after_ms`, of the jobs that wait, or the first end of a lease."""
         names = [name for name, room in self.claim.names.items() if room > 0]
         if not names:
             return None
         # The bound also excludes values that are not dates: another program wrote them, and they are never due.
         query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
-        first = await self.ctx.find_by(schema.DUE, query, shown, 1, sort={"nextRunAt": 1})
-        dues = (self._again_ms, *(ms_of(one["nextRunAt"]) for one in first))
+        waiting = self.ctx.find_by(schema.DUE, query, shown, 1, sort={"nextRunAt": 1})
+        first, end_ms = await asyncio.gather(waiting, self._first_lease_end())
+        dues = (self._again_ms, end_ms, *(ms_of(one["nextRunAt"]) for one in first))
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    async def _first_lease_end(self) -> int | None:
+        """The first end of a lease; not where this claim has found jobs, and its worker claims again at once."""
+        return None if self.claimed else await leases.first_end(self.ctx, self.queue, [*self.claim.names], self.now_ms)
 
     # ------------------------------------------------------------------------------------------------ lease
 

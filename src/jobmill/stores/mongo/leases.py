@@ -13,7 +13,7 @@ from pymongo.errors import PyMongoError
 from jobmill.core.changes import Seize
 from jobmill.core.job import Job
 from jobmill.core.values import Claim, Lease
-from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, is_ours
+from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, is_ours, ms_of
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import claim_id
@@ -114,22 +114,33 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
     }
 
 
-async def find_lost(ctx: MongoContext, mine: Document, limit: int, now_ms: int, *, is_full: bool) -> list[Document]:
+async def find_lost(
+    ctx: MongoContext, mine: Document, limit: int, now_ms: int, *, is_full: bool
+) -> list[Document] | None:
     """Running jobs that match `mine`, in one queue: those whose lease has ended, and stale ones of Monque.
 
-    It does not search at each call if that takes long, or if jobs that wait fill the claim already (`is_full`).
+    None where it does not search: not at each call if that takes long, or if jobs that wait fill the claim already
+    (`is_full`).
     """
     memory, queue, began = ctx.claims, mine["jobmill.queue"], time.monotonic()
     searched, took = memory.ended_searches.get(queue, (0.0, 0.0))
     pause = SCAN_SHARE * took if memory.is_busy else 0.0
     if began - searched < (max(ENDED_SECONDS, pause) if is_full else pause):
-        return []
+        return None
     lost = await ctx.find_by(LEASE, {**ended(now_ms), **mine}, IN_ORDER, limit)
     now = time.monotonic()
     memory.ended_searches[queue] = (now, now - began)
     if queue is None and ctx.url.recover_foreign and now_ms >= memory.stale_from_ms:
         lost += await _find_stale(ctx, mine, limit, now_ms)
     return lost
+
+
+async def first_end(ctx: MongoContext, queue: str, names: Sequence[str], now_ms: int) -> int | None:
+    """The first end of a lease on jobs of these names that is still to come."""
+    mine: Document = {"jobmill.queue": ctx.queue_field(queue), "name": {"$in": names}, "status": "processing"}
+    query, shown = {**mine, "jobmill.leaseUntil": {"$gt": date(now_ms)}}, {"_id": 0, "jobmill.leaseUntil": 1}
+    first = await ctx.find_by(LEASE, query, shown, 1, sort={"jobmill.leaseUntil": 1})
+    return ms_of(first[0]["jobmill"]["leaseUntil"]) if first else None
 
 
 async def _find_stale(ctx: MongoContext, mine: Document, limit: int, now_ms: int) -> list[Document]:

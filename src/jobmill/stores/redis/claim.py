@@ -31,7 +31,7 @@ class ClaimProgress:
         self.claimed: list[Claimed | Broken] = []
         self.next_due_ms: int | None = None
 
-    def request(self, skip: int = 0, scan: int | None = None) -> dict[str, Any]:
+    def request(self, skip: int = 0, scan: int | None = None, first_end_ms: int | None = None) -> dict[str, Any]:
         """As claim.lua takes it. `skip`: how many jobs an earlier call has read; `scan`: how many this one may read."""
         claim = self.claim
         return {
@@ -42,6 +42,7 @@ class ClaimProgress:
             "names": self.room_by_name,
             "skip": skip or None,
             "scan": scan,
+            "first_end": None if self.claimed else first_end_ms,
         }
 
     def take(self, queue: str, taken: list[Any], now_ms: int) -> None:

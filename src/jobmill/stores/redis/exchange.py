@@ -82,7 +82,7 @@ async def _exchange_queue(
     """As many calls as their limits require. The last settlements go with the first claim."""
     if progress is not None:
         show_worker(c, queue, progress.claim.worker)
-        if progress.n > 0 and c.scans.is_due(queue, progress.names, now_ms):
+        if progress.n > 0 and c.scans.is_due(queue, progress.names, progress.claim.lease_ms, now_ms):
             await recover(c, queue, progress, now_ms)
     items, size = list(settlements.items()), lambda item: len(item[1].result_json)
     parts = [dict(part) for part in chunks(items, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, size)]
@@ -106,7 +106,7 @@ async def _call(
     feed_on = c.feeds.get(queue, False)
     plain, others = settle_requests(settlements, now_ms, feed_on)
     scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
-    claim = progress.request(skip, scan) if progress else None
+    claim = progress.request(skip, scan, c.scans.first_end(queue)) if progress else None
     requests = {"plain": list(plain.values()), "settle": list(others.values())}
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []

@@ -10,7 +10,7 @@ import msgspec
 from jobmill.core.events import Event, bare_job, claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.common.whole_jobs import claimable_ms
+from jobmill.stores.common.whole_jobs import claimable_ms, earliest
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
@@ -42,7 +42,7 @@ def claim(context: SqliteContext, wish: Claim, excluded: set[int]) -> tuple[list
             count_claims(context, queue, len(found))
         if left_due_ms is not None and queue not in known_queues(context):
             more_due_ms = left_due_ms
-    return claimed, _next_due(context, wish) if more_due_ms is None else more_due_ms
+    return claimed, _next_due(context, wish, not claimed) if more_due_ms is None else more_due_ms
 
 
 def _room(context: SqliteContext, queue: str, most: int) -> int:
@@ -133,18 +133,18 @@ def _events(claimed: Claimed | Broken, worker: str, ended: set[int], now_ms: int
 # ---------------------------------------------------------------------------------------------------- when next
 
 
-def _next_due(context: SqliteContext, wish: Claim) -> int | None:
-    """The earliest time at which the same claim may find one of the jobs that wait now."""
+def _next_due(context: SqliteContext, wish: Claim, counts_leases: bool) -> int | None:
+    """The earliest time at which the same claim may find one of the jobs that wait now, or run."""
     names = as_json(list(wish.names))
-    dues = [due for queue in wish.queues if (due := _queue_due(context, queue, names)) is not None]
-    return min(dues, default=None)
+    return earliest(*[_queue_due(context, queue, names, counts_leases) for queue in wish.queues])
 
 
-def _queue_due(context: SqliteContext, queue: str, names: str) -> int | None:
+def _queue_due(context: SqliteContext, queue: str, names: str, counts_leases: bool) -> int | None:
     ranges = _decode_ranges(context.row("ranges", (queue, names, 0, 0))[0])
     due_ms = min((one[1] for one in ranges), default=None)
+    (end_ms,) = context.row("first_lease", (queue, names, context.now_ms)) if counts_leases else (None,)
     row = known_queues(context).get(queue)
     if row is None:
-        return due_ms
+        return earliest(due_ms, end_ms)
     running = 0 if row.settings.running_limit is None else _running(context, queue, -1)
-    return claimable_ms(row.limits, due_ms, running, context.now_ms)
+    return claimable_ms(row.limits, due_ms, running, context.now_ms, end_ms)

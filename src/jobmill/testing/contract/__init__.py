@@ -65,7 +65,7 @@ from jobmill.testing.contract.exchange_claim import (  # noqa: E402
     ClaimedContract,
     ClaimOrderContract,
 )
-from jobmill.testing.contract.exchange_next_due import NextDueContract  # noqa: E402
+from jobmill.testing.contract.exchange_next_due import LeaseEndContract, NextDueContract  # noqa: E402
 from jobmill.testing.contract.exchange_settle import LostContract, SettleContract  # noqa: E402
 from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
@@ -98,6 +98,7 @@ __all__ = [
     "FindContract",
     "GetContract",
     "Harness",
+    "LeaseEndContract",
     "LostContract",
     "ModelContract",
     "NextDueContract",
@@ -144,6 +145,7 @@ class StoreContract(
     RecurrenceContract,
     LostContract,
     SettleContract,
+    LeaseEndContract,
     NextDueContract,
     ClaimedContract,
     ClaimBoundsContract,

@@ -316,17 +316,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.leases.append(one)
 
     def next_due_is_no_later_than_the_earliest(self, claim: Claim, exchanged: Exchanged) -> None:
-        waiting = [
-            job.due_ms
+        mine = [
+            job
             for job in self.jobs.values()
-            if job.state == "waiting"
-            and job.queue in claim.queues
-            and job.queue not in self.paused
-            and claim.names.get(job.name, 0)
+            if job.queue in claim.queues and job.queue not in self.paused and claim.names.get(job.name, 0)
         ]
-        if waiting:
+        times = [job.due_ms for job in mine if job.state == "waiting"]
+        if not exchanged.claimed:
+            # Not of a job that was seized before it was due: a store may claim it only when it is due.
+            times += [job.until_ms for job in mine if job.state == "running" and job.due_ms <= self.now < job.until_ms]
+        if times:
             assert exchanged.next_due_ms is not None
-            assert exchanged.next_due_ms <= max(self.now, min(waiting))
+            assert exchanged.next_due_ms <= max(self.now, min(times))
 
 
 class ModelContract:

@@ -160,7 +160,7 @@ class SeizeContract:
         id, left = await put(harness.store, new(), new())
         seized = await seize(harness.store, id)
         assert await claim(harness.store) == []
-        assert await next_due(harness.store) is None
+        assert await next_due(harness.store) == seized.lease.until_ms
         await settle(harness.store, succeed(seized))
         assert await claim_ids(harness.store) == [left]
 

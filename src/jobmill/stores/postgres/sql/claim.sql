@@ -32,6 +32,8 @@ DECLARE
     takes integer[];
     is_new boolean;
     due bigint;
+    -- The first end of a lease that holds now.
+    first_end bigint;
     next_ms bigint;
     pages bigint := pg_stat_get_xact_blocks_fetched('{schema}.jobs_line'::regclass);
 BEGIN
@@ -211,7 +213,7 @@ BEGIN
             ) AS used ON used.name = lane.name;
         END IF;
 
-        -- When the next job that waits now becomes claimable.
+        -- When the next job that waits or runs now becomes claimable.
         IF open_n = 0 THEN
             due := now_ms;
         ELSE
@@ -225,13 +227,31 @@ BEGIN
                 ORDER BY jobs.due_ms, jobs.seq LIMIT 1
             ) AS ahead;
         END IF;
+        first_end := NULL;
         IF limited AND setting.running_limit IS NOT NULL THEN
-            SELECT count(*) INTO held
+            SELECT count(*), min(jobs.lease_until_ms) FILTER (
+                WHERE jobs.lease_until_ms > now_ms AND jobs.name = ANY (names)
+            )
+            INTO held, first_end
             FROM {schema}.running JOIN {schema}.jobs ON jobs.id = running.id
             WHERE running.queue = this_queue AND jobs.lease_until_ms > 0;
             IF held >= setting.running_limit THEN
                 due := NULL;
             END IF;
+        ELSIF got = 0 AND (due IS NULL OR due > now_ms) THEN
+            -- No job that waits is due, so each job before now runs: this reads what the search above has read.
+            SELECT min(ahead.lease_until_ms) INTO first_end
+            FROM unnest(its_names, its_priorities, its_dues, its_seqs) AS line (name, priority, due_ms, seq)
+            CROSS JOIN LATERAL (
+                SELECT jobs.lease_until_ms FROM {schema}.jobs
+                WHERE
+                    jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
+                    AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
+                    AND jobs.lease_until_ms > now_ms
+            ) AS ahead;
+        END IF;
+        IF got = 0 THEN
+            due := least(due, first_end);
         END IF;
         IF limited AND setting.rate_count IS NOT NULL AND setting.window_used + got >= setting.rate_count THEN
             SELECT greatest(due, known.window_ends_ms) INTO due

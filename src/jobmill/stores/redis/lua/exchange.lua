@@ -1,7 +1,7 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
 -- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
 --   claim {n, token, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
---   scan: how many to read, or nil for 1,000}
+--   scan: how many to read, or nil for 1,000, first_end: the first end of a lease, or nil}
 -- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, whether
 --   only jobs with unknown names wait, whether the feed is on, how many jobs the next call is to skip, or 0,
 --   how many jobs were read after the last one that was taken.
@@ -200,12 +200,16 @@ if not paused and not (concurrency and active + #taken >= concurrency) then
   if left or (not is_empty and not passed) then
     next_due = now
   end
-  if room == 0 and next_due >= 0 then
-    next_due = math.max(next_due, window_ends)
-  end
   if #taken == 0 and next_due < 0 then
     event_if_drained()
   end
+end
+-- A full queue, too, has room again when a lease ends.
+if #taken == 0 and c.first_end and not paused and call('LLEN', ACTIVE) > 0 then
+  next_due = next_due < 0 and c.first_end or math.min(next_due, c.first_end)
+end
+if room == 0 and next_due >= 0 then
+  next_due = math.max(next_due, window_ends)
 end
 local only_foreign = passed and not left and #taken == 0 and not beyond
 return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0, fruitless}

@@ -1,5 +1,5 @@
 -- recover: takes running jobs over whose lease has ended, also Node's; they stay in `active`.
--- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next of our leases ends or -1, whether some were left.
+-- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next lease ends or -1, whether some were left.
 --- include request
 --- include events
 --- include lease
@@ -33,10 +33,15 @@ for last = #ids, 1, -1000 do
     end
     if not value or (linger > 0 and at and at <= now) then
       ended[#ended + 1] = ids[last - k + 1]
-    elseif at then
-      -- Not at once where it is about to end: the server decides how long its key lives.
-      at = math.max(at, now + 10)
-      next_end = next_end < 0 and at or math.min(at, next_end)
+    else
+      if not at or at <= now then
+        -- A lock of Node's, or one of ours that should have ended: the server decides how long its key lives.
+        local left = call('PTTL', keys[k])
+        at = left ~= -1 and now + math.max(left, 1)
+      end
+      if at then
+        next_end = next_end < 0 and at or math.min(at, next_end)
+      end
     end
   end
 end

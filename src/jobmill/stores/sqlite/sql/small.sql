@@ -47,6 +47,14 @@ FROM (
 -- How many jobs of a queue run under a lease that ends later. ?1 queue, ?2 now (-1: all that run). One row: the number.
 SELECT count(*) FROM jobmill_jobs WHERE state = 'running' AND queue = ?1 AND lease_until_ms > ?2
 
+-- name: first_lease
+-- The first end of a lease that is still to come. ?1 queue, ?2 names as JSON, ?3 now. One row: lease_until_ms or NULL.
+SELECT (
+    SELECT lease_until_ms FROM jobmill_jobs
+    WHERE state = 'running' AND queue = ?1 AND lease_until_ms > ?3 AND name IN (SELECT value FROM json_each(?2))
+    ORDER BY lease_until_ms LIMIT 1
+)
+
 -- -------------------- settle, extend and report
 
 -- name: held

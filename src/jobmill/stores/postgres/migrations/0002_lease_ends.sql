@@ -1,0 +1,3 @@
+-- A claim that finds nothing returns when the first lease ends.
+
+-- install claim

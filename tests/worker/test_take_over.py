@@ -1,0 +1,70 @@
+"""Jobs of a dead worker: an idle worker takes them over when their lease has ended, and does not spin until then."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+
+import jobmill
+from jobmill import Client
+from jobmill.core.values import Claim, Claimed
+from jobmill.worker.worker import Worker
+from tests.helpers import FaultyStore, until
+
+
+@pytest.fixture
+async def jobs(store_url: str, store_name: str) -> AsyncIterator[Client]:
+    async with jobmill.connect(store_url) as client:
+        if store_name in ("postgres", "mongo"):
+            await client.store.migrate()
+        yield client
+
+
+async def claimed_by_hand(jobs: Client, lease_ms: int) -> Claimed:
+    """Claim a job as a worker that then dies."""
+    token = secrets.token_hex(16)
+    claim = Claim(queues=("default",), names={"work": 1}, n=1, lease_ms=lease_ms, worker="dead-1", token=token)
+    (claimed,) = (await jobs.store.exchange([], claim)).claimed
+    assert isinstance(claimed, Claimed)
+    return claimed
+
+
+@pytest.mark.alone
+async def test_a_job_is_taken_over_at_most_a_second_after_its_lease(jobs: Client) -> None:
+    @jobs.handler()
+    async def work() -> None: ...
+
+    enqueued = await work.enqueue()
+    claimed = await claimed_by_hand(jobs, 2_300)
+    async with Worker(jobs):
+        await enqueued.result(timeout=20)
+    job = await enqueued.job()
+    assert job.started_ms is not None
+    assert 0 <= job.started_ms - claimed.lease.until_ms <= 1_000
+
+
+def is_after(store: FaultyStore, ms: int) -> bool:
+    return store.now() >= ms
+
+
+async def test_a_lease_that_is_extended_wakes_an_idle_worker_seldom() -> None:
+    store = FaultyStore()
+    jobs = jobmill.connect(store=store)
+
+    @jobs.handler()
+    async def work() -> None: ...
+
+    enqueued = await work.enqueue()
+    lease = (await claimed_by_hand(jobs, 150)).lease
+    async with Worker(jobs, lease="150ms"):
+        before = len(store.calls)
+        for turn in range(20):
+            await until(partial(is_after, store, lease.until_ms - 100 + 50 * turn))
+            assert await store.extend([lease], 150) == []
+        # A claim each 50 ms, when the end of the lease was to be, and two as it begins.
+        assert store.calls[before:].count("exchange") <= 30
+        assert (await enqueued.job()).claims == 1
+        await enqueued.result(timeout=10)
