@@ -82,7 +82,7 @@ class Store(Protocol):
         Claim order: smaller priority first; within a priority, jobs without a delay as enqueued and delayed jobs by due
         time. Claims respect `claim.n`, the room per name, and pause, rate limit and running limit of each queue. For a
         lost lease nothing is written; the other settlements stand. Whether the same call may claim the job of a lost
-        lease is up to the store.
+        lease is up to the store. A job whose lease had ended names the worker that had it: `Claimed.recovered_from`.
 
         Where the call claims nothing, `next_due_ms` is not later than the first end of a lease that holds now, of due
         jobs that this claim asks for: a worker that sleeps until then takes the job over at once. It is never an end

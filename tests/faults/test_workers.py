@@ -111,6 +111,8 @@ async def test_an_idle_worker_takes_a_job_over_when_its_lease_has_ended(server: 
     assert first.started_ms is not None
     assert second.started_ms is not None
     assert 0 <= second.started_ms - (first.started_ms + 2_000) <= 1_000
+    recovered = f"job {enqueued.id} (blocks_once) was recovered from worker {first.worker}, whose lease had ended"
+    await until(lambda: recovered in workers.output(other))
 
 
 @on_a_file_at_least

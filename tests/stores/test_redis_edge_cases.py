@@ -102,6 +102,13 @@ async def test_the_end_of_a_lock_of_nodes_is_known(
         assert left_ms - 1_000 < answer.next_due_ms - answer.now_ms <= left_ms
 
 
+async def test_a_job_of_a_worker_of_nodes_without_a_name(store: RedisStore, raw: Redis, base: str) -> None:
+    id = await put_one(store)
+    await raw.rpoplpush(f"{base}:wait", f"{base}:active")
+    claimed = await claim_one(store)
+    assert (claimed.job.id, claimed.recovered_from) == (id, "")
+
+
 async def test_what_a_broken_claim_popped_is_somewhere(store: RedisStore, raw: Redis, base: str) -> None:
     ids = set(await put(store, *[new() for _ in range(5)]))
     await raw.delete(f"{base}:events")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncIterator
 from functools import partial
@@ -33,17 +34,25 @@ async def claimed_by_hand(jobs: Client, lease_ms: int) -> Claimed:
 
 
 @pytest.mark.alone
-async def test_a_job_is_taken_over_at_most_a_second_after_its_lease(jobs: Client) -> None:
+async def test_a_job_is_taken_over_at_most_a_second_after_its_lease(
+    jobs: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     @jobs.handler()
     async def work() -> None: ...
 
     enqueued = await work.enqueue()
     claimed = await claimed_by_hand(jobs, 2_300)
-    async with Worker(jobs):
+    async with Worker(jobs, name="worker-2"):
         await enqueued.result(timeout=20)
     job = await enqueued.job()
     assert job.started_ms is not None
     assert 0 <= job.started_ms - claimed.lease.until_ms <= 1_000
+    (record,) = [record for record in caplog.records if "recovered" in record.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == f"job {job.id} (work) was recovered from worker dead-1, whose lease had ended"
+    extra = vars(record)
+    assert (extra["job_id"], extra["job_name"], extra["queue"]) == (job.id, "work", "default")
+    assert (extra["attempt"], extra["worker"]) == (1, "worker-2")
 
 
 def is_after(store: FaultyStore, ms: int) -> bool:

@@ -119,6 +119,8 @@ class Claimed(Struct, frozen=True, gc=False):
 
     job: Job
     lease: Lease
+    #: The worker whose lease on this job had ended; "" if it left no name, None if the job waited.
+    recovered_from: str | None = None
 
 
 class Broken(Struct, frozen=True, gc=False):

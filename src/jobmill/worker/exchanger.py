@@ -30,7 +30,7 @@ from jobmill.core.usage import RunEnded
 from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settled, Settlement
 from jobmill.errors import StoreUnavailable
 from jobmill.worker.context import WorkerContext
-from jobmill.worker.logs import about, log_settlement, tally_key
+from jobmill.worker.logs import about, log_recovered, log_settlement, tally_key
 from jobmill.worker.runner import Runner
 from jobmill.worker.running import Run
 
@@ -249,6 +249,8 @@ class Exchanger:
         if isinstance(claimed, Broken):
             return None
         job = claimed.job
+        if claimed.recovered_from is not None:
+            log_recovered(claimed, self._settings.name)
         handler = self._context.handlers.get(job.name)
         if handler is None:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from jobmill.core.values import Lease, Settlement
+from jobmill.core.values import Claimed, Lease, Settlement
 
 log = logging.getLogger("jobmill")
 
@@ -15,6 +15,18 @@ ERROR_SHOWN = 300
 def about(lease: Lease, attempt: int, worker: str) -> dict[str, Any]:
     """The fields of a log line about a job. (`name` would overwrite the name of the logger.)"""
     return {"job_id": lease.id, "job_name": lease.name, "queue": lease.queue, "attempt": attempt, "worker": worker}
+
+
+def log_recovered(claimed: Claimed, worker: str) -> None:
+    """Log that this worker takes over a job of a worker that has died, or could not extend its lease."""
+    lease, job = claimed.lease, claimed.job
+    log.warning(
+        "job %s (%s) was recovered from %s, whose lease had ended",
+        lease.id,
+        lease.name,
+        f"worker {claimed.recovered_from}" if claimed.recovered_from else "a worker without a name",
+        extra=about(lease, job.attempt, worker),
+    )
 
 
 def log_settlement(settlement: Settlement, error: BaseException | None, worker: str, *, lost: bool) -> None:

@@ -50,17 +50,17 @@ def _find(
 
 
 def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | Broken:
-    was_running = stored.job.state == "running"
+    recovered_from = stored.job.worker or "" if stored.job.state == "running" else None
     job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms))
     stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
     if job.queue in context.queues:
-        publish(context, claim_events(job, context.now_ms, lease_lost=was_running))
+        publish(context, claim_events(job, context.now_ms, lease_lost=recovered_from is not None))
     lease = Lease(job.id, wish.token, job.queue, job.name, stored.lease_until_ms)
     try:
         msgspec.json.decode(job.payload_json)
     except msgspec.DecodeError as error:
         return Broken(lease, f"payload: {error}")
-    return Claimed(job, lease)
+    return Claimed(job, lease, recovered_from)
 
 
 def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, counts_leases: bool) -> int | None:

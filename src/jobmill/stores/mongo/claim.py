@@ -366,7 +366,7 @@ class QueueClaim(Struct):
         memory.count(len(leased))
         if found.jobs:
             memory.others_are_faster = len(leased) < len(found.jobs)
-        lost = {job["_id"] for job in found.jobs if job["status"] == "processing"}
+        lost = {job["_id"]: leases.worker_of(job) for job in found.jobs if job["status"] == "processing"}
         for document in leased:
             why = ""
             try:
@@ -375,7 +375,7 @@ class QueueClaim(Struct):
                 why, job = str(error), self.ctx.job(document)
             locator = leases.locator_of(document, job)
             lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, locator)
-            self.claimed.append(Broken(lease, why) if why else Claimed(job, lease))
+            self.claimed.append(Broken(lease, why) if why else Claimed(job, lease, lost.get(document["_id"])))
             self.rooms[lease.name] -= 1
             if self.has_feed:
                 self.events += claim_events(job, self.now_ms, lease_lost=document["_id"] in lost)

@@ -25,8 +25,8 @@ ENDED_SECONDS = 0.5
 STALE_MS = 15_000
 _MIN_STALE_MS = 250
 
-#: The fields by which claims order jobs.
-IN_ORDER = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "jobmill.id": 1}
+#: The fields by which claims order jobs, and the worker that had a lost job.
+IN_ORDER = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "claimedBy": 1, "jobmill.id": 1}
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
@@ -45,6 +45,11 @@ class MongoLocator(Struct, frozen=True, gc=False):
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
     return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
+
+
+def worker_of(document: Document) -> str:
+    """The worker that has, or had, a job; of Monque: the id of its process."""
+    return str(document.get("claimedBy") or "").removeprefix(OURS)
 
 
 async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[MongoLocator | None]:

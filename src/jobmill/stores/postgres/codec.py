@@ -26,8 +26,9 @@ HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_
 
 
 class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
-    """What extra.sql selects, by the fields of Job."""
+    """What extra.sql selects, by the fields of Job; and what a claim adds to it."""
 
+    recovered_from: str | None = None
     unique_key: str | None = None
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
@@ -71,7 +72,10 @@ def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Bro
             claims=row[10],
             worker=claim.worker,
         )
-        return Claimed(job if row[11] is None else _with_extra(job, row[11]), lease)
+        if row[11] is None:
+            return Claimed(job, lease)
+        extra = _read_extra(row[11])
+        return Claimed(_with_extra(job, extra), lease, extra.recovered_from)
     except UnreadableJob as error:
         return Broken(lease, str(error))
 
@@ -83,13 +87,16 @@ def _payload(text: str) -> Raw:
         raise UnreadableJob(f"payload: {error}") from None
 
 
-def _with_extra(job: Job, text: str) -> Job:
+def _read_extra(text: str) -> _Extra:
     try:
-        extra = _decode_extra("{" + text)
+        return _decode_extra("{" + text)
     except msgspec.MsgspecError as error:
         raise UnreadableJob(str(error)) from None
+
+
+def _with_extra(job: Job, extra: _Extra) -> Job:
     fields = structs.asdict(extra)
-    revision = fields.pop("revision")
+    revision, _ = fields.pop("revision"), fields.pop("recovered_from")
     if extra.recurrence is not None:
         fields["recurrence"] = structs.replace(extra.recurrence, revision=revision)
     return structs.replace(job, **fields)
@@ -102,7 +109,7 @@ def stored_job(row: asyncpg.Record) -> Job:
     job = Job(payload_json=NULL, **fields)
     try:
         job = structs.replace(job, payload_json=_payload(payload))
-        return job if extra is None else _with_extra(job, extra)
+        return job if extra is None else _with_extra(job, _read_extra(extra))
     except UnreadableJob as error:
         return structs.replace(job, deferred_error=f"the stored job cannot be read: {error}")
 

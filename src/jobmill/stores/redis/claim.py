@@ -58,7 +58,8 @@ class ClaimProgress:
             lease = Lease(shown, claim.token, queue, name, until_ms, (local, is_plain))
             try:
                 job = claimed_job(queue, local, h, claim.worker, now_ms, bool(crashed), shown)
-                self.claimed.append(Claimed(job, lease))
+                recovered_from = h.get(b"pb", b"").decode(errors="replace") if crashed else None
+                self.claimed.append(Claimed(job, lease, recovered_from))
             except UnreadableJob as error:
                 self.claimed.append(Broken(lease, str(error)))
             if name in self.room_by_name:

@@ -21,8 +21,9 @@ from jobmill.stores.sqlite.read import read_job, read_jobs
 Range = tuple[int, int, str]
 _decode_ranges = msgspec.json.Decoder(list[Range]).decode
 
-# Priority, due_ms, seq, name, and 1 if the lease of the job has ended. Sorted candidates are in claim order.
-Candidate = tuple[int, int, int, str, int]
+# Priority, due_ms, seq, name, and the worker whose lease has ended; None if the job waits. Sorted candidates are in
+# claim order.
+Candidate = tuple[int, int, int, str, str | None]
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_ints = msgspec.json.Decoder(list[int]).decode
 
@@ -83,7 +84,7 @@ def _find(
             limit = min(rooms[name], most - len(found)) + len(excluded) + 1
             dues, seqs = context.row("due_jobs", (queue, name, priority, context.now_ms, limit))
             rows = zip(_decode_ints(dues), _decode_ints(seqs), strict=True)
-            candidates += [(priority, due_ms, seq, name, 0) for due_ms, seq in rows]
+            candidates += [(priority, due_ms, seq, name, None) for due_ms, seq in rows]
         for candidate in sorted(candidates):
             _, due_ms, seq, name, _ = candidate
             if seq in excluded:
@@ -104,21 +105,22 @@ def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidat
     context.write("claim", (as_json(seqs), token, until_ms, context.now_ms, wish.worker))
     claimed: list[Claimed | Broken]
     try:
-        jobs = zip(read_jobs(context, seqs), seqs, strict=True)
-        claimed = [Claimed(job, Lease(job.id, token, queue, job.name, until_ms, seq)) for job, seq in jobs]
+        jobs = zip(read_jobs(context, seqs), found, strict=True)
+        claimed = [Claimed(job, Lease(job.id, token, queue, job.name, until_ms, one[2]), one[4]) for job, one in jobs]
     except UnreadableJob:
-        claimed = [_lease_one(context, token, until_ms, seq) for seq in seqs]
+        claimed = [_lease_one(context, token, until_ms, candidate) for candidate in found]
     if queue in feeding(context):
-        ended = {candidate[2] for candidate in found if candidate[4]}
+        ended = {candidate[2] for candidate in found if candidate[4] is not None}
         publish(context, [event for one in claimed for event in _events(one, wish.worker, ended, context.now_ms)])
     return claimed
 
 
-def _lease_one(context: SqliteContext, token: str, until_ms: int, seq: int) -> Claimed | Broken:
+def _lease_one(context: SqliteContext, token: str, until_ms: int, candidate: Candidate) -> Claimed | Broken:
     """Read one leased job separately, because at least one job of this claim cannot be read."""
+    _, _, seq, _, worker = candidate
     id, queue, name, job = read_job(context, seq)
     lease = Lease(id, token, queue, name, until_ms, seq)
-    return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease)
+    return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease, worker)
 
 
 def _events(claimed: Claimed | Broken, worker: str, ended: set[int], now_ms: int) -> list[Event]:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from jobmill.core.changes import Remove, Reprioritize, Requeue, Reschedule
-from jobmill.core.job import FINAL, State
+from jobmill.core.job import FINAL, JobOptions, State
 from jobmill.core.lifecycle import begin
 from jobmill.core.values import EVERYTHING, Broken, QueueChange, after, at
 from jobmill.testing.contract.harness import Harness
@@ -325,6 +325,25 @@ class ClaimedContract:
         await started(harness.store, lease_ms=15_000)
         await harness.advance(14.999)
         assert await claim(harness.store) == []
+
+    @pytest.mark.parametrize("kind", ["plain", "with options"])
+    async def test_a_job_of_a_dead_worker_names_that_worker(self, harness: Harness, kind: str) -> None:
+        job = new() if kind == "plain" else new(key="k", tenant="acme", options=JobOptions(max_attempts=7))
+        first = await started(harness.store, job, worker='dead "1"')
+        assert first.recovered_from is None
+        await harness.advance(15)
+        second = await claim_one(harness.store, worker="next")
+        assert (second.recovered_from, second.job.worker) == ('dead "1"', "next")
+        assert second.job == await look(harness.store, first.job.id)
+        await settle(harness.store, release(second))
+        assert (await claim_one(harness.store)).recovered_from is None
+
+    async def test_jobs_of_dead_workers_name_their_own_worker(self, harness: Harness) -> None:
+        dead = {(await started(harness.store, worker=f"dead-{n}")).job.id: f"dead-{n}" for n in range(3)}
+        await harness.advance(15)
+        waiting = await put_one(harness.store)
+        named = {one.job.id: one.recovered_from for one in await claim(harness.store)}
+        assert named == {**dead, waiting: None}
 
     async def test_an_ended_lease_is_claimable_and_counts_a_crash(self, harness: Harness) -> None:
         first = await started(harness.store, lease_ms=15_000, worker="dead")

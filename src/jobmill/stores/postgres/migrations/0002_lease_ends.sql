@@ -1,3 +1,3 @@
--- A claim that finds nothing returns when the first lease ends.
+-- A claim that finds nothing returns when the first lease ends, and a job names the worker whose lease has ended.
 
 -- install claim

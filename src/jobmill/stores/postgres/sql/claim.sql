@@ -161,11 +161,11 @@ BEGIN
 
         RETURN QUERY
         WITH found AS MATERIALIZED (
-            SELECT ahead.place, ahead.taken_over
+            SELECT ahead.place, ahead.taken_over, ahead.worker
             FROM unnest(its_names, its_priorities, its_dues, its_seqs, takes)
                 AS line (name, priority, due_ms, seq, take)
             CROSS JOIN LATERAL (
-                SELECT jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over FROM {schema}.jobs
+                SELECT jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over, jobs.worker FROM {schema}.jobs
                 WHERE
                     jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
                     AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
@@ -183,7 +183,13 @@ BEGIN
             FROM found WHERE jobs.ctid = found.place
             RETURNING
                 jobs.id, jobs.queue, jobs.name, jobs.payload, jobs.priority, jobs.due_ms, jobs.created_ms, jobs.seq,
-                jobs.errors, jobs.crashes, jobs.claims, {extra} AS extra, found.taken_over
+                jobs.errors, jobs.crashes, jobs.claims,
+                CASE
+                    WHEN found.taken_over
+                        THEN '"recovered_from":' || to_json(found.worker)::text || ',' || coalesce({extra}, '"runs":0}')
+                    ELSE {extra}
+                END AS extra,
+                found.taken_over
         ),
 
         noted AS (
