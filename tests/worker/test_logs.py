@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import jobmill
 from jobmill import Client
+from jobmill.core.values import Claim
+from jobmill.testing import ManualClock
+from jobmill.worker import janitor
 from jobmill.worker.worker import Worker
+from tests.helpers import until
+from tests.stores_under_test import make_store
 
 FIELDS = ("job_id", "job_name", "queue", "attempt", "worker")
 
@@ -76,3 +82,89 @@ async def test_success_is_not_logged(jobs: Client, caplog: pytest.LogCaptureFixt
         enqueued = await fine.enqueue()
         await enqueued.result(timeout=10)
     assert not lines(caplog, enqueued.id)
+
+
+# ---------------------------------------------------------------------------------------------------- no handler
+
+
+NO_HANDLER = "this worker has no handler"
+
+
+class Overdue:
+    """A queue whose jobs are overdue, and a worker that has a handler for `send_mail` only."""
+
+    def __init__(self, store_url: str) -> None:
+        self.clock = ManualClock()
+        self.jobs = jobmill.connect(store=make_store(store_url, self.clock))
+
+        @self.jobs.handler()
+        async def send_mail() -> None: ...
+
+    async def turns(self, seconds: float) -> None:
+        """Let time pass, and the janitor take a turn."""
+        purged = asyncio.Event()
+        purge = self.jobs.store.purge
+
+        async def noticed(limit: int = 1_000) -> Any:
+            purged.set()
+            return await purge(limit)
+
+        self.clock.advance(seconds)
+        self.jobs.store.purge = noticed  # type: ignore[method-assign]
+        await asyncio.wait_for(purged.wait(), 10)
+
+
+@pytest.fixture
+async def overdue(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Overdue]:
+    monkeypatch.setattr(janitor, "EVERY_S", 0.01)
+    overdue = Overdue(store_url)
+    async with overdue.jobs:
+        yield overdue
+
+
+async def test_overdue_jobs_without_a_handler_are_warned_of_every_ten_minutes(
+    overdue: Overdue, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = overdue.jobs
+    first = await jobs.enqueue("send_mial")
+    await jobs.enqueue("send_mial", delay="1h")
+    await jobs.enqueue("resize", queue="other")
+    async with Worker(jobs, name="worker-1"):
+        await overdue.turns(1)
+        await jobs.enqueue("too_new")
+        await overdue.turns(58)
+        assert not lines(caplog, NO_HANDLER)
+        await overdue.turns(2)
+        (record,) = await until(lambda: lines(caplog, NO_HANDLER))
+        await overdue.turns(599)
+        assert len(lines(caplog, NO_HANDLER)) == 1
+        await overdue.turns(1)
+        again = await until(lambda: lines(caplog, NO_HANDLER)[1:])
+    assert record.getMessage() == (
+        "this worker has no handler for 'send_mial', and such jobs in queue 'default' have been due for more than a "
+        "minute (number of jobs: 1); the nearest name that it knows is 'send_mail'"
+    )
+    assert record.levelno == logging.WARNING
+    assert [vars(record)[field] for field in FIELDS] == [first.id, "send_mial", "default", 1, "worker-1"]
+    assert sorted(vars(one)["job_name"] for one in again) == ["send_mial", "too_new"]
+
+
+async def test_a_count_that_is_too_large_to_be_exact(overdue: Overdue, caplog: pytest.LogCaptureFixture) -> None:
+    await overdue.jobs.enqueue_many([overdue.jobs.draft("unknown") for _ in range(150)])
+    async with Worker(overdue.jobs):
+        await overdue.turns(61)
+        (record,) = await until(lambda: lines(caplog, NO_HANDLER))
+    assert record.getMessage().endswith("(number of jobs: 100 or more)")
+
+
+async def test_jobs_that_another_worker_runs_are_not_warned_of(
+    overdue: Overdue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await overdue.jobs.enqueue_many([overdue.jobs.draft("theirs") for _ in range(3)])
+    await overdue.jobs.enqueue("nobodys")
+    claim = Claim(queues=("default",), names={"theirs": 1}, n=1, lease_ms=900_000, worker="other", token="t")
+    assert len((await overdue.jobs.store.exchange([], claim)).claimed) == 1
+    async with Worker(overdue.jobs):
+        await overdue.turns(61)
+        await until(lambda: lines(caplog, "'nobodys'"))
+    assert not lines(caplog, "'theirs'")

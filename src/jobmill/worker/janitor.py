@@ -1,18 +1,68 @@
-"""The janitor: removes final jobs after their retention, in small batches."""
+"""The janitor: removes final jobs after their retention, in small batches, and warns of jobs without a handler."""
 
 from __future__ import annotations
 
+import difflib
+import logging
+from collections import defaultdict
+
+from jobmill.core.job import Job
+from jobmill.core.values import Filter
 from jobmill.worker.context import WorkerContext
+from jobmill.worker.logs import about
+
+log = logging.getLogger("jobmill")
 
 EVERY_S = 30.0
 BATCH = 500
 PAUSE_S = 0.05
 
+#: How often a worker warns of jobs that it has no handler for.
+WARN_EVERY_MS = 600_000
+#: Jobs that have been due for a shorter time may just wait for a worker. A worker that starts waits as long.
+OVERDUE_MS = 60_000
+#: A check reads no more jobs of a queue than these, with their payloads, and warns of no more names.
+MAX_OVERDUE = 100
+MAX_NAMES = 20
 
-async def purge(context: WorkerContext) -> float:
-    """Purge one batch. The next one follows at once if there is more, else in about half a minute, with jitter.
 
-    Every worker may purge at any time: the store removes each job once.
-    """
-    purged = await context.store.purge(BATCH)
-    return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())
+class Janitor:
+    """One turn purges one batch. Every worker may purge at any time: the store removes each job once."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._warns_ms = context.store.now() + OVERDUE_MS
+
+    async def turn(self) -> float:
+        """The next turn follows at once if there is more to purge, else in about half a minute, with jitter."""
+        context, now_ms = self._context, self._context.store.now()
+        if now_ms >= self._warns_ms and context.handlers:
+            self._warns_ms = now_ms + WARN_EVERY_MS
+            for queue in context.settings.queues:
+                await _warn_of_unhandled(context, queue, now_ms)
+        purged = await context.store.purge(BATCH)
+        return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())
+
+
+async def _warn_of_unhandled(context: WorkerContext, queue: str, now_ms: int) -> None:
+    """Warn of each name that has jobs overdue, has no handler here, and does not run elsewhere."""
+    overdue = Filter(queue=queue, states=("waiting",), due_before_ms=now_ms - OVERDUE_MS)
+    page = await context.store.find(overdue, limit=MAX_OVERDUE)
+    unhandled = defaultdict[str, list[Job]](list)
+    for job in page.jobs:
+        if job.name not in context.handlers:
+            unhandled[job.name].append(job)
+    for name, jobs in list(unhandled.items())[:MAX_NAMES]:
+        if (await context.store.find(Filter(queue=queue, name=name, states=("running",)), limit=1)).jobs:
+            continue
+        near = difflib.get_close_matches(name, context.handlers, 1)
+        log.warning(
+            "this worker has no handler for %r, and such jobs in queue %r have been due for more than a minute "
+            "(number of jobs: %d%s)%s",
+            name,
+            queue,
+            len(jobs),
+            "" if page.next is None else " or more",
+            f"; the nearest name that it knows is {near[0]!r}" if near else "",
+            extra=about(jobs[0], jobs[0].attempt, context.settings.name),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from jobmill.core.job import Job
 from jobmill.core.values import Claimed, Lease, Settlement
 
 log = logging.getLogger("jobmill")
@@ -12,9 +13,9 @@ log = logging.getLogger("jobmill")
 ERROR_SHOWN = 300
 
 
-def about(lease: Lease, attempt: int, worker: str) -> dict[str, Any]:
+def about(job: Lease | Job, attempt: int, worker: str) -> dict[str, Any]:
     """The fields of a log line about a job. (`name` would overwrite the name of the logger.)"""
-    return {"job_id": lease.id, "job_name": lease.name, "queue": lease.queue, "attempt": attempt, "worker": worker}
+    return {"job_id": job.id, "job_name": job.name, "queue": job.queue, "attempt": attempt, "worker": worker}
 
 
 def log_recovered(claimed: Claimed, worker: str) -> None:

@@ -22,7 +22,7 @@ from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.health import Health
 from jobmill.worker.heartbeat import beat
 from jobmill.worker.hooks import HookQueue
-from jobmill.worker.janitor import purge
+from jobmill.worker.janitor import Janitor
 from jobmill.worker.options import WorkerOptions, worker_settings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import RunningJobs
@@ -142,7 +142,7 @@ class Worker:
             self._loop("heartbeat", lambda: beat(context), self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
-            self._loop("janitor", lambda: purge(context), Watchdog()),
+            self._loop("janitor", Janitor(context).turn, Watchdog()),
         ]
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
