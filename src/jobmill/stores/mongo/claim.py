@@ -117,7 +117,10 @@ class QueueClaim(Struct):
             leased = await self._lease(found, lock) if found.jobs else []
             self._hand_out(found, leased)
             if len(leased) == len(found.jobs):
-                return self.now_ms if found.has_more or self.put_back else await self._next_due(self.now_ms)
+                after_ms = (
+                    self.now_ms if min(self.rooms.values()) > 0 else _FIRST_MS
+                )  # a name without room may have more
+                return self.now_ms if found.has_more or self.put_back else await self._next_due(after_ms)
         return await self._next_due()
 
     # ------------------------------------------------------------------------------------------------ find

@@ -63,6 +63,13 @@ class NextDueContract:
         assert exchanged.next_due_ms is not None
         assert exchanged.next_due_ms <= exchanged.now_ms
 
+    async def test_more_of_a_name_whose_room_is_used_up_is_due_now_or_before(self, harness: Harness) -> None:
+        await put(harness.store, new(queue="a", name="build"), new(queue="b", name="build"))
+        exchanged = await harness.store.exchange([], wish(3, queues=("a", "b"), names={"build": 1, "send": 5}))
+        assert len(exchanged.claimed) == 1
+        assert exchanged.next_due_ms is not None
+        assert exchanged.next_due_ms <= exchanged.now_ms
+
     async def test_jobs_settled_in_the_same_call_count_for_the_next_due_time(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         exchanged = await harness.store.exchange([snooze(claimed, 2_500)], wish())
