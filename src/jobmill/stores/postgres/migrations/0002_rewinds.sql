@@ -24,4 +24,6 @@ DROP FUNCTION IF EXISTS {schema}.exchange(
 -- install enqueue_jobs
 -- install enqueue_recurring
 -- install settle_waiting
+-- Also: a claim that finds nothing returns when the first lease ends, and names the worker whose lease has ended.
+-- install claim
 -- install exchange
