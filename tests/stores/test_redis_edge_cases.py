@@ -18,6 +18,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, QueueChange, RateLimit, after
 from jobmill.errors import StoreError
 from jobmill.stores.redis import RedisStore
+from jobmill.stores.redis.recovery import LeaseScans
 from jobmill.stores.redis.url import RedisUrl
 from jobmill.testing.contract.support import (
     QUEUE,
@@ -84,6 +85,19 @@ async def test_a_clock_that_was_set_steals_no_job(store: RedisStore, redis_url: 
     assert 10_000 < answer.next_due_ms - answer.now_ms <= 15_000
     await other.close()
     assert await settle(store, succeed(held)) == ["done"]
+
+
+def test_two_scans_at_the_same_time_do_not_forget_a_lease() -> None:
+    """The key of a lock may outlive the end of its lease by some milliseconds; both scans see that."""
+    scans, names = LeaseScans(), frozenset({"work"})
+    scans.done(QUEUE, names, 0, 100, left=False)
+    assert not scans.is_due(QUEUE, names, 15_000, 99)
+    assert scans.is_due(QUEUE, names, 15_000, 100)
+    assert scans.is_due(QUEUE, names, 15_000, 101)
+    for now_ms in (100, 101):
+        scans.done(QUEUE, names, now_ms, now_ms + 1, left=False)
+    assert scans.first_end(QUEUE) == 102
+    assert scans.is_due(QUEUE, names, 15_000, 110)
 
 
 @pytest.mark.parametrize("left_ms", [3_000, None])

@@ -14,6 +14,8 @@ from jobmill.stores.postgres.schema import extensions
 
 # How many rows an extension of the schema may catch up on in one purge.
 CATCH_UP_ROWS = 10_000
+# How many rewinds of claim cursors are kept. A claim looks them up by their numbers, so that many do not matter.
+MAX_REWINDS = 1_000
 
 
 async def purge(context: PostgresContext, limit: int = 1_000) -> Purged:
@@ -35,7 +37,7 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
             found += [subject(row) for row in rows if row[0] not in known]
     await remove(connection, statements, [one.id for one in found[:limit]])
     await add_events(connection, statements, [removed_event(one, now_ms) for one in found[:limit]])
-    await connection.execute(statements("purge_rewinds"))
+    await connection.execute(statements("purge_rewinds"), MAX_REWINDS)
     schema = statements.quoted_schema
     await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
     return Purged(min(len(found), limit), more=len(found) > limit)

@@ -37,6 +37,8 @@ class LeaseScans:
 
     def done(self, queue: str, names: frozenset[str], now_ms: int, next_end_ms: int, left: bool) -> None:
         """Note a scan; `left`: it found more jobs than it could take."""
+        if self._first_end.get(queue, now_ms + 1) <= now_ms:
+            del self._first_end[queue]  # another scan at the same time noted it; this one knows better
         if next_end_ms >= 0:
             self.leased(queue, next_end_ms)
         if len(self._last) > MAX_REMEMBERED:

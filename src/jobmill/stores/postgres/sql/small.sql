@@ -163,12 +163,12 @@ WHERE
 LIMIT $4 FOR UPDATE SKIP LOCKED
 
 -- name: purge_rewinds
--- One row instead of all rewinds, where there are many, or one that another server made, of which this is a copy: its
--- number is not reached yet. A claim that does not know one of the deleted rows does not know the new row either.
+-- One row instead of all rewinds, where there are more than $1, or one that another server made, of which this is a
+-- copy: its number is not reached yet. A claim that does not know one of the deleted rows does not know the new row either.
 WITH gone AS (
     DELETE FROM {schema}.rewinds
     WHERE
-        EXISTS (SELECT FROM {schema}.rewinds OFFSET 1000)
+        EXISTS (SELECT FROM {schema}.rewinds OFFSET $1)
         OR EXISTS (SELECT FROM {schema}.rewinds WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
     RETURNING xid
 )
