@@ -4,7 +4,8 @@ Jobmill adds these fields, which BullMQ does not read or change:
 
 - `jm`: the number that Jobmill gave to the job. Jobs that Node made have no such field.
 - `jmo`: the options that were given (`OwnOptions`).
-- `jmd`: the due time. `jmu`: the time of the last update.
+- `jmd`: the due time that was last given. In `delayed` the score counts instead, because Node may change it.
+- `jms`: the due time of a job that was seized before it was due. `jmu`: the time of the last update.
 - `jme`: the number of errors, if it differs from the count of BullMQ.
 - `jmr`: the recurrence and the results of its runs. `jmc`: the number of claims of earlier runs.
 - `jmx`: the time of the next run, if an update has set it while the job ran.
@@ -91,10 +92,11 @@ def claimed_job(
             )
         if not isinstance(id, str):
             raise UnreadableJob("its id is not UTF-8 text")
-        job = job_of(queue, id, "running", {b"name": h[b"name"], **h}, shown=shown, strict=True)
+        after = {b"name": h[b"name"], **h, b"processedOn": b"%d" % now_ms}
+        job = job_of(queue, id, "running", after, now_ms, shown=shown, strict=True)
         crashes = job.crashes + crashed
         counts = {"claims": job.claims + 1, "crashes": crashes, "deferred_error": _deferred_error(h, crashes)}
-        return structs.replace(job, started_ms=now_ms, updated_ms=now_ms, worker=worker, **counts)
+        return structs.replace(job, worker=worker, **counts)
     except (KeyError, *_GARBAGE) as error:
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
 
@@ -113,6 +115,7 @@ def job_of(
     id: str,
     state: State,
     h: dict[bytes, bytes],
+    now_ms: int,
     *,
     score: bytes = b"",
     shown: str | None = None,
@@ -125,6 +128,13 @@ def job_of(
     created, updated, started, finished = map(read.whole, (b"timestamp", b"jmu", b"processedOn", b"finishedOn"))
     own = read.value(b"jmo", opts.decode_own, opts.NO_OWN_OPTIONS)
     node = None if b"jm" in h else read.value(b"opts", opts.read_node, opts.NO_NODE_OPTIONS)
+    touched = max(created, updated, started)
+    due = _due(read, id, created, node, score)
+    # Node promotes a job without a change of our fields. A job that waits outside `delayed` is due, and a job that has
+    # run was due.
+    is_promoted = due > (now_ms if state == "waiting" else started) and not (
+        score or b"jms" in h or state == "cancelled"
+    )
     crashes = read.whole(b"stc")
     # What the job returned; for a recurring job that continues, what its last run returned.
     result = h.get(b"returnvalue" if state == "succeeded" else b"jmq")
@@ -135,9 +145,9 @@ def job_of(
         payload_json=Raw(h.get(b"data", b"null")),
         state=state,
         priority=read.whole(b"priority"),
-        due_ms=_due(read, id, created, node, score),
+        due_ms=touched if is_promoted else due,
         created_ms=created,
-        updated_ms=max(created, updated, started, finished if final else 0),
+        updated_ms=max(touched, finished if final else 0),
         started_ms=started or None,
         finished_ms=finished if final else None,
         errors=read.whole(b"jme") if b"jme" in h else max(0, read.whole(b"atm") - (state == "succeeded")),
@@ -210,10 +220,10 @@ def _progress(value: bytes) -> Progress | None:
 
 
 def _due(read: _HashReader, id: str, created: int, node: opts.NodeOptions | None, score: bytes) -> int:
-    if b"jmd" in read.h:
-        return read.whole(b"jmd")
     if score:
         return int(float(score) / 4096)
+    if b"jms" in read.h or b"jmd" in read.h:
+        return read.whole(b"jms") or read.whole(b"jmd")
     if b"rjk" in read.h and (occurrence := _occurrence(id)) is not None:
         return occurrence
     return created + (node.delay_ms if node is not None else 0)

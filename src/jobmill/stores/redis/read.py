@@ -60,15 +60,16 @@ async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str
     known = [id for id in dict.fromkeys(ids) if queues[id]]
     for queue, some in by_queue(known, lambda known_id: queues[known_id] or ""):
         rows = await c.run(GET, queue, 0, ids=[local_id(queue, id) for id in some])
-        found |= {id: _stored(queue, row, id) for id, row in zip(some, rows, strict=True) if row}
+        found |= {id: _stored(c, queue, row, id) for id, row in zip(some, rows, strict=True) if row}
     return found
 
 
-def _stored(queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
+def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
     """A job as get.lua and page.lua return it."""
     raw_id, state, score, flat = row
     h = fields(flat)
-    job = job_of(queue, raw_id.decode(errors="replace"), state.decode(), h, score=score, shown=shown)
+    id = raw_id.decode(errors="replace")
+    job = job_of(queue, id, state.decode(), h, c.clock.now(), score=score, shown=shown)
     return FoundJob(job, b"jm" in h, position)
 
 
@@ -173,7 +174,7 @@ async def _range(c: RedisContext, parts: list[_Part], filter: Filter, low: int, 
         start, stop = max(low, before) - before, min(high, before + length) - before - 1
         if start <= stop:
             rows = await c.run(PAGE, queue, 0, source=name, state=SETS[name], start=start, stop=stop)
-            found = [_stored(queue, row, position=before + start + n) for n, row in enumerate(rows)]
+            found = [_stored(c, queue, row, position=before + start + n) for n, row in enumerate(rows)]
             jobs += [one for one in found if matches(one.job, filter)]
         before += length
     return jobs

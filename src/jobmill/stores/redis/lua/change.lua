@@ -101,7 +101,7 @@ function verbs.requeue(id, h, set, p)
   end
   take_out(id, set)
   forget_retention(id)
-  call('HDEL', key, unpack(p.resets))
+  call('HDEL', key, 'jms', unpack(p.resets))
   call('HSET', key, 'jmd', p.due, 'jmu', now)
   if h.parentKey then
     child_back(id, h.parentKey)
@@ -190,7 +190,7 @@ end
 function verbs.seize(id, h, set, p)
   if set == 'delayed' then
     -- Its score is its due time, and it leaves the set.
-    call('HSETNX', job_key(id), 'jmd', math.floor(tonumber(call('ZSCORE', Q .. ':delayed', id)) / 4096))
+    call('HSET', job_key(id), 'jms', math.floor(tonumber(call('ZSCORE', Q .. ':delayed', id)) / 4096))
   end
   if set ~= 'active' then
     take_out(id, set)

@@ -1,7 +1,7 @@
 -- The decided end of a lease. s: see settle.py.
 -- The fields of a job that every settlement reads.
-local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa'}
-local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa', 'jms'}
+local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA, JMS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 
 local function append(fields, field, value)
@@ -158,12 +158,16 @@ local function wait_again(id, key, h, s)
   if errored then
     append_error(fields, s)
   end
-  if s.due then
-    append(fields, 'jmd', s.due)
-  else
+  local seized = tonumber(h[JMS])
+  if seized then
+    call('HDEL', key, 'jms')
+  end
+  if s.due or seized then
+    append(fields, 'jmd', s.due or seized)
+  end
+  if seized and seized > now then
     -- A job that was seized before it was due waits for its due time again.
-    local due = tonumber(call('HGET', key, 'jmd'))
-    s.due = due and due > now and due or nil
+    s.due = s.due or seized
   end
   local is_delayed = s.due and s.due > now
   if is_delayed then
