@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ from jobmill.core.payload import check_json
 from jobmill.errors import InvalidValue
 from jobmill.handlers.annotations import check_constraints, check_result
 from jobmill.handlers.context import Context
+
+# Text, which is passed over, or an integer of JavaScript with an exponent.
+_EXPONENTS = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?[0-9](?:\.[0-9]+)?e\+[0-9]{2,3}\b)')
 
 
 class Arguments:
@@ -73,7 +77,7 @@ class Arguments:
         """The arguments for the function; InvalidValue if the payload does not fit its annotations."""
         try:
             return self._decode(payload)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             expected = "arguments that fit the handler's annotations"
             raise InvalidValue("payload", expected, _cut(payload), str(error)) from None
 
@@ -81,9 +85,7 @@ class Arguments:
         try:
             typed = self._decoder.decode(payload)
         except msgspec.ValidationError:
-            if (as_object := self._as_object(payload)) is None:
-                raise
-            payload = as_object
+            payload = _spell_out(self._as_object(payload) or payload)
             typed = self._decoder.decode(payload)
         arguments = {name: getattr(typed, name) for name in self._names}
         return arguments if self._extra is None else arguments | self._decode_extra(payload)
@@ -238,6 +240,11 @@ def _default(value: Any) -> Any:
     if isinstance(value, list | dict | set | bytearray):
         return msgspec.field(default_factory=lambda: copy.deepcopy(value))
     return msgspec.field(default_factory=lambda: value)
+
+
+def _spell_out(payload: Raw) -> Raw:
+    """JavaScript writes integers from 1e21 on with an exponent, which is a float in Python: write all digits."""
+    return Raw(_EXPONENTS.sub(lambda found: b"%d" % float(found[1]) if found[1] else found[0], bytes(payload)))
 
 
 def _cut(payload: Raw) -> str:

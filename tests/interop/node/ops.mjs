@@ -1,7 +1,7 @@
 // Performs one BullMQ operation for each line of JSON on stdin, and answers each with a line of JSON on stdout.
 //
 // A command: {id, op, url, prefix, queue, now?, ...}. `now` sets the clock that BullMQ sees, so that two runs write the
-// same times. An answer: {id, value} or {id, error}.
+// same times. `json` has more of the command, as text: what only JavaScript can hold. An answer: {id, value} or {id, error}.
 
 import { createInterface } from "node:readline";
 
@@ -177,6 +177,7 @@ async function perform(command) {
 
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
+  Object.assign(command, JSON.parse(command.json ?? "{}"));
   let answer;
   try {
     answer = { id: command.id, value: await perform(command) };

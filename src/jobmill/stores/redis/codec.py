@@ -15,6 +15,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,6 +34,12 @@ STALLED = "job stalled more than allowable limit"
 
 # What reading an unvalidated value may raise.
 _GARBAGE = (ValueError, TypeError, OverflowError, RecursionError)
+
+# The fields that JavaScript writes as JSON. Its text may contain half of a surrogate pair, as in "🎉".slice(0, 1).
+_NODE_JSON = (b"data", b"opts", b"returnvalue", b"progress", b"stacktrace")
+_SURROGATES = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode = msgspec.json.decode
@@ -58,6 +65,12 @@ def fields(flat: list[bytes]) -> dict[bytes, bytes]:
     """A reply of HGETALL: name, value, name, value."""
     each = iter(flat)
     return dict(zip(each, each, strict=True))
+
+
+def without_lone_surrogates(h: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The hash with U+FFFD for each half of a surrogate pair, which JSON in Python cannot have."""
+    escaped = [field for field in _NODE_JSON if b"\\u" in h.get(field, b"")]
+    return h | {field: _SURROGATES.sub(lambda found: found[1] or rb"\ufffd", h[field]) for field in escaped}
 
 
 #: The fields of a job that Jobmill made and that has no options.
@@ -98,6 +111,8 @@ def claimed_job(
         counts = {"claims": job.claims + 1, "crashes": crashes, "deferred_error": _deferred_error(h, crashes)}
         return structs.replace(job, worker=worker, **counts)
     except (KeyError, *_GARBAGE) as error:
+        if (readable := without_lone_surrogates(h)) != h:
+            return claimed_job(queue, id, readable, worker, now_ms, crashed, shown)
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
 
 

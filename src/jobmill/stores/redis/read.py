@@ -10,7 +10,7 @@ from jobmill.core.job import STATES, Job, State
 from jobmill.core.stats import matches
 from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.common.whole_jobs import JobTally
-from jobmill.stores.redis.codec import fields, job_of
+from jobmill.stores.redis.codec import fields, job_of, without_lone_surrogates
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, by_queue
 from jobmill.stores.redis.ids import local_id, queue_of
 from jobmill.stores.redis.queues import all_queues, for_each, registered_queues
@@ -67,7 +67,7 @@ async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str
 def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
     """A job as get.lua and page.lua return it."""
     raw_id, state, score, flat = row
-    h = fields(flat)
+    h = without_lone_surrogates(fields(flat))
     id = raw_id.decode(errors="replace")
     job = job_of(queue, id, state.decode(), h, c.clock.now(), score=score, shown=shown)
     return FoundJob(job, b"jm" in h, position)
