@@ -87,6 +87,31 @@ async def test_a_child_that_leaves_at_once(both: Twins) -> None:
     await both.error("b", queue="children")
 
 
+async def test_finished_children_leave_before_their_parent_runs(both: Twins) -> None:
+    bad = {"removeOnFail": 1, "ignoreDependencyOnFailure": True}
+    await both.flow(flow(*(child(id, removeOnComplete={"count": 1}, **bad) for id in "abcdef")))
+    await both.claim(6, queue="children")
+    for id in "abc":
+        await both.complete(id, id, queue="children")
+    for id in "de":
+        await both.error(id, queue="children")
+    await both.complete("f", 6, queue="children")
+    assert await both.claim(queue="parents") == ["p"]
+    values = await both.ours.redis.hvals(f"{both.ours.prefix}:parents:p:processed")
+    assert sorted(values) == [b'"a"', b'"b"', b'"c"', b"6"]
+    await both.complete("p", queue="parents")
+
+
+@pytest.mark.parametrize("how", FAILURES)
+async def test_finished_children_are_removed(both: Twins, how: str) -> None:
+    await both.flow(flow(child("a", **FAILURES[how]), child("b"), child("c")))
+    await both.claim(2, queue="children")
+    await both.error("a", queue="children")
+    await both.complete("b", queue="children")
+    for id in "ab":
+        await both.remove(id, queue="children")
+
+
 async def test_a_failed_child_is_requeued(both: Twins) -> None:
     await both.flow(flow(child("a", ignoreDependencyOnFailure=True), child("b")))
     await both.claim(2, queue="children")

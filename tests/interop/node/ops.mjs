@@ -140,6 +140,7 @@ const ops = {
   changeDelay: async (about) => (await jobOf(about)).changeDelay(about.ms),
   changePriority: async (about) => (await jobOf(about)).changePriority(about.opts),
   remove: async (about) => queueOf(about).remove(about.job),
+  state: async (about) => (await jobOf(about)).getState(),
   retry: async (about) => (await jobOf(about)).retry(about.state, about.opts),
   retryAll: async (about) => queueOf(about).retryJobs(about.opts),
 

@@ -81,6 +81,31 @@ local function begin_scheduler_again(id, h)
   call('HSET', Q .. ':jobmill:recurring', h.rjk, slot)
 end
 
+local function wait_for_children(id, set)
+  call('ZADD', Q .. ':waiting-children', now, id)
+  event('waiting-children', 'jobId', id, 'prev', set)
+end
+
+-- A finished child runs again: its parent waits for it once more.
+local function child_back(id, parent_key)
+  if call('EXISTS', parent_key) == 0 then
+    return
+  end
+  local child = job_key(id)
+  call('SADD', parent_key .. ':dependencies', child)
+  call('HDEL', parent_key .. ':processed', child)
+  call('HDEL', parent_key .. ':failed', child)
+  call('ZREM', parent_key .. ':unsuccessful', child)
+  elsewhere(parent_key, function(parent)
+    local state, set = state_of(parent)
+    -- A parent that must fail does not wait.
+    if state == 'waiting' and set ~= 'waiting-children' and call('HEXISTS', parent_key, 'defa') == 0 then
+      take_out(parent, set)
+      wait_for_children(parent, set)
+    end
+  end)
+end
+
 function verbs.requeue(id, h, set, p)
   local key = job_key(id)
   local owner = h.deid and call('GET', Q .. ':de:' .. h.deid)
@@ -109,7 +134,11 @@ function verbs.requeue(id, h, set, p)
   if p.due > now then
     call('HSET', key, 'delay', p.due - now)
   end
-  wait_until(id, p.due, tonumber(h.priority) or 0, decoded(h.opts).lifo, set)
+  if call('EXISTS', key .. ':dependencies') == 1 then
+    wait_for_children(id, set)
+  else
+    wait_until(id, p.due, tonumber(h.priority) or 0, decoded(h.opts).lifo, set)
+  end
   feed_events(id, h, p)
 end
 

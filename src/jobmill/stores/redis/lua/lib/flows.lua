@@ -78,25 +78,9 @@ local function child_failed(id, parent_key, parent_json, reason)
   end
 end
 
-local function forget_end_of_child(id, parent_key)
-  call('HDEL', parent_key .. ':processed', job_key(id))
-  call('HDEL', parent_key .. ':failed', job_key(id))
-  call('ZREM', parent_key .. ':unsuccessful', job_key(id))
-end
-
--- A finished child runs again: its parent waits for it once more.
-local function child_back(id, parent_key)
-  if call('EXISTS', parent_key) == 1 then
-    call('SADD', parent_key .. ':dependencies', job_key(id))
-    forget_end_of_child(id, parent_key)
-  end
-end
-
--- A child is removed: its parent does not wait for it any more.
+-- A child is removed: its parent does not wait for it any more. What the child returned stays with the parent.
 local function child_gone(id, parent_key)
-  local was_pending = call('SREM', parent_key .. ':dependencies', job_key(id)) == 1
-  forget_end_of_child(id, parent_key)
-  if was_pending then
+  if call('SREM', parent_key .. ':dependencies', job_key(id)) == 1 then
     release_if_none_pending(parent_key)
   end
 end

@@ -235,6 +235,21 @@ local function end_run(id, key, h, s)
     own = own, ours = h[JM] and true or false})
 end
 
+-- Why a job cannot succeed as long as its children are as they are; nil where nothing prevents it.
+local function why_not_succeeded(key)
+  if call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') == 0 then
+    return nil
+  end
+  local failed = call('ZRANGE', key .. ':unsuccessful', 0, 0)[1]
+  if failed then
+    return 'the job cannot succeed, because its child ' .. failed .. ' failed'
+  end
+  local child = call('SRANDMEMBER', key .. ':dependencies')
+  local added, started = tonumber(call('HGET', child, 'timestamp')), tonumber(call('HGET', key, 'processedOn'))
+  local is_new = added and started and added >= started
+  return 'the job cannot succeed before its child ' .. child .. (is_new and ', which it got while it ran' or '')
+end
+
 local function settle_now(s)
   local id = resolve(s.id)
   local key = job_key(id)
@@ -242,8 +257,9 @@ local function settle_now(s)
     return 'lost'
   end
   local h = call('HMGET', key, unpack(FIELDS_READ))
-  if s.state == 'succeeded' and call('EXISTS', key .. ':dependencies', key .. ':unsuccessful') > 0 then
-    return 'it has children that are not finished, or failed'
+  local why_not = s.state == 'succeeded' and why_not_succeeded(key)
+  if why_not then
+    return why_not
   end
   if call('LREM', Q .. ':active', -1, id) == 0 then
     return 'lost'
