@@ -7,6 +7,7 @@ from __future__ import annotations
 
 _FIRST_DUE = "ours names the delayed job that is now the first, Node leaves the time of the one that is gone"
 _OWN_STACK = "the stack of Node's own code, which failed the job without running it; we have none to show"
+_OWN_WORDS = "our own words for why a parent cannot succeed; Node does not name the child"
 
 MEANT: dict[str, dict[str, str]] = {
     "test_promote": {r"^bull:mail:marker ": _FIRST_DUE},
@@ -30,6 +31,9 @@ MEANT: dict[str, dict[str, str]] = {
         r"^bull:mail:a stacktrace": _OWN_STACK,
     },
     "test_a_child_fails[fails the parent]": {r"^bull:parents:p stacktrace": _OWN_STACK},
+    "test_a_parent_runs_before_a_child_is_finished": {r"^bull:parents:p (failedReason|stacktrace)": _OWN_WORDS},
+    "test_a_parent_runs_before_a_child_is_finished[1]": {r"^bull:parents:events ": _OWN_WORDS},
+    "test_a_child_fails_while_its_parent_runs": {r"^bull:parents:(events|p (failedReason|stacktrace))": _OWN_WORDS},
     "test_a_failure_goes_up_through_the_generations": {
         r"^bull:children:a stacktrace": _OWN_STACK,
         r"^bull:parents:p stacktrace": _OWN_STACK,

@@ -10,10 +10,20 @@ import msgspec
 from jobmill.bullmq import Add, Deduplication, Queue
 from jobmill.core.changes import Change, Remove, Reprioritize, Requeue, Reschedule
 from jobmill.core.job import JobOptions, Keep, Progress
-from jobmill.core.lifecycle import Errored, Outcome, Released, Snoozed, Succeeded, begin, policy, settle
+from jobmill.core.lifecycle import (
+    Errored,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    begin,
+    fails_instead,
+    policy,
+    settle,
+)
 from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.retry import backoff as to_backoff
-from jobmill.core.values import NOW, Claim, Claimed, NewJob, QueueChange, RateLimit, Report, after, at
+from jobmill.core.values import NOW, Claim, Claimed, NewJob, QueueChange, RateLimit, Refused, Report, after, at
 from jobmill.stores.redis import RedisStore
 from tests.interop.node_side import BACKOFF, LEASE_MS, TOKEN, WORKER, NodeSide
 
@@ -101,6 +111,11 @@ class OurSide:
         rules, now_ms = policy(claimed.job.options), self.store.now()
         settlement = begin(claimed, rules, now_ms) or settle(claimed, outcome, rules, now_ms)
         exchanged = await self.store.exchange([settlement], self._claim(1, queue) if next else None)
+        if isinstance(refused := exchanged.settled[0], Refused):
+            # As a worker does.
+            errored = settle(claimed, Errored(error=refused.why), rules, now_ms)
+            instead = errored if refused.is_temporary else fails_instead(settlement, refused.why, rules)
+            exchanged = await self.store.exchange([instead], None)
         assert exchanged.settled == ["done"], exchanged
         return self._claimed(exchanged.claimed)
 

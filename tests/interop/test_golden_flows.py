@@ -87,6 +87,29 @@ async def test_a_child_that_leaves_at_once(both: Twins) -> None:
     await both.error("b", queue="children")
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_parent_runs_before_a_child_is_finished(both: Twins, attempts: int) -> None:
+    await both.flow(flow(child("a", continueParentOnFailure=True), child("b"), attempts=attempts))
+    await both.claim(2, queue="children")
+    await both.error("a", queue="children")
+    assert await both.claim(queue="parents") == ["p"]
+    await both.complete("p", queue="parents")
+    await both.complete("b", queue="children")
+    assert await both.claim(queue="parents") == (["p"] if attempts == 2 else [])
+    if attempts == 2:
+        await both.complete("p", queue="parents")
+
+
+async def test_a_child_fails_while_its_parent_runs(both: Twins) -> None:
+    bad = child("b", failParentOnFailure=True)
+    await both.flow(flow(child("a", continueParentOnFailure=True), bad, attempts=3))
+    await both.claim(2, queue="children")
+    await both.error("a", queue="children")
+    assert await both.claim(queue="parents") == ["p"]
+    await both.error("b", queue="children")
+    await both.complete("p", queue="parents")
+
+
 async def test_finished_children_leave_before_their_parent_runs(both: Twins) -> None:
     bad = {"removeOnFail": 1, "ignoreDependencyOnFailure": True}
     await both.flow(flow(*(child(id, removeOnComplete={"count": 1}, **bad) for id in "abcdef")))

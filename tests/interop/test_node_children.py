@@ -9,6 +9,7 @@ import pytest
 
 import jobmill
 from jobmill import Client, Context
+from tests.helpers import until
 from tests.interop.scene import node_place
 from tests.kit.node import NodeProcess
 
@@ -94,6 +95,8 @@ async def test_a_job_that_gets_a_child_while_it_runs_says_so(family: Family) -> 
     key = f"{family.prefix}:children"
 
     async def gets_a_child() -> None:
+        store, begin_ms = family.jobs.store, family.jobs.store.now()
+        await until(lambda: store.now() > begin_ms + 5)  # the clocks of Node and of the server may differ by a little
         parent = {"id": "p", "queue": f"{family.prefix}:parents"}
         await family.ask("add", "children", name="children", data={}, opts={"jobId": "late", "parent": parent})
 
@@ -116,3 +119,17 @@ async def test_a_parent_of_a_failed_child_says_so(family: Family) -> None:
     assert await family.tick("parents") == ["p"]
     job = await family.jobs.get("parents:p")
     assert f"because its child {family.prefix}:children:a failed" in (job.error or "")
+
+
+async def test_a_parent_that_ran_before_its_child_is_tried_again(family: Family) -> None:
+    family.acts = {"a": fails}
+    bad = {"jobId": "a", "continueParentOnFailure": True, "priority": 1}
+    await family.flow(bad, {"jobId": "b", "priority": 2}, attempts=2)
+    await family.jobs.tick(1, queues=["children"])
+    assert await family.tick("parents") == ["p"]
+    job = await family.jobs.get("parents:p")
+    assert (job.state, job.errors) == ("waiting", 1)
+    assert job.error == f"the job cannot succeed before its child {family.prefix}:children:b"
+    assert await family.tick("children") == ["b"]
+    assert await family.tick("parents") == ["p"]
+    assert await family.state() == "completed"

@@ -191,6 +191,8 @@ class Refused(Struct, frozen=True):
 
     why: str
     of_result: bool = False
+    #: The job may succeed at another attempt: a child of BullMQ's is not finished.
+    is_temporary: bool = False
 
     @property
     def error(self) -> str:

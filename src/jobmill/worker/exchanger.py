@@ -18,6 +18,7 @@ from jobmill.core.events import claim_events, job_event, settlement_events
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
     PRESETS,
+    Errored,
     Outcome,
     Released,
     begin,
@@ -293,6 +294,9 @@ class Exchanger:
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
                 instead = fails_instead(settlement, settled, run.rules if run else DEFAULT_POLICY)
+                if settled.is_temporary and run is not None:
+                    outcome, random = Errored(error=settled.why), self._context.random.random()
+                    instead = settle(run.claimed, outcome, run.rules, answer.now_ms, random)
                 self._finished.append((run, instead))
                 continue
             lost = settled == "lost"

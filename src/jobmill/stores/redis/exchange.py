@@ -21,6 +21,8 @@ from jobmill.stores.redis.wake import ignore_marker, show_worker
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
+# See settle.lua.
+_LATER = "later: "
 _SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "lost"}
 
 
@@ -93,6 +95,10 @@ async def _exchange_queue(
         skip = await _call(c, queue, {}, settled, progress, now_ms, skip)
 
 
+def _refused(why: str) -> Refused:
+    return Refused(why.removeprefix(_LATER), is_temporary=why.startswith(_LATER))
+
+
 async def _call(
     c: RedisContext,
     queue: str,
@@ -114,7 +120,7 @@ async def _call(
         EXCHANGE, queue, now_ms, **requests, claim=claim, not_these=settled_before
     )
     for position, code in zip((*plain, *others), (*plain_codes, *other_codes), strict=True):
-        settled[position] = _SETTLED.get(code) or Refused(code.decode())
+        settled[position] = _SETTLED.get(code) or _refused(code.decode())
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
         # The feed was turned on since the last call: the events of this one follow right after it.

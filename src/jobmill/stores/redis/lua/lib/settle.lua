@@ -246,8 +246,8 @@ local function why_not_succeeded(key)
   end
   local child = call('SRANDMEMBER', key .. ':dependencies')
   local added, started = tonumber(call('HGET', child, 'timestamp')), tonumber(call('HGET', key, 'processedOn'))
-  local is_new = added and started and added >= started
-  return 'the job cannot succeed before its child ' .. child .. (is_new and ', which it got while it ran' or '')
+  local is_new = added and started and added > started
+  return 'later: the job cannot succeed before its child ' .. child .. (is_new and ', which it got while it ran' or '')
 end
 
 local function settle_now(s)
@@ -281,7 +281,8 @@ local function settle_now(s)
   return 'done'
 end
 
--- "done", "lost", or why it was refused: an error must neither stop the others nor leave the job in no list.
+-- "done", "lost", or why it was refused, after "later: " where another attempt may succeed. An error must neither stop the
+-- others nor leave the job in no list.
 local function settle(s)
   local fine, answer = pcall(settle_now, s)
   if fine then
