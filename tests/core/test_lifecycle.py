@@ -12,9 +12,9 @@ from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Repriorit
 from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, JobOptions, Keep, State
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
+    GIVEN_BACK_DELAY_CAP_MS,
     PRESETS,
     TRANSITIONS,
-    UNKNOWN_NAME_DELAY_CAP_MS,
     Errored,
     Outcome,
     Policy,
@@ -215,6 +215,18 @@ def test_a_broken_job_fails_with_the_reason() -> None:
     assert decided.keep == DEFAULT_POLICY.keep_failed
 
 
+def test_a_broken_job_of_another_program_is_given_back_later_each_time() -> None:
+    delays = []
+    for claims in range(1, 8):
+        decided = begin(Broken(claimed().lease, "data: too deep", claims), None, NOW)
+        assert decided is not None
+        assert decided.due is not None
+        assert (decided.outcome, decided.state, decided.keep) == ("released", "waiting", None)
+        assert decided.error == "the stored job cannot be read: data: too deep"
+        delays.append(decided.due.after_ms)
+    assert delays == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+
+
 def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
     delays = []
     for claims in range(1, 40):
@@ -225,7 +237,7 @@ def test_an_unknown_name_is_released_later_each_time_and_never_failed() -> None:
         delays.append(decided.due.after_ms)
     assert delays == sorted(delays)
     assert delays[:6] == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000]
-    assert delays[-1] == UNKNOWN_NAME_DELAY_CAP_MS == 60_000
+    assert delays[-1] == GIVEN_BACK_DELAY_CAP_MS == 60_000
 
 
 # ---------------------------------------------------------------------------------------------------- refused

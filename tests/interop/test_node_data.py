@@ -1,12 +1,18 @@
-"""Data that JSON of JavaScript may hold and JSON of Python may not."""
+"""Data that JSON of JavaScript may hold and JSON of Python may not: it is read, or the job is left to Node."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 import jobmill
+from jobmill import Client
+from jobmill.worker.worker import Worker
+from tests.helpers import until
 from tests.interop.scene import node_place
 from tests.kit.node import NodeProcess
 
@@ -66,3 +72,72 @@ async def test_a_result_and_a_stack_with_half_a_pair(redis_url: str, node_ops: N
             assert (job.result, job.tracebacks) in ((None, ("\ufffd",)), ("\ufffd", ()))
             await jobs.tick()
             assert (await jobs.get(f"mail:{id}")).state == "succeeded"
+
+
+#: Jobs that Node can run and we cannot read. Newer versions of Python read deeper data.
+NOT_OURS = {
+    "deep data": {"data": {"rest": "DEEP"}, "opts": {}},
+    "a time that nobody can count": {"data": {}, "opts": {"timestamp": 1e300}},
+}
+DEEP = "[" * 3_000 + "]" * 3_000
+
+
+def can_read(json: str) -> bool:
+    try:
+        msgspec.json.decode(json)
+    except RecursionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("about", NOT_OURS)
+async def test_a_job_that_we_cannot_read_is_left_to_node(
+    redis_url: str, node_ops: NodeProcess, about: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if about == "deep data" and can_read(DEEP):
+        pytest.skip("this Python reads 3,000 levels")
+    url, prefix = node_place(redis_url)
+    where = {"url": url, "prefix": prefix, "queue": "mail", "worker": "node"}
+    json = msgspec.json.encode(NOT_OURS[about]).decode().replace('"DEEP"', DEEP)
+    id = await node_ops.ask("add", **where, name="take", json=json)
+    delays = []
+    async with jobmill.connect(redis_url) as jobs, given_back_by(jobs):
+        for claims in (1, 2):
+            await waits_after(claims, jobs, id)
+            assert await node_ops.ask("state", **where, job=id) == "delayed"
+            job = await jobs.get(f"mail:{id}")
+            assert (job.state, job.error, job.errors) == ("waiting", None, 0)
+            delays.append(job.due_ms - job.updated_ms)
+            if claims == 1:
+                await node_ops.ask("promote", **where, job=id)
+    assert delays == [2_000, 4_000], "longer each time"
+    warnings = [record.getMessage() for record in caplog.records if "is given back" in record.getMessage()]
+    assert len(warnings) == 1
+    assert f"job mail:{id} (take) is given back each time: the stored job cannot be read: " in warnings[0]
+    # Node runs it, as if nobody else had had it.
+    await node_ops.ask("promote", **where, job=id)
+    assert await node_ops.ask("claim", **where, token="t") == id
+    await node_ops.ask("settle", **where, job=id, token="t", end={"how": "return", "value": 1})
+    assert await node_ops.ask("state", **where, job=id) == "completed"
+
+
+async def waits_after(claims: int, jobs: Client, id: str) -> None:
+    """Until the job waits after this number of claims."""
+
+    async def does_wait() -> bool:
+        job = await jobs.get(f"mail:{id}")
+        return (job.claims, job.state) == (claims, "waiting")
+
+    await until(does_wait)
+
+
+@contextlib.asynccontextmanager
+async def given_back_by(jobs: Client) -> AsyncIterator[None]:
+    """A worker that has a handler for the job."""
+
+    @jobs.handler(queue="mail")
+    async def take(rest: Any = None) -> None:
+        raise AssertionError("it must not run here")
+
+    async with Worker(jobs, queues=["mail"]):
+        yield

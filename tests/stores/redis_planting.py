@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import redis
 
 import jobmill
@@ -107,13 +108,27 @@ async def working(jobs: Client, slots: int = 5) -> AsyncIterator[Worker]:
         yield worker
 
 
-async def ends(field: Field, ids: Mapping[str, Any] | set[str] | list[str], within: float = 15.0) -> None:
-    """Until each of these ids is final."""
+def given_back(log: pytest.LogCaptureFixture) -> dict[str, str]:
+    """The jobs that a worker has left to Node, and why; it said so once for each."""
+    records = [record for record in log.records if " is given back " in record.getMessage()]
+    found = {str(vars(record)["job_id"]): record.getMessage().partition(": ")[2] for record in records}
+    assert len(found) == len(records)
+    return {id.partition(":")[2]: why for id, why in found.items()}
+
+
+async def ends(
+    field: Field,
+    ids: Mapping[str, Any] | set[str] | list[str],
+    within: float = 15.0,
+    log: pytest.LogCaptureFixture | None = None,
+) -> None:
+    """Until each of these ids is final or, where the log is passed, was given back."""
     wanted = {id.encode() for id in ids}
 
     def all_final() -> bool:
         places = field.places()
-        return all(places.get(id) in (["completed"], ["failed"]) for id in wanted)
+        left = wanted - ({id.encode() for id in given_back(log)} if log else set())
+        return all(places.get(id) in (["completed"], ["failed"]) for id in left)
 
     try:
         await until(all_final, within)

@@ -45,7 +45,7 @@ from jobmill.core.retry import (
 from jobmill.core.values import Broken, Claimed, Due, Ended, Rearm, Refused, Runs, Settlement, after, at
 from jobmill.errors import InvalidValue
 
-UNKNOWN_NAME_DELAY_CAP_MS = 60_000
+GIVEN_BACK_DELAY_CAP_MS = 60_000
 
 # The diagram above as a table: every transition, and what causes it.
 TRANSITIONS: Final[dict[tuple[State, str], State]] = {
@@ -156,8 +156,7 @@ def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settl
         return _unreadable(claimed)
     job = claimed.job
     if rules is None:
-        delay = min(UNKNOWN_NAME_DELAY_CAP_MS, 1000 * 2 ** min(job.claims, 16))
-        return settle(claimed, Released(delay), DEFAULT_POLICY, now_ms)
+        return settle(claimed, Released(_given_back_ms(job.claims)), DEFAULT_POLICY, now_ms)
     outcome: Ended = "errored"
     why = None if job.recurrence is None else _recurrence_fault(job.recurrence, job, now_ms)
     preset = job.options.preset
@@ -322,16 +321,24 @@ def _wait(
     )
 
 
+def _given_back_ms(claims: int) -> int:
+    """How long a job waits that this process can do nothing with: longer each time."""
+    return min(GIVEN_BACK_DELAY_CAP_MS, 1000 << min(claims, 16))
+
+
 def _unreadable(broken: Broken) -> Settlement:
+    """A job of ours fails. What another program wrote may make sense to that program: its job is given back."""
+    claims = broken.foreign_claims
     return Settlement(
         lease=broken.lease,
-        outcome="errored",
-        state="failed",
+        outcome="errored" if claims is None else "released",
+        state="failed" if claims is None else "waiting",
         attempt=1,
-        errors=1,
+        errors=1 if claims is None else 0,
         crashes=0,
+        due=None if claims is None else after(_given_back_ms(claims)),
         error=f"the stored job cannot be read: {broken.why}",
-        keep=DEFAULT_POLICY.keep_failed,
+        keep=DEFAULT_POLICY.keep_failed if claims is None else None,
     )
 
 

@@ -124,10 +124,12 @@ class Claimed(Struct, frozen=True, gc=False):
 
 
 class Broken(Struct, frozen=True, gc=False):
-    """A job under a lease whose stored form cannot be read. It can only fail, with this reason."""
+    """A job under a lease whose stored form cannot be read, and why. It fails, or it is left to another program."""
 
     lease: Lease
     why: str
+    #: The number of claims of a job that another program made and may be able to read; None for a job of ours.
+    foreign_claims: int | None = None
 
 
 # ---------------------------------------------------------------------------------------------------- settle

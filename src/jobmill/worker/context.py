@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from jobmill.core.events import EventType, job_event
+from jobmill.core.values import Settlement
 from jobmill.handlers.handler import Handler
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Watchdog
@@ -23,6 +24,8 @@ from jobmill.worker.running import Run, RunningJobs
 from jobmill.worker.usage import UsageLog
 
 log = logging.getLogger("jobmill")
+
+MAX_REMEMBERED = 1_000
 
 
 class WorkerContext(Struct, eq=False, kw_only=True):
@@ -42,6 +45,8 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     usage: UsageLog | None
     #: Whether all tasks were cancelled at once, as asyncio.run does at its end.
     cut_off: Callable[[], bool]
+    #: The jobs that the log has called given back.
+    given_back: set[str] = set()
 
     def stop_lost(self, run: Run, event: EventType, why: str) -> None:
         """Stop a run whose lease this worker has lost, and report the loss."""
@@ -53,3 +58,13 @@ class WorkerContext(Struct, eq=False, kw_only=True):
             self.usage.lost(run, event)
         if self.hooks.wants_events:
             self.hooks.events([job_event(run.claimed.job, event, self.store.now(), reason=why)])
+
+    def warn_given_back(self, decided: Settlement) -> None:
+        """Log once that a job is given back each time, to a program that can read it."""
+        lease = decided.lease
+        if lease.id not in self.given_back:
+            if len(self.given_back) >= MAX_REMEMBERED:
+                self.given_back.clear()
+            self.given_back.add(lease.id)
+            extra = about(lease, decided.attempt, self.settings.name)
+            log.warning("job %s (%s) is given back each time: %s", lease.id, lease.name, decided.error, extra=extra)

@@ -241,9 +241,15 @@ class Exchanger:
             if late and run is not None and decided is None:
                 decided = settle(run.claimed, Released(), DEFAULT_POLICY, answer.now_ms)
             if decided is not None:
-                self._finished.append((None, decided))
+                self._not_run(claimed, decided)
             elif run is not None:
                 self._start(run)
+
+    def _not_run(self, claimed: Claimed | Broken, decided: Settlement) -> None:
+        """Settle a job that must not run. A reason of its own means that another program may be able to run it."""
+        self._finished.append((None, decided))
+        if decided.outcome == "released" and (isinstance(claimed, Broken) or decided.error != claimed.job.error):
+            self._context.warn_given_back(decided)
 
     def _run_of(self, claimed: Claimed | Broken, expires: float) -> Run | None:
         """The run of a claimed job; None if the job cannot be read, or has no handler here."""
@@ -293,11 +299,7 @@ class Exchanger:
         wants_events = self._hooks.wants_events
         for (run, settlement), settled in zip(batch, answer.settled, strict=True):
             if isinstance(settled, Refused):
-                instead = fails_instead(settlement, settled, run.rules if run else DEFAULT_POLICY)
-                if settled.is_temporary and run is not None:
-                    outcome, random = Errored(error=settled.why), self._context.random.random()
-                    instead = settle(run.claimed, outcome, run.rules, answer.now_ms, random)
-                self._finished.append((run, instead))
+                self._finished.append((run, self._instead(run, settlement, settled)))
                 continue
             lost = settled == "lost"
             self._drop(run, "lost" if lost else settlement.outcome)
@@ -310,6 +312,12 @@ class Exchanger:
                 self._hooks.events(settlement_events(settlement, answer.now_ms))
             elif wants_events and run is not None:
                 self._hooks.events([job_event(run.claimed.job, "lease_lost", answer.now_ms)])
+
+    def _instead(self, run: Run | None, settlement: Settlement, refused: Refused) -> Settlement:
+        if refused.is_temporary and run is not None:
+            outcome, random = Errored(error=refused.why), self._context.random.random()
+            return settle(run.claimed, outcome, run.rules, self._store.now(), random)
+        return fails_instead(settlement, refused, run.rules if run else DEFAULT_POLICY)
 
     def _drop(self, run: Run | None, outcome: Ended | RunEnded) -> None:
         if run is not None:

@@ -116,6 +116,13 @@ def claimed_job(
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
 
 
+def foreign_claims(id: LocalId, h: dict[bytes, bytes]) -> int | None:
+    """The number of claims, with this one, of a job that Node made and may be able to read; None for other jobs."""
+    if b"jm" in h or not isinstance(id, str) or h.keys().isdisjoint((b"name", b"data", b"opts")):
+        return None
+    return _HashReader(h, strict=False).whole(b"ats") + 1
+
+
 def _why_unreadable(error: Exception, id: LocalId, h: dict[bytes, bytes]) -> str:
     if b"jmaside" in h:
         kind = h[b"jmaside"].decode()
