@@ -114,7 +114,7 @@ class OurSide:
         if isinstance(refused := exchanged.settled[0], Refused):
             # As a worker does.
             errored = settle(claimed, Errored(error=refused.why), rules, now_ms)
-            instead = errored if refused.is_temporary else fails_instead(settlement, refused.why, rules)
+            instead = errored if refused.is_temporary else fails_instead(settlement, refused, rules)
             exchanged = await self.store.exchange([instead], None)
         assert exchanged.settled == ["done"], exchanged
         return self._claimed(exchanged.claimed)
