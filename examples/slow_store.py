@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, structs
 from jobmill.core import changes, values
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
-from jobmill.core.job import LIVE, LOG_LINES_KEPT, NULL, Job, Keep
+from jobmill.core.job import KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep
 from jobmill.core.queue_limits import QueueLimits, changed_settings
 from jobmill.core.stats import matches
 from jobmill.stores.common import whole_jobs
@@ -194,7 +194,10 @@ def settle(db: Database, now_ms: int, jobs: Jobs, done: values.Settlement) -> va
         return "lost"
     publish(db, now_ms, settlement_events(done, now_ms))
     stored.token, stored.keep = None, done.keep or Keep()
+    run = whole_jobs.finished_run(stored.job, done, now_ms)
     save(db, stored, **whole_jobs.settled_fields(stored.job, done, now_ms))
+    if done.runs is not None and stored.job.state == "waiting":
+        db.write("runs", run.id, msgspec.json.encode(run))
     if stored.job.state != "waiting" and stored.keep.at_once:
         remove(db, now_ms, jobs, stored.job)
     return "done"
@@ -330,7 +333,13 @@ def count(db: Database, now_ms: int, filter: values.Filter) -> list[values.Count
 
 
 def stats(db: Database, now_ms: int, queue: str | None = None, name: str | None = None) -> list[values.Stats]:
-    return whole_jobs.statistics([one for _, one in matching(db, values.Filter(queue=queue, name=name))], now_ms)
+    wanted = values.Filter(queue=queue, name=name)
+    jobs = [one for _, one in matching(db, wanted)]
+    return whole_jobs.statistics(jobs + [run for run in all_runs(db) if matches(run, wanted)], now_ms)
+
+
+def all_runs(db: Database) -> list[Job]:
+    return [msgspec.json.decode(record, type=Job) for record in db.read_all("runs")]
 
 
 def logs(db: Database, now_ms: int, id: str, limit: int = 1_000) -> list[values.LogLine]:
@@ -340,6 +349,8 @@ def logs(db: Database, now_ms: int, id: str, limit: int = 1_000) -> list[values.
 
 def purge(db: Database, now_ms: int, limit: int = 1_000) -> values.Purged:
     jobs = all_jobs(db)
+    for id in whole_jobs.expired(((0, run, KEEP_RUN) for run in all_runs(db)), now_ms):
+        db.delete("runs", id)
     ids = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
     for id in ids[:limit]:
         remove(db, now_ms, jobs, jobs[id].job)

@@ -120,13 +120,17 @@ class Store(Protocol):
         """How many jobs match, by queue, name and state; without zeros."""
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """Statistics by queue and name."""
+        """Statistics by queue and name, of jobs and of the runs of recurring jobs.
+
+        A settlement with `runs` after which the job waits leaves a record in the same step: queue, name, `run_state`
+        and how long the run took. Such records count as succeeded or failed jobs until a purge.
+        """
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """The last log lines of a job, oldest first."""
 
     async def purge(self, limit: int = 1_000) -> Purged:
-        """Remove final jobs that are past their own retention (`Keep`), at most `limit`."""
+        """Remove final jobs that are past their own retention (`Keep`), at most `limit`; and runs past `KEEP_RUN`."""
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
         """Change the settings of a queue; returns the settings after it. Atomic about the queue."""

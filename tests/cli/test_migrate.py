@@ -24,20 +24,23 @@ def run(url: str, *args: str, code: int = 0) -> Result:
     return result
 
 
+RAN = "ran 0001_jobs\nran 0002_rewinds\nran 0003_runs\n"
+
+
 async def beside(url: str, *args: str, code: int = 0) -> Result:
     """Run the command in a thread, because it starts its own event loop."""
     return await asyncio.to_thread(run, url, *args, code=code)
 
 
 async def test_migrate_prints_the_migrations_that_ran(postgres_url: str) -> None:
-    assert (await beside(postgres_url)).stdout == "ran 0001_jobs\nran 0002_rewinds\n"
+    assert (await beside(postgres_url)).stdout == RAN
     assert (await beside(postgres_url)).stdout == "up to date\n"
     assert json.loads((await beside(postgres_url, "--json")).stdout) == {"ran": []}
 
 
 async def test_a_jobs_table_is_created(postgres_url: str) -> None:
     first = await beside(postgres_url, "--jobs-table", "public.jobs")
-    assert first.stdout == "ran 0001_jobs\nran 0002_rewinds\ncreated the table public.jobs\n"
+    assert first.stdout == RAN + "created the table public.jobs\n"
     again = await beside(postgres_url, "--jobs-table", "public.jobs", "--json")
     table = {"table": "public.jobs", "created": False, "added": [], "enqueued": 0, "left_running": 0}
     assert json.loads(again.stdout) == {"ran": [], "jobs_table": table}
@@ -57,8 +60,7 @@ async def test_an_existing_jobs_table_is_completed(postgres_url: str) -> None:
         """)
     said = (await beside(postgres_url, "--jobs-table", "work")).stdout.splitlines()
     assert said == [
-        "ran 0001_jobs",
-        "ran 0002_rewinds",
+        *RAN.splitlines(),
         "work is the jobs table",
         "added CHECK of status",
         "added index idx_work_status_next_run_at",
@@ -73,9 +75,9 @@ async def test_an_existing_jobs_table_is_completed(postgres_url: str) -> None:
 
 
 async def test_migrate_into_another_schema(postgres_url: str) -> None:
-    assert (await beside(f"{postgres_url}?schema=Ours")).stdout == "ran 0001_jobs\nran 0002_rewinds\n"
+    assert (await beside(f"{postgres_url}?schema=Ours")).stdout == RAN
     async with connected(postgres_url) as sql:
-        assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == 2
+        assert await sql.fetchval('SELECT count(*) FROM "Ours".migrations') == RAN.count("ran ")
         assert await sql.fetchval("SELECT to_regnamespace('jobmill')") is None
 
 

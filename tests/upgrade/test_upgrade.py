@@ -193,6 +193,7 @@ async def test_an_interval_re_arms_and_counts_its_runs(frozen: Frozen) -> None:
 
     before = frozen.job("pulse")
     assert (before["runs"], before["failed_runs"]) == (2, 1)
+    (stats_before,) = await frozen.jobs.stats(before["queue"], "pulse")
     frozen.clock.now_ms = before["due"]
     assert (await frozen.jobs.tick()).failed == 1
     job = await recurring(frozen, "pulse")
@@ -202,6 +203,8 @@ async def test_an_interval_re_arms_and_counts_its_runs(frozen: Frozen) -> None:
     job = await recurring(frozen, "pulse")
     assert (job.due_ms, job.runs, job.failed_runs) == (before["due"] + 600_000, 4, 2)
     assert payloads == [2, 2]
+    (stats,) = await frozen.jobs.stats(before["queue"], "pulse")
+    assert (stats.succeeded, stats.failed) == (stats_before.succeeded + 1, stats_before.failed + 1)
 
 
 async def test_a_recurring_job_that_ran_during_the_upgrade_re_arms(frozen: Frozen) -> None:

@@ -117,7 +117,10 @@ class QueriesJobs:
         return await self.store.count(wanted)
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
-        """For each queue and name: counts, the age of the oldest waiting job, and how long jobs take."""
+        """For each queue and name: counts, the age of the oldest waiting job, and how long jobs take.
+
+        Runs of recurring jobs that ended in the last day count as succeeded or failed jobs.
+        """
         await self.open()
         return await self.store.stats(queue, name)
 

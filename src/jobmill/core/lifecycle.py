@@ -279,6 +279,7 @@ def _end_run(
             failed_runs=job.failed_runs + failed,
             last_error=error if failed else job.last_error,
             revision=job.recurrence.revision,
+            started_ms=now_ms if job.started_ms is None else job.started_ms,
         )
     )
     return Settlement(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, Stats
@@ -32,11 +33,11 @@ def stats(
     )
 
 
-def by_queue_and_name(counts: Sequence[Count]) -> dict[tuple[str, str], dict[str, int]]:
-    """Counts as a table: (queue, name) > state > count."""
-    table: dict[tuple[str, str], dict[str, int]] = {}
+def by_queue_and_name(counts: Iterable[Count]) -> Mapping[tuple[str, str], dict[str, int]]:
+    """Counts as a table: (queue, name) > state > count. Counts of jobs and of runs are added."""
+    table: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in counts:
-        table.setdefault((one.queue, one.name), {})[one.state] = one.count
+        table[one.queue, one.name][one.state] += one.count
     return table
 
 

@@ -150,6 +150,8 @@ class Runs(Struct, frozen=True, gc=False, kw_only=True):
     failed_runs: int
     last_error: str | None
     revision: int
+    #: When the run began.
+    started_ms: int
 
 
 class Rearm(Struct, frozen=True, gc=False, kw_only=True):
@@ -182,6 +184,11 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     #: Of a recurring job whose run is over.
     runs: Runs | None = None
     rearm: Rearm | None = None
+
+    @property
+    def run_state(self) -> State:
+        """How a run of a recurring job ended, as the state that counts it in the statistics."""
+        return "succeeded" if self.outcome == "succeeded" else "failed"
 
     def overtaken(self) -> Settlement:
         """This settlement for a job whose recurrence was updated while it ran: it waits as the update decided."""
@@ -274,7 +281,10 @@ class Count(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """Statistics of one queue and name. Durations are those of succeeded jobs that are still in the store."""
+    """Statistics of one queue and name. Durations are those of succeeded jobs that are still in the store.
+
+    `succeeded`, `failed` and the durations include the runs of recurring jobs that ended in the last day (`KEEP_RUN`).
+    """
 
     queue: str
     name: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, structs
 
 from jobmill.core.cursors import cut_page, read_cursor
-from jobmill.core.job import STATES, Job, Keep
+from jobmill.core.job import NULL, STATES, Job, Keep
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.stats import by_queue_and_name
@@ -74,6 +74,12 @@ def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]
         fields |= {"runs": runs.runs, "failed_runs": runs.failed_runs}
         fields |= {"last_error": runs.last_error, "last_finished_ms": now_ms}
     return fields
+
+
+def finished_run(job: Job, done: Settlement, now_ms: int) -> Job:
+    """A run of a recurring job that waits again, for the statistics: as the job would be if this run were its last."""
+    id = f"{job.id} {job.claims}"
+    return structs.replace(job, id=id, state=done.run_state, finished_ms=now_ms, payload_json=NULL)
 
 
 def claimable_ms(

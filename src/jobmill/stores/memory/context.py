@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 
 from msgspec import Struct, field
 
-from jobmill.core.job import LOG_LINES_KEPT
+from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
@@ -24,6 +24,8 @@ class MemoryContext(Struct):
     logs: defaultdict[str, deque[LogLine]] = field(default_factory=lambda: defaultdict(_log))
     #: The queues that have settings; the others have the defaults.
     queues: dict[str, QueueState] = field(default_factory=dict)
+    #: Finished runs of recurring jobs that wait again, for the statistics.
+    runs: dict[str, Job] = field(default_factory=dict)
     last_event: int = 0
     now_ms: int = 0
     #: Set by a verb that may have made work for a sleeping worker.

@@ -32,7 +32,9 @@ def count(context: MemoryContext, filter: Filter) -> list[Count]:
 
 def stats(context: MemoryContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
-    return statistics([job for _, job in _matching(context, Filter(queue=queue, name=name))], context.now_ms)
+    wanted = Filter(queue=queue, name=name)
+    runs = [run for run in context.runs.values() if matches(run, wanted)]
+    return statistics([*(job for _, job in _matching(context, wanted)), *runs], context.now_ms)
 
 
 def logs(context: MemoryContext, id: str, limit: int = 1_000) -> list[LogLine]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobmill.core.events import settlement_events
 from jobmill.core.job import Keep
 from jobmill.core.values import Settled
-from jobmill.stores.common.whole_jobs import settled_fields
+from jobmill.stores.common.whole_jobs import finished_run, settled_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.purge import remove
@@ -24,7 +24,11 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     if stored.job.queue in context.queues:
         publish(context, settlement_events(done, context.now_ms))
     stored.token, stored.keep = None, done.keep or Keep()
-    job = context.jobs.write(stored, **settled_fields(stored.job, done, context.now_ms))
+    before = stored.job
+    job = context.jobs.write(stored, **settled_fields(before, done, context.now_ms))
+    if done.runs is not None and job.state == "waiting":
+        run = finished_run(before, done, context.now_ms)
+        context.runs[run.id] = run
     if job.state != "waiting" and stored.keep.at_once:
         remove(context, stored)
     return "done"

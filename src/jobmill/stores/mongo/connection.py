@@ -28,7 +28,7 @@ from jobmill.stores.mongo.url import MongoUrl
 
 Collection: TypeAlias = AsyncCollection[Document]
 
-QUEUES, EVENTS, LOGS = "jobmill_queues", "jobmill_events", "jobmill_logs"
+QUEUES, EVENTS, LOGS, RUNS = "jobmill_queues", "jobmill_events", "jobmill_logs", "jobmill_runs"
 
 #: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
 #: every other time limit except the one for connecting.
@@ -78,6 +78,7 @@ class MongoConnection:
         self.queues: Collection = self.database[QUEUES]
         self.events: Collection = self.database[EVENTS]
         self.logs: Collection = self.database[LOGS]
+        self.runs: Collection = self.database.get_collection(RUNS, write_concern=ONE)
         #: Held by the claim that searches for jobs.
         self.searching = asyncio.Lock()
 

@@ -17,6 +17,7 @@ from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
+from jobmill.stores.mongo.runs import note_runs
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     try:
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
         settled = await settle(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
+        if any(one.runs for one in settlements):
+            await note_runs(ctx, settlements, settled, now_ms)
         left = claim.n if claim else 0
         for one in claims:
             dues.append(await one.run_within(limits.get(one.queue, NO_LIMITS), left))

@@ -15,6 +15,7 @@ from jobmill.stores.mongo.codec import FINAL, NO_CLAIM, STATE, WITHOUT_PAYLOAD, 
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import remove
+from jobmill.stores.mongo.runs import purge_runs
 from jobmill.stores.mongo.wake import unknown_status
 
 _ENDED = ("completed", "failed")
@@ -28,6 +29,7 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     now_ms = ctx.now()
     await _report_odd(ctx)
     await _rearm(ctx, limit, now_ms)
+    await purge_runs(ctx, now_ms)
     past = await _too_old(ctx, limit + 1, now_ms)
     if len(past) <= limit:
         past |= await _too_many(ctx, limit + 1 - len(past))

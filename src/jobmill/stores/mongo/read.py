@@ -15,9 +15,7 @@ from jobmill.errors import InvalidValue
 from jobmill.stores.mongo.codec import STATE, Document, date
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.filters import query_of
-
-#: The durations of a queue and name are those of this many runs, the last ones.
-MAX_RUNS = 10_000
+from jobmill.stores.mongo.runs import MAX_RUNS, counted_runs
 
 
 async def get(ctx: MongoContext, ids: Sequence[str]) -> list[Job | None]:
@@ -63,13 +61,15 @@ async def count(ctx: MongoContext, filter: Filter) -> list[Count]:
 
 async def stats(ctx: MongoContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """See the port."""
-    table = core_stats.by_queue_and_name(await count(ctx, Filter(queue=queue, name=name)))
+    runs, run_durations = await counted_runs(ctx, queue, name)
+    table = core_stats.by_queue_and_name(await count(ctx, Filter(queue=queue, name=name)) + runs)
     now_ms = ctx.now()
     result = []
     for (queue_, name_), counts in table.items():
         mine = {"jobmill.queue": ctx.queue_field(queue_), "name": name_}
         oldest_ms = await _oldest_waiting(ctx, mine, now_ms) if counts.get("waiting") else None
         durations = await _durations(ctx, mine) if counts.get("succeeded") else []
+        durations += run_durations.get((queue_, name_), [])
         result.append(core_stats.stats(queue_, name_, counts, oldest_ms, durations))
     return result
 

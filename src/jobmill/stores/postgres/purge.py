@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobmill.core.changes import removed_event
+from jobmill.core.job import RUNS_KEPT_MS
 from jobmill.core.values import Purged
 from jobmill.stores.common.sql import quoted
 from jobmill.stores.postgres.change import remove
@@ -38,6 +39,7 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
     await remove(connection, statements, [one.id for one in found[:limit]])
     await add_events(connection, statements, [removed_event(one, now_ms) for one in found[:limit]])
     await connection.execute(statements("purge_rewinds"), MAX_REWINDS)
+    await connection.execute(statements("purge_runs"), now_ms - RUNS_KEPT_MS)
     schema = statements.quoted_schema
     await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
     return Purged(min(len(found), limit), more=len(found) > limit)

@@ -16,7 +16,7 @@ from jobmill.stores.postgres.filters import PostgresConditions
 
 # These verbs may read many rows.
 READ_SECONDS = 60.0
-# Statistics of durations are of at most this many succeeded jobs of a name, the latest ones.
+# Statistics of durations are of at most this many succeeded jobs and runs of a name, the latest ones.
 MAX_DURATIONS = 10_000
 
 
@@ -54,7 +54,9 @@ async def stats(context: PostgresContext, queue: str | None = None, name: str | 
     now_ms, statements = context.clock.now(), context.statements
 
     async def read(connection: Connection) -> list[Stats]:
-        counts = by_queue_and_name(await _count(context, connection, Filter(queue=queue, name=name)))
+        jobs = await _count(context, connection, Filter(queue=queue, name=name))
+        runs = [Count(*row) for row in await connection.fetch(statements("run_counts"), queue, name)]
+        counts = by_queue_and_name(jobs + runs)
         oldest = {(row[0], row[1]): row[2] for row in await connection.fetch(statements("oldest"), queue, name, now_ms)}
         rows = await connection.fetch(statements("durations"), queue, name, MAX_DURATIONS)
         durations = {(row[0], row[1]): row[2] for row in rows}

@@ -73,6 +73,7 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "failed_runs": runs and runs.failed_runs,
         "last_error": runs and runs.last_error,
         "revision": runs.revision if runs is not None and has_revision(one) else None,
+        "run_state": runs and one.run_state,
     }
 
 

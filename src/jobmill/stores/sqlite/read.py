@@ -18,7 +18,7 @@ from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.filters import conditions, wanted_states
 from jobmill.stores.sqlite.statements import sql
 
-# Durations are measured over this number of succeeded jobs of a name, the last ones.
+# Durations are measured over this number of succeeded jobs, and of succeeded runs, of a name: the last ones.
 MAX_DURATIONS = 10_000
 
 
@@ -84,7 +84,8 @@ def count(context: SqliteContext, filter: Filter) -> list[Count]:
 
 def stats(context: SqliteContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
-    table = by_queue_and_name(count(context, Filter(queue=queue, name=name)))
+    runs = [Count(*row) for row in context.rows("run_counts", (queue, name))]
+    table = by_queue_and_name(count(context, Filter(queue=queue, name=name)) + runs)
     return [
         summary(queue_, name_, counts, _oldest_wait(context, queue_, name_), _durations(context, queue_, name_))
         for (queue_, name_), counts in table.items()

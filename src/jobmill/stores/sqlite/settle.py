@@ -14,7 +14,7 @@ from jobmill.stores.sqlite.leases import held, locate
 from jobmill.stores.sqlite.queues import known_queues
 
 if TYPE_CHECKING:
-    from jobmill.core.values import Settlement
+    from jobmill.core.values import Runs, Settlement
 
 # A group of successes with equal values gets its own statement if it has more members than this.
 _FEW = 2
@@ -55,8 +55,8 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
     removed: list[tuple[object, ...]] = []
     for done in settlements:
         seq = locate(context, done.lease)
-        if done.runs is not None and context.row("revision", (seq,)) not in (None, (done.runs.revision,)):
-            done = done.overtaken()  # noqa: PLW2901 - the settlement that counts
+        if done.runs is not None:
+            done = _end_run(context, done, done.runs, seq)  # noqa: PLW2901 - the settlement that counts
         if done.keep is not None and done.keep.at_once:
             removed.append((seq, done.lease.token))
         elif (plain := plain_success(done)) is not None:
@@ -69,3 +69,13 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
     for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
         written += context.write_rows(statement, (context.now_ms,), rows)
     return written
+
+
+def _end_run(context: SqliteContext, done: Settlement, runs: Runs, seq: int) -> Settlement:
+    """The settlement of a recurring job as it counts. If the job waits again, its run is noted for the statistics."""
+    if context.row("revision", (seq,)) not in (None, (runs.revision,)):
+        done = done.overtaken()
+    if done.state == "waiting":
+        run = (done.lease.queue, done.lease.name, done.run_state, context.now_ms, runs.started_ms)
+        context.write("note_run", run)
+    return done

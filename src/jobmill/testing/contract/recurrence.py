@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
 from jobmill.core.changes import Cancel, Remove, Requeue
-from jobmill.core.job import LIVE, Job, JobOptions, Keep
+from jobmill.core.job import DAY_MS, LIVE, Job, JobOptions, Keep
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Outcome, Policy, Released, Snoozed, Succeeded
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
@@ -305,6 +306,76 @@ class RecurrenceContract:
         assert (receipt.status, receipt.id) == ("duplicate", id)
         job = await the_live_one(harness.store)
         assert (job.payload, job.recurrence) == ("plain", None)
+
+    # ------------------------------------------------------------------------------------------------ statistics
+
+    async def test_each_run_counts_in_the_statistics(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        for seconds, outcome in (2, Succeeded()), (4, Succeeded()), (9, Errored(error="boom", final=True)):
+            claimed = await claim_one(harness.store)
+            await harness.advance(seconds)
+            await end(harness.store, claimed, outcome)
+            await harness.advance(60 - seconds)
+        (line,) = await harness.store.stats()
+        assert (line.queue, line.name, line.waiting, line.succeeded, line.failed) == ("mail", "send", 1, 2, 1)
+        assert (line.average_ms, line.p50_ms, line.p99_ms) == (3_000, 2_000, 4_000)
+        assert await harness.store.stats("mail", "other") == await harness.store.stats("other", "send") == []
+
+    async def test_runs_and_plain_jobs_of_one_name_count_together(self, harness: Harness) -> None:
+        for job in (recurring(), new()):
+            claimed = await started(harness.store, job)
+            await harness.advance(2 if job.recurrence else 4)
+            await end(harness.store, claimed, Succeeded())
+        (line,) = await harness.store.stats()
+        assert (line.waiting, line.succeeded, line.failed, line.average_ms) == (1, 2, 0, 3_000)
+
+    async def test_an_attempt_that_is_retried_is_no_run_in_the_statistics(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        for outcome in Errored(error="boom", delay_ms=0), Released(), Snoozed(0):
+            await run(harness.store, outcome)
+        (line,) = await harness.store.stats()
+        assert (line.waiting, line.succeeded, line.failed) == (1, 0, 0)
+
+    async def test_the_last_run_counts_once_in_the_statistics(self, harness: Harness) -> None:
+        rule = Recurrence(key=KEY, every_ms=MINUTE_MS, until_ms=harness.store.now() + MINUTE_MS)
+        await put_one(harness.store, recurring(recurrence=rule))
+        for _ in range(2):
+            await run(harness.store)
+            await harness.advance(60)
+        (line,) = await harness.store.stats()
+        assert (line.waiting, line.succeeded) == (0, 2)
+
+    @pytest.mark.parametrize("is_last", [False, True], ids=["with a next occurrence", "of the last occurrence"])
+    async def test_a_run_during_which_the_rule_changed_counts_in_the_statistics(
+        self, harness: Harness, is_last: bool
+    ) -> None:
+        rule = Recurrence(key=KEY, every_ms=MINUTE_MS, until_ms=harness.store.now() + 1) if is_last else MINUTELY
+        claimed = await started(harness.store, recurring(recurrence=rule))
+        await harness.store.enqueue([recurring(recurrence=Recurrence(key=KEY, every_ms=1_000), due=after(5_000))])
+        await harness.advance(2)
+        await end(harness.store, claimed, Succeeded())
+        (line,) = await harness.store.stats()
+        assert (line.waiting, line.succeeded, line.average_ms) == (1, 1, 2_000)
+
+    async def test_a_lost_run_does_not_count_in_the_statistics(self, harness: Harness) -> None:
+        claimed = await started(harness.store, recurring())
+        await harness.advance(LEASE_MS / 1000)
+        settlement = decide(claimed, Succeeded(), DEFAULT_POLICY, harness.store.now())
+        assert await settle(harness.store, settlement) == ["lost"]
+        (line,) = await harness.store.stats()
+        assert (line.running, line.succeeded) == (1, 0)
+
+    async def test_a_purge_removes_runs_from_the_statistics_after_a_day(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring())
+        await run(harness.store)
+        await harness.advance(DAY_MS / 1000 - 0.001)
+        await harness.store.purge()
+        assert (await harness.store.stats())[0].succeeded == 1
+        await run(harness.store, Errored(error="boom", final=True))
+        await harness.advance(0.001)
+        await harness.store.purge()
+        (line,) = await harness.store.stats()
+        assert (line.waiting, line.succeeded, line.failed, line.average_ms) == (1, 0, 1, None)
 
     # ------------------------------------------------------------------------------------------------ ending
 

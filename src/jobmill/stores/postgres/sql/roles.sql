@@ -53,11 +53,14 @@ GRANT SELECT ON {schema}.sleepers, {schema}.queues TO {producer};
 GRANT INSERT ON {schema}.events TO {producer};
 
 -- To read.
-GRANT SELECT ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.queues, {schema}.usage TO {reader};
+GRANT SELECT
+ON {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.queues, {schema}.usage
+TO {reader};
 
 -- To run jobs. In queues a worker counts claims and events.
 GRANT SELECT, INSERT, UPDATE, DELETE
-ON {schema}.jobs, {schema}.history, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers
+ON
+    {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};

@@ -1,5 +1,6 @@
 -- Settle jobs that wait again, under the guard. NULL leaves tracebacks, due time, slot and runs unchanged.
--- others: a JSON array with an object for each settlement. Returns the ids that were settled.
+-- others: a JSON array with an object for each settlement. Returns the ids that were settled. A finished run of a
+-- recurring job is noted for the statistics.
 CREATE OR REPLACE FUNCTION {schema}.settle_waiting(now_ms bigint, others json) RETURNS text[] LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -11,7 +12,7 @@ BEGIN
         FROM json_to_recordset(others) AS one (
             id text, token text, errors integer, crashes integer, error text, result text, tracebacks text,
             due_ms bigint, delay_ms bigint, slot_ms bigint, runs integer, failed_runs integer, last_error text,
-            revision integer
+            revision integer, run_state text
         )
     ),
 
@@ -30,7 +31,13 @@ BEGIN
         WHERE
             jobs.id = ended.id AND jobs.token = ended.token AND jobs.lease_until_ms > now_ms
             AND (ended.revision IS NULL OR ended.revision = coalesce(jobs.revision, 0))
-        RETURNING jobs.id, ended.due
+        RETURNING jobs.id, ended.due, jobs.queue, jobs.name, jobs.started_ms, ended.run_state
+    ),
+
+    noted AS (
+        INSERT INTO {schema}.runs (finished_ms, duration_ms, queue, name, state)
+        SELECT now_ms, now_ms - settled.started_ms, settled.queue, settled.name, settled.run_state
+        FROM settled WHERE settled.run_state IS NOT NULL
     )
 
     SELECT coalesce(array_agg(settled.id), '{}'), bool_or(settled.due IS NULL OR settled.due < now_ms)

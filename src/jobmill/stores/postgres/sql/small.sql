@@ -57,14 +57,22 @@ SELECT queue, name, min(due_ms) FROM {schema}.jobs
 WHERE lease_until_ms = 0 AND due_ms <= $3 AND ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR name = $2)
 GROUP BY queue, name
 
+-- name: run_counts
+-- The number of runs of recurring jobs. $1 queue, $2 name (NULL: all). Rows: queue, name, state, number.
+SELECT queue, name, state, count(*) FROM {schema}.runs
+WHERE ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR name = $2)
+GROUP BY queue, name, state
+
 -- name: durations
--- How long succeeded runs of each queue and name took, of the last $3 that finished. $1 queue, $2 name (NULL: all).
--- Rows: queue, name, durations in ms.
+-- How long succeeded jobs and runs of each queue and name took, of the last $3 that finished. $1 queue, $2 name (NULL:
+-- all). Rows: queue, name, durations in ms.
 SELECT queue, name, array_agg(took) FROM (
-    SELECT
-        queue, name, finished_ms - started_ms AS took,
-        row_number() OVER (PARTITION BY queue, name ORDER BY finished_ms DESC) AS nth
-    FROM {schema}.history
+    SELECT queue, name, took, row_number() OVER (PARTITION BY queue, name ORDER BY finished_ms DESC) AS nth
+    FROM (
+        SELECT queue, name, state, finished_ms, finished_ms - started_ms AS took FROM {schema}.history
+        UNION ALL
+        SELECT queue, name, state, finished_ms, duration_ms FROM {schema}.runs
+    ) AS ended
     WHERE state = 'succeeded' AND ($1::text IS NULL OR queue = $1) AND ($2::text IS NULL OR name = $2)
 ) AS runs
 WHERE nth <= $3 GROUP BY queue, name
@@ -174,6 +182,10 @@ WITH gone AS (
 )
 
 INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM gone LIMIT 1 ON CONFLICT DO NOTHING
+
+-- name: purge_runs
+-- Delete notes of runs. $1 the last instant at which such a run finished.
+DELETE FROM {schema}.runs WHERE finished_ms <= $1
 
 -- ---------------------------------------------------------------------------------------------------- queues, feeds
 

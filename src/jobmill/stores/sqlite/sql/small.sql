@@ -68,6 +68,10 @@ WHERE jobs.token = leases.column3 AND jobs.state = 'running' AND jobs.lease_unti
 -- The revision of a job's recurrence. ?1 seq. One row: the revision.
 SELECT coalesce(json_extract(recurrence, '$.revision'), 0) FROM jobmill_jobs WHERE seq = ?1
 
+-- name: note_run
+-- Note a finished run of a recurring job that waits again. ?1 queue, ?2 name, ?3 state, ?4 now, ?5 when it began.
+INSERT INTO jobmill_runs (queue, name, state, finished_ms, duration_ms) VALUES (?1, ?2, ?3, ?4, ?4 - ?5)
+
 -- name: settle_and_remove
 -- Settle jobs that are not kept: delete them, under the guard. ?1 now; per lease: seq, token.
 DELETE FROM jobmill_jobs
@@ -128,6 +132,11 @@ DELETE FROM jobmill_jobs WHERE seq IN (SELECT value FROM json_each(?1))
 SELECT DISTINCT queue, state, keep_last FROM jobmill_jobs INDEXED BY jobmill_keep_last
 WHERE keep_last IS NOT NULL AND (state = 'succeeded' OR state = 'failed' OR state = 'cancelled')
 
+-- name: purge_runs
+-- Delete notes of runs, oldest first. ?1 the last instant at which such a run finished, ?2 limit.
+DELETE FROM jobmill_runs
+WHERE finished_ms <= ?1 AND number IN (SELECT oldest.number FROM jobmill_runs AS oldest ORDER BY oldest.number LIMIT ?2)
+
 -- -------------------- read
 
 -- name: seqs_of
@@ -146,16 +155,29 @@ SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq {beyon
 -- The conditions' parameters. Rows: queue, name, number of jobs.
 SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
+-- name: run_counts
+-- The number of runs of recurring jobs. ?1 queue, ?2 name (NULL: all). Rows: queue, name, state, number.
+SELECT queue, name, state, count(*) FROM jobmill_runs
+WHERE queue = coalesce(?1, queue) AND name = coalesce(?2, name) GROUP BY queue, name, state
+
 -- name: durations
--- How long the last succeeded jobs of a name ran, those with the longest retention first, as the index orders them.
--- ?1 queue, ?2 name, ?3 limit. One row: milliseconds, as JSON.
-SELECT json_group_array(last.finished_ms - last.started_ms)
+-- How long the last succeeded jobs of a name ran, those with the longest retention first, as the index orders them, and
+-- its last runs. ?1 queue, ?2 name, ?3 limit of each. One row: milliseconds, as JSON.
+SELECT json_group_array(last.duration_ms)
 FROM (
-    SELECT jobs.finished_ms, jobs.started_ms FROM jobmill_jobs AS jobs
-    WHERE jobs.state = 'succeeded' AND jobs.queue = ?1 AND jobs.name = ?2
-    ORDER BY jobs.keep_age_ms DESC, jobs.finished_ms DESC LIMIT ?3
+    SELECT * FROM (
+        SELECT jobs.finished_ms - jobs.started_ms AS duration_ms FROM jobmill_jobs AS jobs
+        WHERE jobs.state = 'succeeded' AND jobs.queue = ?1 AND jobs.name = ?2
+        ORDER BY jobs.keep_age_ms DESC, jobs.finished_ms DESC LIMIT ?3
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT runs.duration_ms FROM jobmill_runs AS runs
+        WHERE runs.state = 'succeeded' AND runs.queue = ?1 AND runs.name = ?2
+        ORDER BY runs.finished_ms DESC LIMIT ?3
+    )
 ) AS last
-WHERE last.started_ms IS NOT NULL
+WHERE last.duration_ms IS NOT NULL
 
 -- name: logs
 -- The last log lines of a job, newest first. ?1 id, ?2 limit. Rows: at_ms, text.
