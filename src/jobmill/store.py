@@ -73,7 +73,7 @@ class Store(Protocol):
         The status is "exists" where a job has the id. It is "duplicate", with the id of that job, where a live job of
         the same queue and name has the unique key. It is "updated" where a live recurring job has the key: that job
         takes over recurrence (with the next revision), payload and due time; where the rule is the same and the new job
-        `keeps_due`, it takes over the payload only. Within one call the first job wins.
+        `keeps_due`, it takes over the payload and `declared` only. Within one call the first job wins.
         """
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:

@@ -54,7 +54,9 @@ def test_a_recurring_job_is_updated_by_its_key(shell: Shell) -> None:
     first = shell.json("enqueue", "good", *said)
     assert first["status"] == "created"
     assert shell.json("enqueue", "good", "--every", "1h", "--key", "monday") == {**first, "status": "updated"}
-    assert "every 60 m (UTC), key monday" in shell("jobs", "show", first["id"]).stdout
+    shown = shell("jobs", "show", first["id"]).stdout
+    assert "every 60 m (UTC), key monday" in shown
+    assert "declared" not in shown
 
 
 def test_wait_prints_the_result(shell: Shell) -> None:

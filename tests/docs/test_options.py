@@ -53,7 +53,7 @@ def test_the_options_of_handlers_are_those_of_the_code() -> None:
     rows = table(PAGE, "Handlers", "option")
     assert sorted(names(rows)) == sorted(annotated(HandlerOptions, CommonOptions))
     documented = defaults(rows)
-    assert set(documented) == set(names(rows)) - {"name"}
+    assert set(documented) == set(names(rows)) - {"name", "timezone", "key"}
     for name, value in documented.items():
         assert handler_with(**{name: value}) == handler_with(), name
 

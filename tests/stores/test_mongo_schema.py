@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from pymongo import IndexModel
 
-from jobmill.core.values import NewJob, after
+from jobmill.core.job import LIVE
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Filter, NewJob, after
 from jobmill.errors import SchemaTooOld, StoreError
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.claim import ORDER
 from jobmill.stores.mongo.codec import date
+from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.schema import models
-from jobmill.testing.contract.support import claim, new, put
+from jobmill.testing.contract.support import claim, new, put, put_one
 
 pytestmark = pytest.mark.stores("mongo")
 
@@ -138,6 +141,26 @@ async def test_a_claim_looks_at_no_more_than_it_takes(mongo_url: str, indexes: s
     assert keys_examined(told["executionStats"]["executionStages"]) < 40
     assert told["executionStats"]["totalDocsExamined"] <= 12
     await store.close()
+
+
+async def test_declared_recurrences_come_from_an_index(store: MongoStore) -> None:
+    await store.open()
+    await put(
+        store, *[new(key=f"{number}", recurrence=Recurrence(key=f"{number}", every_ms=1)) for number in range(300)]
+    )
+    await put(store, *[new() for _ in range(300)])
+    id = await put_one(store, new(key="x", recurrence=Recurrence(key="x", every_ms=1, declared=True)))
+    wanted = Filter(declared=True, states=LIVE)
+    assert [job.id for job in (await store.find(wanted)).jobs] == [id]
+    command = {
+        "find": store.context.here.jobs.name,
+        "filter": query_of(store.context, wanted),
+        "sort": {"_id": -1},
+        "limit": 101,
+    }
+    told = await store.context.here.database.command({"explain": command, "verbosity": "executionStats"})
+    assert "jobmill_declared" in str(told["queryPlanner"]["winningPlan"])
+    assert told["executionStats"]["totalDocsExamined"] == 1
 
 
 async def test_own_ids_are_object_ids_in_order(store: MongoStore) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobmill.core.job import LIVE
 from jobmill.core.values import NOW, Due, Filter, after
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.filters import conditions
@@ -168,3 +169,9 @@ async def test_settling_finds_its_rows_by_seq(store: SqliteStore, name: str, wid
 async def test_counts_come_from_an_index(store: SqliteStore, state: str) -> None:
     where, _ = conditions(Filter(states=(state,)))  # type: ignore[arg-type]
     assert "INDEX jobmill_" in plan(store, sql("count").replace("{conditions}", where), 0)
+
+
+async def test_declared_recurrences_come_from_an_index(store: SqliteStore) -> None:
+    where, _ = conditions(Filter(declared=True, states=LIVE))
+    find = sql("find").replace("{conditions}", where).replace("{beyond}", "<").replace("{order}", "DESC")
+    assert plan(store, find, 2) == "SEARCH jobs USING INDEX jobmill_declared (seq<?)"

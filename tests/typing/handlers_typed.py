@@ -7,6 +7,7 @@ which is an error as well.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, assert_type
 
 import jobmill
@@ -24,6 +25,16 @@ async def send(to: str, subject: str = "hello", *, urgent: bool = False) -> str:
 @jobs.handler
 def count(context: Context, upto: int) -> list[int]:
     return list(range(upto))
+
+
+@jobs.handler(cron="0 9 * * mon", timezone="Europe/Berlin", key="monday")
+async def weekly(team: str = "ops") -> int:
+    return 1
+
+
+@jobs.handler(every=timedelta(minutes=10))
+def often(context: Context) -> str:
+    return ""
 
 
 @jobs.handler(name="other", backoff=lambda attempt, error: attempt * 2.0, concurrency=2, isolate=True)
@@ -60,6 +71,13 @@ async def enqueueing_without_the_context() -> None:
     await with_context.enqueue("x", 2)  # type: ignore[call-arg]
 
 
+async def enqueueing_what_recurs() -> None:
+    assert_type(await weekly.enqueue(team="web"), Enqueued[int])
+    assert_type(await often.enqueue(), Enqueued[str])
+    await weekly.enqueue(team=5)  # type: ignore[arg-type]
+    await often.enqueue("x")  # type: ignore[call-arg]
+
+
 async def calling(context: Context) -> None:
     assert_type(await send("ada", urgent=True), str)
     assert_type(count(context, 3), list[int])
@@ -81,6 +99,9 @@ def wrong_options() -> None:
     jobs.handler(delay=5)  # type: ignore[call-overload]
     jobs.handler(max_attempts="many")  # type: ignore[call-overload]
     jobs.handler(backoff=lambda attempt: 5)  # type: ignore[arg-type, misc]
+    jobs.handler(cron=5)  # type: ignore[call-overload]
+    jobs.handler(every=None)  # type: ignore[call-overload]
+    jobs.handler(until=5)  # type: ignore[call-overload]
 
 
 @jobs.on("succeeded")

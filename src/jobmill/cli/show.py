@@ -70,7 +70,7 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
 def _recurrence(rule: Recurrence) -> str:
     times = f"cron {rule.cron}" if rule.cron is not None else f"every {duration_text(rule.every_ms or 0)}"
     until = "" if rule.until_ms is None else f", until {_clock(rule.until_ms)}"
-    return f"{times} ({rule.timezone}{until}), key {rule.key}"
+    return f"{times} ({rule.timezone}{until}), key {rule.key}" + (", declared by its handler" if rule.declared else "")
 
 
 def _attempt(job: Job) -> str:

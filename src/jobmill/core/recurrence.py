@@ -24,10 +24,11 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     timezone: str = "UTC"
     until_ms: int | None = None  # an occurrence at this very millisecond still runs
     revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
+    declared: bool = False  # a handler's definition states it, and a worker ends it when that does so no longer
 
     def same_rule(self, other: Recurrence) -> bool:
-        """Whether both have the same occurrences, whatever their revisions."""
-        return msgspec.structs.replace(self, revision=other.revision) == other
+        """Whether both have the same occurrences, whatever their revisions, declared or not."""
+        return msgspec.structs.replace(self, revision=other.revision, declared=other.declared) == other
 
 
 def recurrence(

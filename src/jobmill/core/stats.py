@@ -49,6 +49,7 @@ def matches(job: Job, wanted: Filter) -> bool:
         and (wanted.states is None or job.state in wanted.states)
         and (wanted.tenant is None or job.tenant == wanted.tenant)
         and (wanted.unique_key is None or job.unique_key == wanted.unique_key)
+        and (not wanted.declared or (job.recurrence is not None and job.recurrence.declared))
         and _within(job.created_ms, wanted.created_after_ms, wanted.created_before_ms)
         and _within(job.due_ms, wanted.due_after_ms, wanted.due_before_ms)
         and _within(job.finished_ms, wanted.finished_after_ms, wanted.finished_before_ms)

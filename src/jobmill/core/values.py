@@ -258,6 +258,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     due_before_ms: int | None = None
     finished_after_ms: int | None = None
     finished_before_ms: int | None = None
+    #: Only recurring jobs that are declared by handlers. A store finds the live ones without reading other jobs.
+    declared: bool = False
 
 
 EVERYTHING = Filter()

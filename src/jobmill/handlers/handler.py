@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from jobmill.core.lifecycle import Policy, policy
 from jobmill.core.limits import check_bool, check_int, check_name
+from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.options import (
     BackoffFunction,
     EnqueueOptions,
     Options,
+    declared_options,
     enqueue_options,
     error_types,
     handler_options,
@@ -95,6 +97,8 @@ class Handler(BoundHandler[P, R]):
         self.fail_on = error_types(given.get("fail_on", ()), "fail_on")
         self.retry_on = error_types(given.get("retry_on", ()), "retry_on")
         self.arguments = Arguments(fn)
+        #: The recurring job that every worker enqueues when it starts.
+        self.declared = self._declared_draft(given)
         self.decode_result = result_decoder(fn, keep_result=self.keep_result)
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(fn, attribute):
@@ -112,6 +116,19 @@ class Handler(BoundHandler[P, R]):
         fn = self.__wrapped__
         where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
         return f"<handler {self.name!r}: {where}>"
+
+    def _declared_draft(self, given: dict[str, Any]) -> Draft | None:
+        options = declared_options(given, self.name, self.options_given)
+        if options is None:
+            return None
+        if self.arguments.required:
+            raise InvalidValue(
+                "every" if given.get("cron") is None else "cron",
+                f"a handler that can run without arguments (needed: {', '.join(self.arguments.required)})",
+                self.name,
+                f"give them defaults, or enqueue the recurring job: {self.name}.options(cron=…, key=…).enqueue(…)",
+            )
+        return Draft(self.name, self.arguments.encode((), {}), options)
 
     def retries(self, error: BaseException) -> bool:
         """Whether this error may be retried: `fail_on` does not name it, and `retry_on`, if given, does."""

@@ -47,6 +47,10 @@ class HandlerOptions(CommonOptions, total=False):
     keep_result: bool
     retry_on: ErrorTypes
     fail_on: ErrorTypes
+    cron: str
+    every: Duration
+    timezone: str
+    key: str
 
 
 class EnqueueOptions(CommonOptions, total=False):
@@ -128,6 +132,20 @@ def handler_options(given: dict[str, Any]) -> Options:
     if "priority" in given:
         options["priority"] = limits.check_priority(given["priority"])
     return Options(**options)
+
+
+def declared_options(given: dict[str, Any], name: str, base: Options) -> Options | None:
+    """The options of the recurring job that a handler declares with `cron` or `every`; None if it declares none.
+
+    The job stores no other options of the handler (`base`): it follows those that its handler has when it runs.
+    """
+    given = {option: given[option] for option in ("cron", "every", "timezone", "key") if given.get(option) is not None}
+    if "cron" in given or "every" in given:
+        given.setdefault("key", name)
+    if (rule := _recurrence(given)) is None:
+        return None
+    rule = structs.replace(rule, declared=True)
+    return Options(queue=base.queue, priority=base.priority, unique_key=rule.key, recurrence=rule)
 
 
 def error_types(given: Any, field: str) -> tuple[type[BaseException], ...]:

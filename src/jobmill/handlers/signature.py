@@ -40,6 +40,8 @@ class Arguments:
         self._extra_kind: Any = dict[str, hints.get(extra[0], Any)] if extra else None  # type: ignore[misc]
         named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
         self._names = tuple(parameter.name for parameter in named)
+        #: The names of the parameters without a default.
+        self.required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
         self._all_names = frozenset(self._names)
         # If another program wrote a payload that is not an object, this parameter gets the whole payload.
         self._takes_payload = "payload" in self._names

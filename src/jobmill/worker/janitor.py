@@ -8,7 +8,9 @@ from collections import defaultdict
 
 from jobmill.core.job import Job
 from jobmill.core.values import Filter
+from jobmill.handlers.registry import Registry
 from jobmill.worker.context import WorkerContext
+from jobmill.worker.declared import end_undeclared
 from jobmill.worker.logs import about
 
 log = logging.getLogger("jobmill")
@@ -29,8 +31,10 @@ MAX_NAMES = 20
 class Janitor:
     """One turn purges one batch. Every worker may purge at any time: the store removes each job once."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, registry: Registry, has_undeclared: bool) -> None:
         self._context = context
+        self._registry = registry
+        self._has_undeclared = has_undeclared
         self._warns_ms = context.store.now() + OVERDUE_MS
 
     async def turn(self) -> float:
@@ -40,6 +44,8 @@ class Janitor:
             self._warns_ms = now_ms + WARN_EVERY_MS
             for queue in context.settings.queues:
                 await _warn_of_unhandled(context, queue, now_ms)
+        if self._has_undeclared:
+            self._has_undeclared = await end_undeclared(self._registry)
         purged = await context.store.purge(BATCH)
         return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())
 

@@ -18,6 +18,7 @@ from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Turn, Watchdog
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.deadlines import Deadlines
+from jobmill.worker.declared import state_declared
 from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.health import Health
 from jobmill.worker.heartbeat import beat
@@ -82,7 +83,7 @@ class Worker:
         self._log_level = logging.DEBUG if once else logging.INFO
         try:
             await self._prepare(once)
-            if await self._open_store(waits=self.settings.wait_for_store and not once):
+            if await self._open_store(once):
                 await self._start()
         except BaseException:
             # For example, the health port is taken. The loops that have started already must not stay.
@@ -117,14 +118,15 @@ class Worker:
             )
             await self._health.start()
 
-    async def _open_store(self, *, waits: bool) -> bool:
-        """Open the store, and wait for it if it is unavailable. False if the worker was stopped meanwhile."""
+    async def _open_store(self, once: bool) -> bool:
+        """Open the store and state what is declared. Wait for an unavailable store; False if stopped meanwhile."""
         backoff = LoopBackoff(self.random)
         while not self._end.is_set():
             try:
                 await self._registry.open()
+                self._has_undeclared = await state_declared(self._registry, once=once)
             except StoreUnavailable as error:
-                if not waits or isinstance(error, LoginRefused):
+                if once or not self.settings.wait_for_store or isinstance(error, LoginRefused):
                     raise
                 self.watchdog.store_failed(error)
                 pause = backoff.next()
@@ -142,7 +144,7 @@ class Worker:
             self._loop("heartbeat", lambda: beat(context), self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
-            self._loop("janitor", Janitor(context).turn, Watchdog()),
+            self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),
         ]
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]

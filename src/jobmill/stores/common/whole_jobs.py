@@ -44,10 +44,11 @@ def new_job(new: NewJob, now_ms: int) -> Job:
 def updated_fields(new: NewJob, old: Recurrence, now_ms: int) -> dict[str, object]:
     """What a live recurring job takes over from a new one with the same unique key."""
     fields: dict[str, object] = {"payload_json": Raw(new.payload_json), "updated_ms": now_ms}
-    if new.recurrence is not None and not (new.keeps_due and new.recurrence.same_rule(old)):
-        due_ms = new.due.resolve(now_ms)
-        recurrence = structs.replace(new.recurrence, revision=old.revision + 1)
-        fields |= {"recurrence": recurrence, "due_ms": due_ms, "occurrence_ms": due_ms}
+    if new.recurrence is not None:
+        changes = not (new.keeps_due and new.recurrence.same_rule(old))
+        fields["recurrence"] = structs.replace(new.recurrence, revision=old.revision + changes)
+        if changes:
+            fields["due_ms"] = fields["occurrence_ms"] = new.due.resolve(now_ms)
     return fields
 
 

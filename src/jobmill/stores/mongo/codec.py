@@ -13,6 +13,7 @@
            .tenant .options .progress .result (JSON) .tracebacks
            .claims .crashes .worker .startedAt .leaseUntil
            .rule         what Monque's repeatInterval cannot express: an interval, six fields, an end; .revision .armed
+           .declared     true: a handler declares the recurrence
            .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
            .purgeAt .keepLast   of a final job
@@ -191,7 +192,7 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, hom
     if new.recurrence is not None:
         theirs, rule = rule_fields(new.recurrence)
         document |= _present(theirs)
-        ours |= {"armed": True, "rule": rule, "revision": new.recurrence.revision or None}
+        ours |= {"armed": True, "rule": rule, **_rule_marks(new.recurrence)}
     document["jobmill"] = _present(ours)
     return document
 
@@ -212,6 +213,10 @@ def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
     until = None if rule.until_ms is None else date(rule.until_ms)
     ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
     return {"repeatInterval": None, "timezone": None}, _present(ours)
+
+
+def _rule_marks(rule: Recurrence) -> Document:
+    return {"revision": rule.revision or None, "declared": rule.declared or None}
 
 
 def _is_plain(cron: str) -> bool:
@@ -356,6 +361,7 @@ def _options(given: Any, strict: bool) -> JobOptions:
 def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurrence | None:
     rule, cron = ours.get("rule"), document.get("repeatInterval")
     key, revision = unique_key or id_of(document), _int(ours.get("revision"))
+    declared = ours.get("declared") is True
     if isinstance(rule, dict):
         return Recurrence(
             key=key,
@@ -364,10 +370,12 @@ def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurre
             timezone=str(rule.get("zone", "UTC")),
             until_ms=ms_of(rule.get("until")),
             revision=revision,
+            declared=declared,
         )
     if not isinstance(cron, str) or not cron:
         return None
-    return Recurrence(key=key, cron=cron, timezone=_text(document.get("timezone")) or "UTC", revision=revision)
+    timezone = _text(document.get("timezone")) or "UTC"
+    return Recurrence(key=key, cron=cron, timezone=timezone, revision=revision, declared=declared)
 
 
 def _slot(ours: Document, due_ms: int) -> int:

@@ -206,9 +206,10 @@ def _recurrence_update(new: NewJob, document: Document, now_ms: int, home: str) 
         return None
     # The payload may be null, which is a value here.
     payload = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
-    if new.keeps_due and new.recurrence.same_rule(old):
-        return {"$set": payload}
-    theirs, rule = rule_fields(structs.replace(new.recurrence, revision=0))
-    ours = {"jobmill.rule": rule, "jobmill.revision": old.revision + 1, "jobmill.armed": True}
-    update = update_of(theirs | ours | due_fields(new.due.resolve(now_ms)))
-    return update | {"$set": {**payload, **update["$set"]}}
+    ours: Document = {"jobmill.declared": new.recurrence.declared or None}
+    if not (new.keeps_due and new.recurrence.same_rule(old)):
+        theirs, rule = rule_fields(structs.replace(new.recurrence, revision=0))
+        ours |= {"jobmill.rule": rule, "jobmill.revision": old.revision + 1, "jobmill.armed": True}
+        ours |= theirs | due_fields(new.due.resolve(now_ms))
+    update = update_of(ours)
+    return update | {"$set": {**payload, **update.get("$set", {})}}

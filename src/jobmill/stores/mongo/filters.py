@@ -22,6 +22,8 @@ def query_of(ctx: MongoContext, filter: Filter) -> Document:
     if filter.unique_key is not None:
         home = {"uniqueKey": filter.unique_key, "jobmill.key": None}
         query["$or"] = [home, {"jobmill.key": filter.unique_key}]
+    if filter.declared:
+        query["jobmill.declared"] = True
     _bound(query, "createdAt", filter.created_after_ms, filter.created_before_ms)
     _bound(query, "nextRunAt", filter.due_after_ms, filter.due_before_ms)
     if _bound(query, "updatedAt", filter.finished_after_ms, filter.finished_before_ms):

@@ -31,6 +31,7 @@ LEASE = "jobmill_lease"
 ARMED = "jobmill_armed"
 PURGE = "jobmill_purge"
 LAST = "jobmill_last"
+DECLARED = "jobmill_declared"
 
 #: An index of Monque.
 NAME_STATUS = "name_1_status_1"
@@ -61,6 +62,7 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
     ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True}),
     PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
+    DECLARED: ([("jobmill.declared", 1), ("_id", 1)], {"jobmill.declared": True}),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
 }
 

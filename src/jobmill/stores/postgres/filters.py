@@ -22,6 +22,10 @@ class PostgresConditions:
         self.has_live, self.has_final = bool(live), bool(final)
         self._live = [f"({' OR '.join(live)})" if live else "false"] if len(live) < len(LIVE) else []
         self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
+        if filter.declared:
+            declared = """jobs.recurrence LIKE '%"declared":true%'"""  # as the partial index has it
+            self._live.append(declared)
+            self._final.append(declared)
         for condition, value in conditions_of(filter):
             self.add(condition, value)
 

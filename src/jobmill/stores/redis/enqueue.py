@@ -99,4 +99,5 @@ def _first_run(new: NewJob, rule: Recurrence, occurrence_ms: int, opts_json: str
         "rule_opts": as_json(repeat),
         "record": [*flat(repeat), "offset", offset, "opts", opts_json],
         "keeps_due": new.keeps_due,
+        "declared": rule.declared,
     }

@@ -12,7 +12,7 @@ from jobmill.core.values import Count, Filter, LogLine, Page, Stats
 from jobmill.stores.common.whole_jobs import JobTally
 from jobmill.stores.redis.codec import fields, job_of, without_lone_surrogates
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, by_queue
-from jobmill.stores.redis.ids import local_id, queue_of
+from jobmill.stores.redis.ids import RUN, local_id, queue_of
 from jobmill.stores.redis.queues import all_queues, for_each, registered_queues
 from jobmill.stores.redis.scripts import GET, PAGE
 
@@ -76,6 +76,9 @@ def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = Non
 async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """Queue by queue, set by set. A cursor is "<" or ">" and the number of jobs before it."""
     backwards, position = read_cursor(cursor)
+    if filter.declared:
+        declared = [job for job in await _declared(c, filter) if matches(job, filter)][position or 0 :]
+        return Page(declared[:limit], older_than((position or 0) + limit) if len(declared) > limit else None)
     parts = await _parts(c, filter, fresh=cursor is None)
     total = sum(part.length for part in parts)
     start = min(position or 0, total)
@@ -95,6 +98,18 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit
     end = found[limit - 1].position + 1 if len(found) >= limit > 0 else high
     older = older_than(end) if len(found) > limit or end < total else None
     return Page([one.job for one in found[:limit]], older, newer_than(start) if start > 0 else None)
+
+
+async def _declared(c: RedisContext, filter: Filter) -> list[Job]:
+    """The recurring jobs that handlers declare, as each queue has them in a set."""
+    queues = await registered_queues(c) if filter.queue is None else [filter.queue]
+
+    async def of_queue(queue: str) -> list[str]:
+        key = f"{c.key(queue)}:jobmill:declared"
+        return [f"{queue}:{RUN}{sid.decode()}" for sid in sorted(await c.client.call(key, "SMEMBERS", key))]
+
+    ids = [id for some in await for_each(queues, of_queue) for id in some]
+    return [job for job in await get(c, ids) if job is not None]
 
 
 async def count(c: RedisContext, filter: Filter) -> list[Count]:

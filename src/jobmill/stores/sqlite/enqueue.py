@@ -70,9 +70,10 @@ def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     _write_payload(context, seq, id, new)
     known = _readable(old)
     assert new.recurrence is not None
-    if not (new.keeps_due and known is not None and new.recurrence.same_rule(known)):
-        recurrence = structs.replace(new.recurrence, revision=known.revision + 1 if known else 1)
-        context.write("update_recurrence", (seq, new.due.resolve(context.now_ms), as_json(recurrence)))
+    changes = not (new.keeps_due and known is not None and new.recurrence.same_rule(known))
+    recurrence = structs.replace(new.recurrence, revision=known.revision + changes if known else 1)
+    due_ms = new.due.resolve(context.now_ms) if changes else None
+    context.write("update_recurrence", (seq, due_ms, as_json(recurrence)))
     return Receipt(id, "updated")
 
 

@@ -18,6 +18,8 @@ def conditions(filter: Filter) -> tuple[str, list[object]]:
     terms: list[str] = []
     if len(states) < len(STATES):
         terms.append("(" + (" OR ".join(f"jobs.state = '{state}'" for state in states) or "false") + ")")
+    if filter.declared:
+        terms.append("""instr(jobs.recurrence, '"declared":true') > 0""")  # as the partial index has it
     parameters: list[object] = []
     for condition, value in conditions_of(filter):
         terms.append(condition.format("?"))

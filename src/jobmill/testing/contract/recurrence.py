@@ -19,6 +19,7 @@ from jobmill.testing.contract.support import (
     claim_one,
     end,
     enqueue_one,
+    find_all,
     look,
     new,
     put_one,
@@ -30,6 +31,7 @@ from jobmill.testing.contract.support import (
 KEY = "every-minute"
 MINUTE_MS = 60_000
 MINUTELY = Recurrence(key=KEY, every_ms=MINUTE_MS)
+DECLARED = structs.replace(MINUTELY, declared=True)
 
 
 def recurring(
@@ -306,6 +308,57 @@ class RecurrenceContract:
         assert (receipt.status, receipt.id) == ("duplicate", id)
         job = await the_live_one(harness.store)
         assert (job.payload, job.recurrence) == ("plain", None)
+
+    # ------------------------------------------------------------------------------------------------ declared
+
+    async def test_declared_recurrences_are_found(self, harness: Harness) -> None:
+        declared = [structs.replace(DECLARED, key=key) for key in ("a", "b", "c")]
+        ids = [await put_one(harness.store, recurring(recurrence=rule, queue=rule.key)) for rule in declared]
+        await put_one(harness.store, recurring())
+        await put_one(harness.store, recurring(recurrence=Recurrence(key='"declared":true', every_ms=1_000)))
+        await put_one(harness.store)
+        wanted = Filter(declared=True, states=LIVE)
+        assert sorted(await find_all(harness.store, wanted, limit=2)) == sorted(ids)
+        assert [job.recurrence for job in (await harness.store.find(structs.replace(wanted, queue="b"))).jobs] == [
+            declared[1]
+        ]
+        assert [one.queue for one in await harness.store.count(Filter(declared=True))] == ["a", "b", "c"]
+        await harness.store.change([ids[0]], Cancel())
+        assert sorted(await find_all(harness.store, wanted)) == sorted(ids[1:])
+
+    async def test_a_declared_recurrence_stays_declared_from_run_to_run(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(recurrence=DECLARED))
+        claimed = await run(harness.store)
+        assert claimed.job.recurrence == DECLARED
+        (job,) = (await harness.store.find(Filter(declared=True, states=LIVE))).jobs
+        assert (job.recurrence, job.state, job.runs) == (DECLARED, "waiting", 1)
+
+    @pytest.mark.parametrize("is_running", [False, True], ids=["waiting", "running"])
+    async def test_the_same_rule_is_declared_and_declared_no_longer(self, harness: Harness, is_running: bool) -> None:
+        start = harness.store.now()
+        await put_one(harness.store, recurring())
+        claimed = await claim_one(harness.store) if is_running else None
+        await harness.advance(5)
+        for rule in (DECLARED, MINUTELY, DECLARED):
+            stated = structs.replace(recurring("new", recurrence=rule), keeps_due=True)
+            assert (await enqueue_one(harness.store, stated)).status == "updated"
+            job = await the_live_one(harness.store)
+            assert (job.recurrence, job.payload) == (rule, "new")
+            assert (job.due_ms, job.occurrence_ms) == (start, start), "the job keeps its due time"
+            found = await find_all(harness.store, Filter(declared=True, states=LIVE))
+            assert found == ([job.id] if rule.declared else [])
+        claimed = claimed or await claim_one(harness.store)
+        await end(harness.store, claimed, Succeeded())
+        job = await the_live_one(harness.store)
+        assert (job.recurrence, job.due_ms) == (DECLARED, start + MINUTE_MS)
+
+    async def test_another_rule_takes_its_mark_along(self, harness: Harness) -> None:
+        await put_one(harness.store, recurring(recurrence=DECLARED))
+        for number, declared in enumerate((False, True), 1):
+            rule = Recurrence(key=KEY, cron=f"{number} 9 * * mon", declared=declared)
+            await harness.store.enqueue([recurring(recurrence=rule, due=after(1_000))])
+            job = await the_live_one(harness.store)
+            assert job.recurrence == structs.replace(rule, revision=number)
 
     # ------------------------------------------------------------------------------------------------ statistics
 

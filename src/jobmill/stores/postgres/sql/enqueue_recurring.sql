@@ -1,6 +1,7 @@
 -- Insert a job with a recurrence, or write its recurrence, payload and due time to the live job that has its unique
 -- key. given_recurrence is JSON without a revision. One row: the id of the job, and how; 'feed' and 'elsewhere' as in
--- enqueue_jobs. A live job that has these values already is not written, and so not locked until the commit.
+-- enqueue_jobs. A live job that has these values already is not written, and so not locked until the commit. Whether a
+-- handler declared the recurrence is no part of the rule.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_recurring(
     at_ms bigint, told boolean, inside boolean, home bigint, given_id text, given_queue text, given_name text,
     given_priority integer, given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text,
@@ -11,6 +12,8 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS 
 DECLARE
     now_ms bigint := coalesce(at_ms, {schema}.now_ms());
     due bigint := coalesce(given_due, now_ms + given_delay);
+    mark text := ',"declared":true';
+    given_rule text := replace(given_recurrence, mark, '');
     owner record;
 BEGIN
     IF home IS NOT NULL THEN
@@ -53,10 +56,12 @@ BEGIN
                 -- The UPDATE compares with the row as it is once it is locked.
                 UPDATE {schema}.jobs SET
                     updated_ms = now_ms, payload = given_payload, recurrence = given_recurrence,
-                    due_ms = CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN jobs.due_ms ELSE due END,
-                    slot_ms = CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN jobs.slot_ms ELSE due END,
-                    revision = coalesce(jobs.revision, 0)
-                    + CASE WHEN keeps_due AND jobs.recurrence = given_recurrence THEN 0 ELSE 1 END
+                    (due_ms, slot_ms, revision) = (
+                        SELECT
+                            CASE WHEN same THEN jobs.due_ms ELSE due END, CASE WHEN same THEN jobs.slot_ms ELSE due END,
+                            coalesce(jobs.revision, 0) + CASE WHEN same THEN 0 ELSE 1 END
+                        FROM (SELECT keeps_due AND replace(jobs.recurrence, mark, '') = given_rule AS same) AS compared
+                    )
                 WHERE jobs.id = owner.id AND jobs.recurrence IS NOT NULL;
                 CONTINUE WHEN NOT FOUND;
             END IF;

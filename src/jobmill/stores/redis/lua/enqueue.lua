@@ -91,6 +91,11 @@ local function owner_of(id, special, job)
   return owner
 end
 
+-- A rule without the mark that a handler declared it.
+local function bare(rule)
+  return (string.gsub(rule or '', ',"declared":true', ''))
+end
+
 -- A live recurring job gets the new rule; where it runs, after this run.
 local function update_run(live, run)
   local key, record_key = job_key(live), Q .. ':repeat:' .. run.sid
@@ -98,10 +103,15 @@ local function update_run(live, run)
   local old = decoded(h[1])
   local ic = tonumber(call('HGET', record_key, 'ic')) or 1
   call('HSET', key, 'data', run.data, 'jmu', now)
-  if run.keeps_due and old.rule == run.rule then
+  if run.keeps_due and bare(old.rule) == bare(run.rule) then
     call('HDEL', record_key, 'data')
     if run.data ~= '{}' then
       call('HSET', record_key, 'data', run.data)
+    end
+    if old.rule ~= run.rule then
+      old.rule = run.rule
+      call('HSET', key, 'jmr', cjson.encode(old))
+      call('HSET', record_key, 'jmr', cjson.encode(old))
     end
     return live
   end
@@ -135,6 +145,7 @@ local function enqueue_recurring(job, special, number)
   for i = 1, #(job[8] or {}), 2 do
     run.own[job[8][i]] = job[8][i + 1]
   end
+  call(run.declared and 'SADD' or 'SREM', Q .. ':jobmill:declared', run.sid)
   local live = live_run(run.sid)
   if live then
     return 'updated', update_run(live, run)

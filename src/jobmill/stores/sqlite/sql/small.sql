@@ -28,8 +28,8 @@ DELETE FROM jobmill_payloads WHERE seq = ?1
 UPDATE jobmill_jobs SET updated_ms = ?2, payload = ?3 WHERE seq = ?1
 
 -- name: update_recurrence
--- Replace recurrence, due time and occurrence of a live recurring job. ?1 seq, ?2 due_ms, ?3 recurrence.
-UPDATE jobmill_jobs SET due_ms = ?2, slot_ms = ?2, recurrence = ?3 WHERE seq = ?1
+-- Replace recurrence, due time and occurrence of a live recurring job. ?1 seq, ?2 due_ms (NULL: it stays), ?3 recurrence.
+UPDATE jobmill_jobs SET due_ms = coalesce(?2, due_ms), slot_ms = coalesce(?2, slot_ms), recurrence = ?3 WHERE seq = ?1
 
 -- -------------------- claim
 
