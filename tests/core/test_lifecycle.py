@@ -218,10 +218,12 @@ def test_a_broken_job_fails_with_the_reason() -> None:
 def test_a_broken_job_of_another_program_is_given_back_later_each_time() -> None:
     delays = []
     for claims in range(1, 8):
-        decided = begin(Broken(claimed().lease, "data: too deep", claims), None, NOW)
+        one = claimed(claims=claims, errors=2, crashes=3)
+        decided = begin(Broken(one.lease, "data: too deep", one.job), None, NOW)
         assert decided is not None
         assert decided.due is not None
         assert (decided.outcome, decided.state, decided.keep) == ("released", "waiting", None)
+        assert (decided.errors, decided.crashes) == (2, 3)
         assert decided.error == "the stored job cannot be read: data: too deep"
         delays.append(decided.due.after_ms)
     assert delays == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]

@@ -329,17 +329,19 @@ def _given_back_ms(claims: int) -> int:
 
 def _unreadable(broken: Broken) -> Settlement:
     """A job of ours fails. What another program wrote may make sense to that program: its job is given back."""
-    claims = broken.foreign_claims
+    error, job = f"the stored job cannot be read: {broken.why}", broken.foreign
+    if job is not None:
+        due = after(_given_back_ms(job.claims))
+        return _wait(Claimed(job, broken.lease), "released", due, job.errors, error)
     return Settlement(
         lease=broken.lease,
-        outcome="errored" if claims is None else "released",
-        state="failed" if claims is None else "waiting",
+        outcome="errored",
+        state="failed",
         attempt=1,
-        errors=1 if claims is None else 0,
+        errors=1,
         crashes=0,
-        due=None if claims is None else after(_given_back_ms(claims)),
-        error=f"the stored job cannot be read: {broken.why}",
-        keep=DEFAULT_POLICY.keep_failed if claims is None else None,
+        error=error,
+        keep=DEFAULT_POLICY.keep_failed,
     )
 
 

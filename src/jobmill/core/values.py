@@ -128,8 +128,8 @@ class Broken(Struct, frozen=True, gc=False):
 
     lease: Lease
     why: str
-    #: The number of claims of a job that another program made and may be able to read; None for a job of ours.
-    foreign_claims: int | None = None
+    #: A job that another program made and may be able to read, as far as the store can read it; None for a job of ours.
+    foreign: Job | None = None
 
 
 # ---------------------------------------------------------------------------------------------------- settle

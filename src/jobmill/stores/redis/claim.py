@@ -6,7 +6,7 @@ from typing import Any
 
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields, foreign_claims
+from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields, foreign_job
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
 from jobmill.stores.redis.ids import LocalId, port_id, readable_id
 from jobmill.stores.redis.scripts import RECOVER
@@ -61,7 +61,9 @@ class ClaimProgress:
                 recovered_from = h.get(b"pb", b"").decode(errors="replace") if crashed else None
                 self.claimed.append(Claimed(job, lease, recovered_from))
             except UnreadableJob as error:
-                self.claimed.append(Broken(lease, str(error), foreign_claims(local, h)))
+                self.claimed.append(
+                    Broken(lease, str(error), foreign_job(queue, local, h, now_ms, bool(crashed), shown))
+                )
             if name in self.room_by_name:
                 self.room_by_name[name] -= 1
         self.n -= len(taken)

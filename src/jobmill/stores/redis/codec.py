@@ -116,11 +116,12 @@ def claimed_job(
         raise UnreadableJob(_why_unreadable(error, id, h)) from error
 
 
-def foreign_claims(id: LocalId, h: dict[bytes, bytes]) -> int | None:
-    """The number of claims, with this one, of a job that Node made and may be able to read; None for other jobs."""
+def foreign_job(queue: str, id: LocalId, h: dict[bytes, bytes], now_ms: int, crashed: bool, shown: str) -> Job | None:
+    """A claimed job that Node made and may be able to read, as far as we can read it; None for other jobs."""
     if b"jm" in h or not isinstance(id, str) or h.keys().isdisjoint((b"name", b"data", b"opts")):
         return None
-    return _HashReader(h, strict=False).whole(b"ats") + 1
+    job = job_of(queue, id, "running", h, now_ms, shown=shown)
+    return structs.replace(job, claims=job.claims + 1, crashes=job.crashes + crashed)
 
 
 def _why_unreadable(error: Exception, id: LocalId, h: dict[bytes, bytes]) -> str:

@@ -68,7 +68,7 @@ def _note_failures(
 async def _undo_claims(c: RedisContext, progress: ClaimProgress | None, now_ms: int) -> None:
     """The caller gets an error instead of the claimed jobs: they need not wait for the end of their leases."""
     for queue, some in by_queue(progress.claimed if progress else (), lambda one: one.lease.queue):
-        requests = [undo_request(one.lease) for one in some]
+        requests = [undo_request(one) for one in some]
         with contextlib.suppress(StoreError):
             await c.run(EXCHANGE, queue, now_ms, plain=[], settle=requests, claim=None, not_these=[])
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmill.core.events import settlement_events
 from jobmill.core.job import KEEP_FAILED, KEEP_RUN, KEEP_SUCCEEDED, Keep
-from jobmill.core.values import Lease
+from jobmill.core.values import Broken, Claimed, Lease
 from jobmill.stores.redis.context import as_json
 from jobmill.stores.redis.ids import LocalId, local_id
 
@@ -31,9 +31,17 @@ def settle_requests(
     return plain, others
 
 
-def undo_request(lease: Lease) -> dict[str, Any]:
+def undo_request(claimed: Claimed | Broken) -> dict[str, Any]:
     """The reverse of a claim that the caller will not hear of: the job waits as it did before."""
-    return {"id": id_of(lease), "token": lease.token, "state": "waiting", "outcome": "released"}
+    job = claimed.job if isinstance(claimed, Claimed) else claimed.foreign
+    return {
+        "id": id_of(claimed.lease),
+        "token": claimed.lease.token,
+        "state": "waiting",
+        "outcome": "released",
+        "errors": job.errors if job else 0,
+        "crashes": job.crashes if job else 0,
+    }
 
 
 def id_of(lease: Lease) -> LocalId:

@@ -173,11 +173,7 @@ local function wait_again(id, key, h, s)
   if is_delayed then
     append(fields, 'delay', s.due - now)
   end
-  if s.outcome == 'released' then
-    call('HSET', key, unpack(fields))  -- no count has changed, and some may be unreadable
-  else
-    write(key, h, s, fields, atm, atm)
-  end
+  write(key, h, s, fields, atm, atm)
   if s.due then
     local lifo = not is_delayed and priority == 0 and decoded(call('HGET', key, 'opts')).lifo
     wait_until(id, s.due, priority, lifo, 'active')
