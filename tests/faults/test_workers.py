@@ -175,7 +175,18 @@ async def test_a_worker_that_is_stopped_past_its_lease_cannot_settle(server: Fau
     enqueued = await jobs.enqueue("until_file", {"path": str(gate)})
     sleeper = workers.worker()
     await until(lambda: workers.notes(), 30)
-    os.kill(sleeper.pid, signal.SIGSTOP)
+
+    async def is_stopped_without_a_lock() -> bool:
+        """A process that is stopped within a transaction keeps SQLite's lock: then let it go on, and stop it again."""
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        try:
+            await asyncio.wait_for(jobs.queue("another").resume(), 1)
+        except (TimeoutError, StoreUnavailable):
+            os.kill(sleeper.pid, signal.SIGCONT)
+            return False
+        return True
+
+    await until(is_stopped_without_a_lock, 30)
     other = workers.worker()
     await until(lambda: len(workers.notes()) == 2, 30)
     gate.touch()
