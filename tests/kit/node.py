@@ -123,10 +123,11 @@ class Packages:
             _replace(path, self.home / path.name)
         return [str(find_node()), str(self.home / script), *arguments]
 
-    def run(self, script: str, *arguments: str) -> str:
+    def run(self, script: str, *arguments: str, stdin: str | None = None) -> str:
         """Run a script to its end: what it wrote, or a failure with what it said."""
+        command = self.command(script, *arguments)
         ran = subprocess.run(
-            self.command(script, *arguments), capture_output=True, text=True, timeout=INSTALLS_WITHIN_S, check=False
+            command, input=stdin, capture_output=True, text=True, timeout=INSTALLS_WITHIN_S, check=False
         )
         if ran.returncode:
             raise NodeFailed(f"{script} ended with {ran.returncode}: {ran.stderr.strip()[-2_000:]}")

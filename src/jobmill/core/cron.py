@@ -60,8 +60,8 @@ class Cron:
 
     text: str
     every_ms: int | None = None  # set for `@every`, which has no fields
-    _fields: str = field(default="", repr=False)
-    _zone: tzinfo = field(default=UTC, repr=False)
+    fields: str = field(default="", repr=False)
+    zone: tzinfo = field(default=UTC, repr=False)
     _every_hour: bool = field(default=False, repr=False)
 
     @staticmethod
@@ -92,30 +92,28 @@ class Cron:
     # six fields, misses some where the clock changes by half an hour, and never ends where a midnight is repeated.
 
     def _by_wall_clock(self, after: datetime) -> datetime:
-        for wall in CronSim(self._fields, after.astimezone(self._zone).replace(tzinfo=None)):
-            occurrence = _first_shown(wall, self._zone)
+        for wall in CronSim(self.fields, after.astimezone(self.zone).replace(tzinfo=None)):
+            occurrence = _first_shown(wall, self.zone)
             # While an hour is repeated, the clock shows the same times again: those occurrences have passed.
             if occurrence > after:
                 return occurrence
         raise OverflowError(_NEVER)
 
     def _by_elapsed_time(self, after: datetime) -> datetime:
-        local = after.astimezone(self._zone)
+        local = after.astimezone(self.zone)
         occurrence = self._shown_after(local, local.fold)
         shown_again = local.replace(fold=1)
         if shown_again.utcoffset() != local.utcoffset():
             # The clock will be set back, to before this time: an occurrence from there may come first.
-            change = _change_between(after, shown_again.astimezone(UTC), self._zone)
-            occurrence = min(
-                occurrence, self._shown_after(change.astimezone(self._zone) - timedelta(seconds=1), fold=1)
-            )
+            change = _change_between(after, shown_again.astimezone(UTC), self.zone)
+            occurrence = min(occurrence, self._shown_after(change.astimezone(self.zone) - timedelta(seconds=1), fold=1))
         return occurrence
 
     def _shown_after(self, local: datetime, fold: int) -> datetime:
         """The first match after `local` on the wall clock, the first (0) or the second (1) time that it is shown."""
-        for wall in CronSim(self._fields, local.replace(tzinfo=None)):
-            occurrence = wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
-            if _shows(occurrence, wall, self._zone):  # not in a gap
+        for wall in CronSim(self.fields, local.replace(tzinfo=None)):
+            occurrence = wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
+            if _shows(occurrence, wall, self.zone):  # not in a gap
                 return occurrence
         raise OverflowError(_NEVER)
 
@@ -145,7 +143,7 @@ def _parse(text: str, zone: tzinfo) -> Cron:
         raise InvalidValue("cron", f"one of {', '.join(_NAMED)}, @every", text)
     parts = _parts(_NAMED.get(rule, rule), text)
     every_hour = len(_checked(parts, text).hours) == 24
-    return Cron(text=text, _fields=" ".join(parts), _zone=zone, _every_hour=every_hour)
+    return Cron(text=text, fields=" ".join(parts), zone=zone, _every_hour=every_hour)
 
 
 def _every_ms(rule: str, text: str) -> int:
