@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from jobmill.core.lifecycle import DEFAULT_POLICY, Succeeded, settle
+from jobmill.core.values import Claim, Claimed
+from jobmill.errors import StoreError
 from tests.helpers import until
 from tests.interop.scene import QUEUE, Scene
 from tests.kit.node import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
+
+CLAIM = Claim(queues=(QUEUE,), names={"send": 1}, n=1, token="t", worker="w", lease_ms=30_000)
 
 
 async def counts(node: NodeProcess) -> dict[str, int]:
@@ -44,6 +49,34 @@ async def test_nothing_is_lost_when_we_pause_and_resume(scene5: Scene) -> None:
         await scene5.jobs.queue(QUEUE).resume()
         ids = {first.id, second["id"], third.id, delayed.id}
         await until(lambda: ids == {event["job"] for event in node.events if event["event"] == "ran"})
+
+
+async def test_a_queue_of_version_5_is_refused_without_the_option(scene: Scene) -> None:
+    async with scene.another_node("bullmq5") as node:
+        first = await node.ask("add", queue=QUEUE, name="send", data={})
+        await node.ask("pause", queue=QUEUE)
+        with pytest.raises(StoreError, match=r"BullMQ 5 .* layout=5 .* bullmq:5\.81\.5 works t\w+:mail"):
+            await scene.jobs.enqueue("send", {}, queue=QUEUE)
+        with pytest.raises(StoreError, match="layout=5"):
+            await scene.jobs.queue(QUEUE).resume()
+        await node.ask("resume", queue=QUEUE)
+        with pytest.raises(StoreError, match="layout=5"):
+            await scene.jobs.store.exchange([], CLAIM)
+        assert await counts(node) == {"waiting": 1}
+        (job,) = (await scene.jobs.find(queue=QUEUE)).jobs  # reading is no danger
+        assert job.id == f"{QUEUE}:{first['id']}"
+
+
+async def test_what_runs_when_version_5_comes_is_settled(scene: Scene) -> None:
+    store = scene.jobs.store
+    running = await scene.jobs.enqueue("send", {}, queue=QUEUE)
+    (claimed,) = (await store.exchange([], CLAIM)).claimed
+    assert isinstance(claimed, Claimed)
+    async with scene.another_node("bullmq5") as node:
+        await node.ask("add", queue=QUEUE, name="send", data={})
+        settlement = settle(claimed, Succeeded(b"1"), DEFAULT_POLICY, store.now())
+        assert (await store.exchange([settlement], None)).settled == ["done"]
+        assert (await scene.jobs.get(running.id)).state == "succeeded"
 
 
 async def test_a_paused_queue_is_left_alone(scene5: Scene) -> None:

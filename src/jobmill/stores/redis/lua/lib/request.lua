@@ -8,7 +8,12 @@ local now = ask.now
 -- A number becomes text at every call that takes it: this one only once.
 local now_text = string.format('%.0f', now)
 
-local meta = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed')
+local meta = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed', 'version')
+-- BullMQ 5 loses what is added to `wait` while a queue is paused. What runs already is settled.
+if meta[7] and not ask.v5 and string.sub(meta[7], 1, 9) == 'bullmq:5.'
+  and not (ask.settle and #ask.plain + #ask.settle > 0) then
+  return redis.error_reply('BULLMQ5 ' .. meta[7] .. ' works ' .. Q)
+end
 local paused = meta[1] ~= false
 local concurrency = tonumber(meta[2])
 local max_events = tonumber(meta[5])
