@@ -68,9 +68,9 @@ def occurrences(rule: Recurrence) -> list[int]:
 
 def differs_in_4(text: str) -> bool:
     """Where cron-parser 4.9 computes other occurrences than 5 and than we do; docs/bullmq.md has this list."""
-    *_, days, _, weekdays = text.split()
+    *_, days, months, weekdays = text.split()
     if "*" in (days, weekdays):
-        return False
+        return months == "2" and weekdays.endswith("#5")
     listed = [range(*map(int, part.split("-"))) for part in days.split(",") if "-" in part]
     return "#" in weekdays or sum(map(len, listed)) + len(days.split(",")) >= 28
 

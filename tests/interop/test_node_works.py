@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from redis.asyncio import Redis
 
 import jobmill
 from tests.helpers import until
-from tests.interop.scene import QUEUE, Scene
+from tests.interop.scene import QUEUE, Scene, node_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
 
@@ -103,3 +104,41 @@ async def test_we_await_and_read_what_node_does(scene: Scene) -> None:
     enqueued = await scene.jobs.enqueue("slow", {"ms": 100}, queue=QUEUE)
     assert await enqueued.result(timeout=20) == 100
     assert (await scene.get(enqueued.id))["state"] == "completed"
+
+
+EACH_DAY = ",".join(f"{day}#{n}" for day in range(7) for n in range(1, 6))  # no other weekday beside a # in Node
+
+
+@pytest.mark.parametrize(
+    "cron", ["*,0 * * * * *", "0-59/1,5 * * * * 0-6,0,7", "@every 1s", "TZ=Asia/Tokyo * * * * * *"]
+)
+async def test_a_recurrence_goes_on_in_node(scene: Scene, cron: str) -> None:
+    """Node computes the next run from what we wrote; a rule that it cannot read would leave the run in active."""
+    await scene.node.ask("work", queue=QUEUE)
+    await scene.jobs.enqueue("send", {}, queue=QUEUE, key="k", cron=cron)
+    await until(lambda: len(runs(scene)) >= 3)
+    assert not [event for event in scene.node.events if event["event"] == "error"]
+
+
+async def test_a_recurrence_that_node_cannot_express_goes_on_beside_python(scene: Scene) -> None:
+    """Node runs it, and a Python worker, even one that does not know its name, adds the next run."""
+    await scene.node.ask("work", queue=QUEUE)
+    await scene.jobs.enqueue("other", {"a": 1}, queue=QUEUE, key="k", cron=f"* * * * * {EACH_DAY}", tenant="t")
+    await until(lambda: len(runs(scene)) == 1)
+    await scene.ready_worker()
+    await until(lambda: len(runs(scene)) >= 2, 20)
+    assert not [event for event in scene.node.events if event["event"] == "error"]
+    await scene.node.ask("rest")
+    job = await until(lambda: _next_run(scene))
+    assert (job.payload, job.tenant, job.unique_key) == ({"a": 1}, "t", "k")
+    await scene.jobs.cancel(job.id)
+    await until(lambda: _forgot(scene))
+
+
+async def _next_run(scene: Scene) -> jobmill.Job | None:
+    return next(iter((await scene.jobs.find(queue=QUEUE, states="waiting")).jobs), None)
+
+
+async def _forgot(scene: Scene) -> bool:
+    async with Redis.from_url(node_place(scene.url)[0]) as redis:
+        return not await redis.exists(f"{node_place(scene.url)[1]}:{QUEUE}:jobmill:rearm")

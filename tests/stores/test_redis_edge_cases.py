@@ -16,7 +16,7 @@ from jobmill.core.job import LIVE, Keep
 from jobmill.core.lifecycle import Policy, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, QueueChange, RateLimit, after
-from jobmill.errors import StoreError
+from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.recovery import LeaseScans
 from jobmill.stores.redis.url import RedisUrl
@@ -274,3 +274,14 @@ async def test_large_payloads_go_in_several_calls(store: RedisStore, monkeypatch
     claimed = await claim(store)
     assert [one.job.id for one in claimed] == ids
     assert (await store.exchange([succeed(one, "y" * 4_000) for one in claimed], wish())).settled == ["done"] * 7
+
+
+async def test_a_scheduler_is_written_as_node_reads_it(store: RedisStore) -> None:
+    queue = Queue(store, QUEUE)
+    await queue.upsert_scheduler("a", pattern="TZ=Asia/Tokyo 0 9 * * 0,7", name="send")
+    await queue.upsert_scheduler("b", pattern="@every 1h", name="send")
+    with pytest.raises(InvalidValue, match="pattern: expected an expression that Node can read, got '0 9 LW"):
+        await queue.upsert_scheduler("c", pattern="0 9 LW * *", name="send")
+    rules = {job.unique_key: job.recurrence for job in (await store.find(Filter(queue=QUEUE))).jobs}
+    assert rules["a"] == Recurrence(key="a", cron="0 9 * * 0", timezone="Asia/Tokyo")
+    assert rules["b"] == Recurrence(key="b", every_ms=3_600_000)

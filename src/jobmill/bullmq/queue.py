@@ -9,6 +9,7 @@ from jobmill.bullmq.jobs import Add
 from jobmill.core.changes import Requeue, Reschedule
 from jobmill.core.job import State
 from jobmill.core.limits import check_int, check_queue
+from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
@@ -71,6 +72,10 @@ class Queue:
             first_ms = now_ms if immediately else first_occurrence(rule, max(now_ms, (start_ms or 0) - 1))
             if first_ms is None:
                 return None
+            node = for_node(rule)
+            if node is None:
+                raise InvalidValue("pattern", "an expression that Node can read", pattern, "enqueue with cron= instead")
+            pattern, every, tz = node.cron, node.every_ms, tz if node.timezone == "UTC" else node.timezone
         repeat = {"pattern": pattern, "tz": tz, "limit": limit, "startDate": start_ms, "endDate": end_ms}
         return await self._door.schedule(
             id,

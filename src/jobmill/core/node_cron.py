@@ -57,11 +57,11 @@ def node_cron(cron: Cron) -> str | None:
 
 
 def _days_of(days: set[int], months: set[int]) -> str | None:
-    if CronSim.LAST_WEEKDAY in days:
-        return None
     longest = max(_DAYS[month - 1] for month in months)
     listed = _values({day for day in days if 0 < day <= longest}, 1, longest)
-    return listed if _LAST not in days or listed == "*" else ",".join(filter(None, (listed, "L")))
+    if listed == "*" or not days - set(range(1, 32)):
+        return listed
+    return None if CronSim.LAST_WEEKDAY in days else ",".join(filter(None, (listed, "L")))
 
 
 def _weekdays(weekdays: set[int | tuple[int, int]]) -> str | None:

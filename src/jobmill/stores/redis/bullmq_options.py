@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from jobmill.core.durations import MAX_MS
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
+from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import Recurrence
 from jobmill.stores.redis.ids import scheduler_key
 
@@ -152,15 +153,20 @@ def _keep(given: object) -> dict[str, int]:
 # ---------------------------------------------------------------------------------------------------- recurrence
 
 
+#: The end of a rule that Node has no words for: Node runs such a job, and adds no next run before it reads the rule.
+ENDED_FOR_NODE = 1
+
+
 def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     """`opts.repeat` of a run, from which Node computes the next run."""
-    repeat: dict[str, Any] = {}
-    if rule.cron is not None:
-        repeat |= {"pattern": rule.cron, "tz": rule.timezone}
-    else:
-        repeat["every"] = rule.every_ms
-    if rule.until_ms is not None:
-        repeat["endDate"] = rule.until_ms
+    node = for_node(rule)
+    if node is None:
+        return {"pattern": rule.cron, "tz": rule.timezone, "endDate": ENDED_FOR_NODE}
+    repeat: dict[str, Any] = (
+        {"every": node.every_ms} if node.cron is None else {"pattern": node.cron, "tz": node.timezone}
+    )
+    if node.until_ms is not None:
+        repeat["endDate"] = node.until_ms
     return repeat
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
-from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields, foreign_job
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
+from jobmill.stores.redis.bullmq_options import repeat_opts
+from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields, foreign_job, stored_rule
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
 from jobmill.stores.redis.ids import LocalId, port_id, readable_id
-from jobmill.stores.redis.scripts import RECOVER
+from jobmill.stores.redis.scripts import RECOVER, SCHEDULE
 
 # Where a handler has a limit of its own and the queue is long: after a claim has read this number of jobs and taken
 # none, the next claims read few jobs, for a while.
@@ -79,11 +81,24 @@ async def recover(c: RedisContext, queue: str, progress: ClaimProgress, now_ms: 
     # Idle workers, too, notice a clock that was set meanwhile.
     await c.learn_time()
     request, settled = progress.request(), list(progress.settled)
-    taken, next_end_ms, left = await c.run(RECOVER, queue, now_ms, claim=request, not_these=settled)
+    taken, next_end_ms, left, stopped = await c.run(RECOVER, queue, now_ms, claim=request, not_these=settled)
     progress.take(queue, taken, now_ms)
     c.scans.done(queue, progress.names, now_ms, next_end_ms, bool(left))
     if taken:
         c.scans.leased(queue, now_ms + progress.claim.lease_ms)
+    for sid, occurrence_ms, runs in stopped:
+        await _rearm(c, queue, sid.decode(), int(occurrence_ms), runs, now_ms)
+
+
+async def _rearm(c: RedisContext, queue: str, sid: str, occurrence_ms: int, runs: bytes, now_ms: int) -> None:
+    """Add the next run of a recurring job that Node has no words for."""
+    rule = stored_rule(runs)
+    next_ms = next_occurrence(rule, occurrence_ms, now_ms)
+    if next_ms is None:
+        await c.run(SCHEDULE, queue, now_ms, sid=sid, remove=True)
+    else:
+        repeat = as_json(repeat_opts(rule))
+        await c.run(SCHEDULE, queue, now_ms, sid=sid, passed=occurrence_ms, next=next_ms, repeat_opts=repeat)
 
 
 def jobs_to_scan(c: RedisContext, queue: str, progress: ClaimProgress, now_ms: int) -> int | None:

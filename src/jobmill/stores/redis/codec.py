@@ -277,6 +277,11 @@ def _keys(read: _HashReader, id: str, name: str, node: opts.NodeOptions | None) 
     return known | (runs or {})
 
 
+def stored_rule(runs: bytes) -> Recurrence:
+    """The recurrence in the field `jmr`."""
+    return _decode_rule(_decode_runs(runs).rule)
+
+
 def _runs(value: bytes) -> dict[str, Any] | None:
     runs = _decode_runs(value)
     if not runs.rule:

@@ -92,7 +92,7 @@ def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, An
 def _first_run(new: NewJob, rule: Recurrence, occurrence_ms: int, opts_json: str) -> dict[str, Any]:
     """The record of a recurring job's scheduler."""
     repeat = bullmq_options.repeat_opts(rule)
-    offset = 0 if rule.every_ms is None else occurrence_ms % rule.every_ms
+    offset = occurrence_ms % repeat.get("every", 1)
     return {
         "sid": scheduler_id(new.name, rule.key),
         "rule": as_json(structs.replace(rule, revision=0)),

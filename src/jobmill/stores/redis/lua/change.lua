@@ -76,6 +76,7 @@ local function begin_scheduler_again(id, h)
     rest[field] = rule[field]
   end
   write_record(h.rjk, h.name, rule.count or 1, data, {'offset', 0}, rest)
+  note_rearm(h.rjk, rule)
   local slot = string.match(id, '[^:]*$')
   call('ZADD', Q .. ':repeat', slot, h.rjk)
   call('HSET', Q .. ':jobmill:recurring', h.rjk, slot)

@@ -142,6 +142,7 @@ local function enqueue_recurring(job, special, number)
   run.opts['repeat'] = decoded(run.rule_opts)
   run.opts['repeat'].count = 1
   run.own, run.ours, run.number = {}, true, number
+  note_rearm(run.sid, run.opts['repeat'])
   for i = 1, #(job[8] or {}), 2 do
     run.own[job[8][i]] = job[8][i + 1]
   end

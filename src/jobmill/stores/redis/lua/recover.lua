@@ -1,10 +1,12 @@
 -- recover: takes running jobs over whose lease has ended, also Node's; they stay in `active`.
--- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next lease ends or -1, whether some were left.
+-- ask: claim as in exchange, not_these [id]. Returns: claimed, when the next lease ends or -1, whether some were left,
+--   [id, occurrence, rule] of schedulers that wait for us.
 --- include request
 --- include events
 --- include lease
 --- include repair
 --- include claim
+--- include schedulers
 
 local c = ask.claim
 local not_these = {}
@@ -66,4 +68,14 @@ if #taken > 0 then
   trim_events()
 end
 count_in_window(limited)
-return {taken, next_end, left and 1 or 0}
+-- Node has ended a run, and could not add the next one.
+local stopped = {}
+for _, sid in ipairs(call('SMEMBERS', Q .. ':jobmill:rearm')) do
+  local slot = call('ZSCORE', Q .. ':repeat', sid)
+  if not slot then
+    call('SREM', Q .. ':jobmill:rearm', sid)
+  elseif not live_run(sid) then
+    stopped[#stopped + 1] = {sid, slot, call('HGET', Q .. ':repeat:' .. sid, 'jmr')}
+  end
+end
+return {taken, next_end, left and 1 or 0, stopped}

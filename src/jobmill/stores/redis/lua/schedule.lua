@@ -1,5 +1,5 @@
 -- schedule: makes, changes or removes a job scheduler as Node does.
--- ask: sid, remove; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, next (of a cron)
+-- ask: sid, remove; or passed (the last occurrence), next, repeat_opts, to add the next run alone; or name, data, opts (template), repeat_opts, record (flat), every, offset, start, next (of a cron)
 -- Returns: the id of the scheduler's next job, or whether one was removed.
 --- include request
 --- include events
@@ -44,6 +44,19 @@ if ask.remove then
   end_scheduler(sid)
   call('HDEL', Q .. ':jobmill:recurring', sid)
   return 1
+end
+
+if ask.passed then
+  if previous == ask.passed and not live_run(sid) then
+    local record = call('HMGET', Q .. ':repeat:' .. sid, 'name', 'data', 'opts', 'jmr', 'jmo')
+    local opts = decoded(record[3])
+    opts['repeat'] = decoded(ask.repeat_opts)
+    opts['repeat'].count = call('HINCRBY', Q .. ':repeat:' .. sid, 'ic', 1)
+    add_run(sid, ask.next, {name = record[1], data = record[2] or '{}', opts = opts, priority = tonumber(opts.priority) or 0,
+      own = {jmr = record[4], jmo = record[5] or nil}, ours = true})
+    set_markers()
+  end
+  return ''
 end
 
 local every = ask.every

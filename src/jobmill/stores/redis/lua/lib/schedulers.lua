@@ -57,6 +57,11 @@ local function add_run(sid, slot, run)
   return id
 end
 
+-- Notes whether only Jobmill can add the next run of a scheduler: Node has no words for its rule, see bullmq_options.py.
+local function note_rearm(sid, rule)
+  call(rule.endDate == 1 and 'SADD' or 'SREM', Q .. ':jobmill:rearm', sid)
+end
+
 -- Removes a scheduler, but not its job.
 local function end_scheduler(sid)
   call('ZREM', Q .. ':repeat', sid)
