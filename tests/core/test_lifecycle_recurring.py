@@ -123,13 +123,15 @@ GARBAGE = [
 @pytest.mark.parametrize(
     "fields", [{}, {"crashes": 99}, {"deferred_error": "why"}], ids=["", "crashed", "deferred_error"]
 )
-def test_a_stored_recurrence_that_is_garbage_fails_its_job_with_the_reason(
+def test_a_stored_recurrence_that_is_garbage_is_given_back_later_each_time_with_the_reason(
     rule: Recurrence, fields: dict[str, Any]
 ) -> None:
-    decided = begin(recurring(rule, **fields), RULES, NOW)
-    assert decided is not None
-    assert (decided.outcome, decided.state, decided.keep) == ("errored", "failed", RULES.keep_failed)
-    assert (decided.error or "").startswith("the stored recurrence cannot be read: ")
+    for claims, delay_ms in ((1, 2_000), (2, 4_000), (50, 60_000)):
+        decided = begin(recurring(rule, claims=claims, errors=1, **fields), RULES, NOW)
+        assert decided is not None
+        assert (decided.outcome, decided.state, decided.errors, decided.rearm) == ("released", "waiting", 1, None)
+        assert decided.due == after(delay_ms)
+        assert (decided.error or "").startswith("the stored recurrence cannot be read: ")
 
 
 @pytest.mark.parametrize("rule", GARBAGE, ids=repr)

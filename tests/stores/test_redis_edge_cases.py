@@ -186,7 +186,7 @@ async def test_a_fruitless_scan_of_a_queue_is_not_repeated_at_once(store: RedisS
     assert await claim_ids(store, 5, names={"full": 1, "other": 5}) != []
 
     async def looks() -> int:
-        return int((await raw.info("commandstats")).get("cmdstat_hget", {"calls": 0})["calls"])
+        return int((await raw.info("commandstats")).get("cmdstat_hmget", {"calls": 0})["calls"])
 
     before = await looks()
     await claim(store, 5, names=("other",))

@@ -150,17 +150,19 @@ Outcome: TypeAlias = Succeeded | Errored | Snoozed | Released
 def begin(claimed: Claimed | Broken, rules: Policy | None, now_ms: int) -> Settlement | None:
     """Decide before a claimed job runs: None means that it runs; otherwise it gets this settlement and does not run.
 
-    `rules` is None if this process has no handler of the job's name. Then the job waits again, longer each time.
+    `rules` is None if this process has no handler of the job's name. Then the job waits again, longer each time, and so
+    does a job with a recurrence that another program may read: its error says why.
     """
     if isinstance(claimed, Broken):
         return _unreadable(claimed)
     job = claimed.job
-    if rules is None:
-        return settle(claimed, Released(_given_back_ms(job.claims)), DEFAULT_POLICY, now_ms)
+    fault = None if job.recurrence is None or rules is None else _recurrence_fault(job.recurrence, job, now_ms)
+    if rules is None or fault is not None:
+        delay = after(_given_back_ms(job.claims))
+        return _wait(claimed, "released", delay, job.errors, fault or job.error)
     outcome: Ended = "errored"
-    why = None if job.recurrence is None else _recurrence_fault(job.recurrence, job, now_ms)
-    preset = job.options.preset
-    if why is None and preset is not None and preset not in PRESETS:
+    why, preset = None, job.options.preset
+    if preset is not None and preset not in PRESETS:
         why = f"no module registers the preset {preset!r} in this worker"
     if why is None:
         why = job.deferred_error

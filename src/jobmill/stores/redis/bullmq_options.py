@@ -8,10 +8,12 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec import Struct
 
+from jobmill.core.cron import Cron
 from jobmill.core.durations import MAX_MS
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import Recurrence
+from jobmill.errors import InvalidValue
 from jobmill.stores.redis.ids import scheduler_key
 
 # Node retries a job without options as Jobmill does. A test compares this with the default policy of the core, which a
@@ -170,10 +172,11 @@ def repeat_opts(rule: Recurrence) -> dict[str, Any]:
     return repeat
 
 
-def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
+def node_runs(sid: str, name: str, repeat: dict[str, Any], occurrence_ms: int | None) -> dict[str, Any]:
     """The recurrence of a scheduler that Node made, and its number of runs; ValueError where it cannot be read.
 
-    An invalid recurrence is refused when its next run is computed.
+    An invalid recurrence is refused when its next run is computed. So is a pattern without a time zone, which means the
+    one of the process in Node, if the occurrence that Node computed is none in UTC.
     """
     every, pattern, end, zone = (repeat.get(field) for field in ("every", "pattern", "endDate", "tz"))
     if not isinstance(zone, str | None):
@@ -182,7 +185,14 @@ def node_runs(sid: str, name: str, repeat: dict[str, Any]) -> dict[str, Any]:
         key=scheduler_key(sid, name),
         cron=pattern if isinstance(pattern, str) and every is None else None,
         every_ms=None if every is None else max(1, _whole(every)),
-        timezone=zone or "UTC",
+        timezone=zone or ("UTC" if every is not None or _fits_utc(pattern, occurrence_ms) else ""),
         until_ms=_whole(end) if isinstance(end, int | float) else None,
     )
     return {"recurrence": rule, "runs": max(0, _whole(repeat.get("count", 1)) - 1)}
+
+
+def _fits_utc(pattern: object, occurrence_ms: int | None) -> bool:
+    try:
+        return occurrence_ms is None or Cron.parse(str(pattern)).next(occurrence_ms - 1) == occurrence_ms
+    except InvalidValue:
+        return True  # refused for its own reason

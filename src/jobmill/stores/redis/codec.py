@@ -11,6 +11,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmx`: the time of the next run, if an update has set it while the job ran.
 - `jmq`: the result of the last run.
 - `jmt`: the times of the log lines.
+- `jmn`: the time until which claims leave the job to Node.
 """
 
 from __future__ import annotations
@@ -271,9 +272,11 @@ def _keys(read: _HashReader, id: str, name: str, node: opts.NodeOptions | None) 
     if sid is None:
         deid = read.text(b"deid")
         return {} if deid is None else {"unique_key": deid.removeprefix(f"{name} ")}
-    known: dict[str, Any] = {"occurrence_ms": _occurrence(id), "unique_key": scheduler_key(sid, name)}
+    occurrence = _occurrence(id)
+    known: dict[str, Any] = {"occurrence_ms": occurrence, "unique_key": scheduler_key(sid, name)}
     repeat = (node.repeat if node is not None else None) or {}
-    runs = read.value(b"jmr", _runs, None) or read.value(b"rjk", lambda _: opts.node_runs(sid, name, repeat), None)
+    runs = read.value(b"jmr", _runs, None)
+    runs = runs or read.value(b"rjk", lambda _: opts.node_runs(sid, name, repeat, occurrence), None)
     return known | (runs or {})
 
 

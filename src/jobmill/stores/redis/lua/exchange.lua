@@ -95,7 +95,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
         name = h[k + 1]
       elseif field == 'ats' then
         ats = tonumber(h[k + 1]) or 0
-      elseif field == 'rjk' then
+      elseif field == 'rjk' or field == 'jmn' then
         is_special = true
       end
     end

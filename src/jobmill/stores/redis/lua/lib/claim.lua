@@ -180,9 +180,9 @@ local function claim_waiting(c, max_taken, not_these, taken)
         break
       end
       scanned = scanned + 1
-      local name = redis.pcall('HGET', job_key(id), 'name')
-      local room = room_for(c, id, name, not_these)
-      if room > 0 then
+      local h = redis.pcall('HMGET', job_key(id), 'name', 'jmn')
+      local room = room_for(c, id, h[1], not_these)
+      if room > 0 and (tonumber(h[2]) or 0) <= now then
         -- To active at once, as in exchange.lua.
         if set == 'wait' and passed == 0 then
           call('LMOVE', WAIT, ACTIVE, 'RIGHT', 'LEFT')

@@ -154,6 +154,11 @@ local function wait_again(id, key, h, s)
   local errored = s.outcome == 'errored'
   local atm = (tonumber(h[ATM]) or 0) + (errored and 1 or 0)
   local fields = {'jmu', now}
+  if s.outcome == 'released' and s.due and not h[JM] then
+    -- Left to Node, which may claim it now. Our claims pass it over until then.
+    append(fields, 'jmn', s.due)
+    s.due = nil
+  end
   local priority = tonumber(h[PRIORITY]) or 0
   if errored then
     append_error(fields, s)
