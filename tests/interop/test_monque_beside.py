@@ -74,6 +74,23 @@ async def test_both_run_jobs_in_the_same_order(scene: Scene) -> None:
         assert orders[-1] == [ids[n] for n in expected], who
 
 
+@generations
+async def test_jobs_of_monque_do_not_wait_for_ours(scene: Scene, generation: Generation) -> None:
+    """A job of the first generation has no priority: that is 0, as in the second."""
+    async with scene.peer(generation) as peer:
+        later = [one.id for one in await scene.jobs.enqueue_many([scene.jobs.draft("work", priority=1)] * 40)]
+        orders: list[str] = []
+        for _ in range(5):
+            orders.append((await scene.jobs.enqueue("work")).id)
+            orders.append(await peer.ask("enqueue", name="work"))
+            await asyncio.sleep(0.002)  # due times are whole milliseconds
+    await scene.worker("--concurrency", "1")
+    await scene.come_to(completed=50)
+    ran = [note.id for note in scene.notes()]
+    assert sorted(ran[10:]) == sorted(later)
+    assert [orders.index(id) // 2 for id in ran[:10]] == [n // 2 for n in range(10)]
+
+
 async def test_unique_keys_hold_across_all(scene: Scene) -> None:
     keys = [f"key-{n}" for n in range(20)]
     async with scene.peer(1) as one, scene.peer(2) as other:

@@ -165,6 +165,37 @@ async def test_a_claim_of_one_job_whose_answer_was_lost_is_made_once(own: Scene,
     assert await claim_ids(own.store, queues=HOME) == ["job"]
 
 
+@pytest.mark.parametrize("indexes", ["lean", "monque", "none"])
+@pytest.mark.parametrize("n", [1, 2, 5, 50])
+async def test_a_job_without_a_priority_has_the_priority_0(mongo_url: str, indexes: str, n: int) -> None:
+    """Monque's first generation writes none; however many jobs are claimed at once, all are claimed in one order."""
+    scene = Scene(f"{mongo_url}&indexes={indexes}")
+    await scene.open()
+    expected = []
+    for number in range(24):
+        id, priority = ObjectId(f"{number:024x}"), (None, 0, -3, 2)[number % 4]
+        about = {"priority": priority} if priority is not None else {}
+        document = {**foreign(scene.clock(), _id=id, name=("send", "bake")[number % 3 % 2]), **about}
+        if priority is None:
+            del document["priority"]
+        await scene.store.context.here.jobs.insert_one(document)
+        expected.append((-(priority or 0), scene.clock(), str(id)))
+        scene.clock.advance(0.002 if number % 2 else 0)
+    found = []
+    while ids := await claim_ids(scene.store, n, queues=HOME, names=("send", "bake"), lease_ms=FAR_MS):
+        found += ids
+    assert found == [id for *_, id in sorted(expected)]
+    await scene.store.close()
+
+
+async def test_a_claim_that_is_not_full_does_not_look_for_jobs_without_a_priority(scene: Scene) -> None:
+    await scene.put("a", "b")
+    await scene.insert()
+    async with profiled(scene.store) as done:
+        assert len(await claim_ids(scene.store, 5, queues=HOME)) == 3
+    assert not [one for one in done if "priority" in str(one.get("command", {}).get("filter", {}))]
+
+
 async def test_ended_leases_of_a_queue_are_found_behind_one_that_is_idle(scene: Scene) -> None:
     await scene.put("dead", queue="busy")
     async with scene.another() as other:

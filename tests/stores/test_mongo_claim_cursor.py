@@ -23,7 +23,7 @@ from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed, wish
 from tests.contract.mongo_harness import MongoHarness
 from tests.kit.mongo import MongoReplicaSet
-from tests.stores.mongo_scene import HOME, Scene, foreign, home
+from tests.stores.mongo_scene import HOME, Document, Scene, foreign, home
 from tests.stores_under_test import InTurn, emptied_mongo
 
 pytestmark = pytest.mark.stores("mongo")
@@ -104,6 +104,13 @@ async def busy(harness: MongoHarness, monkeypatch: pytest.MonkeyPatch) -> AsyncI
     await other.close()
 
 
+def unranked(now_ms: int, n: int) -> Document:
+    """A job of Monque's first generation."""
+    document = foreign(now_ms, _id=ObjectId(f"{n:024x}"))
+    del document["priority"]
+    return document
+
+
 def jobs(name: str, count: int, **about: object) -> list[NewJob]:
     return [home(f"{name}-{n:03}", **about) for n in range(count)]
 
@@ -121,7 +128,7 @@ async def test_jobs_of_one_process_are_claimed_in_order(
 ) -> None:
     """Jobs of one name or several, with priorities before, between and after those that wait; many of one due time.
 
-    At first some jobs of another program wait, of which some have no priority.
+    At first some jobs of another program wait, of which some have no priority: that is 0.
     """
     monkeypatch.setattr(claim_cursor, "SHORT_SCAN_SECONDS", short_seconds)
     chance = random.Random(seed)
@@ -133,7 +140,7 @@ async def test_jobs_of_one_process_are_claimed_in_order(
         if priority is None:
             del document["priority"]
         await store.context.here.jobs.insert_one(document)
-        waiting.append((float("inf") if priority is None else -priority, harness.clock(), id))
+        waiting.append((-(priority or 0), harness.clock(), id))
     for _ in range(80):
         now_ms = harness.clock()
         for _ in range(chance.choice((0, 1, 1, 4, 12))):
@@ -202,6 +209,28 @@ async def test_an_urgent_job_of_another_process_is_found_within_a_second(busy: B
     assert await busy.claim() == ["later-001"]
     busy.seconds += 0.2
     assert await busy.claim() == ["urgent"]
+
+
+async def test_jobs_without_a_priority_go_first_within_a_second(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs that the worker has a position for fill each claim, and come after them."""
+    seconds = [1_000.0]
+    monkeypatch.setattr("jobmill.stores.mongo.claim.time.monotonic", lambda: seconds[0])
+    await busy.store.enqueue(jobs("later", 30, priority=9))
+    assert await busy.claim() == ["later-000"]
+    theirs = [unranked(busy.harness.clock(), n) for n in range(3)]
+    await busy.store.context.here.jobs.insert_many(theirs)
+    assert await busy.claim() == ["later-001"]
+    seconds[0] += 0.6
+    assert await busy.claim(4) == [*(str(one["_id"]) for one in theirs), "later-002"]
+
+
+async def test_a_busy_worker_claims_jobs_without_a_priority_from_its_position_on(busy: Busy) -> None:
+    """Where no others wait, they keep the range that they have in the index."""
+    theirs = [unranked(busy.harness.clock(), n) for n in range(30)]
+    await busy.store.context.here.jobs.insert_many(theirs)
+    found = [id for _ in range(6) for id in await busy.claim(5)]
+    assert found == [str(one["_id"]) for one in theirs]
+    assert await busy.store.context.here.jobs.count_documents({"priority": {"$exists": True}}) == 0
 
 
 async def test_a_job_of_an_idle_name_of_another_process_is_found_within_a_second(busy: Busy) -> None:

@@ -12,6 +12,7 @@ priority, and queries only for names of which it has found jobs there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
-from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, Document, date, job_of, ms_of, order_of, ours_of
+from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, UNRANKED, Document, date, job_of, ms_of, order_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, QUEUES
-from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
 from jobmill.stores.mongo.queues import NO_LIMITS, QueueLock, limits_of, locked, queue_limits
 from jobmill.stores.mongo.settle import Leasing, send
@@ -35,6 +36,8 @@ from jobmill.stores.mongo.settle import Leasing, send
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
 MAX_REFUSED = 1_000
+#: The number of jobs without a priority that get one in one write.
+RANKED = 1_000
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 _FIRST_MS = -(2**62)
@@ -161,7 +164,7 @@ class QueueClaim(Struct):
         """The first jobs that fit into the room of their names."""
         orders = {id: order_of(document) for id, document in documents.items()}
         rooms, jobs = dict(self.rooms), list[Document]()
-        for id in sorted(orders, key=orders.__getitem__):
+        for id in sorted(orders, key=lambda one: _as_zero(orders[one])):
             document = documents[id]
             if len(jobs) < wanted and rooms[document["name"]] > 0:
                 rooms[document["name"]] -= 1
@@ -175,9 +178,34 @@ class QueueClaim(Struct):
 
     async def _search(self, names: Sequence[str], limit: int) -> list[Document]:
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
-        if self.ctx.claims.is_busy:
-            return await self._search_with_cursor(names, limit)
-        return await self._query(self._waiting(names), limit)
+        is_busy, waiting = self.ctx.claims.is_busy, self._waiting(names)
+        found = await (self._search_with_cursor(names, limit) if is_busy else self._query(waiting, limit))
+        if len(found) == limit and await self._rank(names, found):
+            return await self._query(waiting, limit)
+        return found
+
+    async def _rank(self, names: Sequence[str], found: list[Document]) -> bool:
+        """Write the priority 0 to the first due jobs that have none; whether there were some.
+
+        Monque before 1.13 writes no priority. That means 0, but in the index these jobs are behind all others. If the
+        jobs that were found fill the claim, they hide them. A busy process searches for them twice a second.
+        """
+        memory, began = self.ctx.claims, time.monotonic()
+        hides = self.queue == self.ctx.url.queue and any(0 <= order_of(one)[0] < UNRANKED for one in found)
+        if not hides or (memory.is_busy and began < memory.rank_at):
+            return False
+        query, in_order = {**self._waiting(names), "priority": None, **self._free}, {"nextRunAt": 1, "_id": 1}
+        ids = await self.ctx.find_by(schema.CLAIM, query, {"_id": 1}, max(len(found), RANKED), sort=in_order)
+        errors = None
+        if ids:
+            still = {"_id": {"$in": [one["_id"] for one in ids]}, "status": "pending", "priority": None}
+            errors = await send(self.ctx, [UpdateMany(still, {"$set": {"priority": 0}}, hint=BY_ID)], len(ids))
+            memory.cursor.rewind()
+            self._searches.clear()
+        if errors or not ids:
+            now = time.monotonic()
+            memory.rank_at = now + max(leases.ENDED_SECONDS, SCAN_SHARE * (now - began))
+        return bool(ids)
 
     async def _search_with_cursor(self, names: Sequence[str], limit: int) -> list[Document]:
         cursor = self.ctx.claims.cursor
@@ -199,7 +227,7 @@ class QueueClaim(Struct):
             return None
         if ranges:
             rank, (due_ms, id), _ = min(ranges)
-            due = self._waiting([name for *_, name in ranges]) | {"priority": None if rank == float("inf") else -rank}
+            due = self._waiting([name for *_, name in ranges]) | {"priority": None if rank == UNRANKED else -rank}
             if id != NO_ID:  # many jobs have this due time
                 found = await self._query({**due, "nextRunAt": date(due_ms), "_id": {"$gte": id}}, limit)
             if len(found) < limit:
@@ -267,12 +295,8 @@ class QueueClaim(Struct):
         # ranges. Measured: that takes 1.5 times as long.
         is_queue = {"$exists": False} if self.queue == self.ctx.url.queue else self.queue
         name = names[0] if len(names) == 1 else {"$in": list(names)}
-        return {
-            "jobmill.queue": is_queue,
-            "status": "pending",
-            "name": name,
-            "nextRunAt": due or {"$lte": date(self.now_ms)},
-        }
+        due = due or {"$lte": date(self.now_ms)}
+        return {"jobmill.queue": is_queue, "status": "pending", "name": name, "nextRunAt": due}
 
     async def _next_due(self, after_ms: int = _FIRST_MS) -> int | None:
         """The earliest due time, later than `after_ms`, of the jobs that wait, or the first end of a lease."""
@@ -382,6 +406,11 @@ class QueueClaim(Struct):
             self.rooms[lease.name] -= 1
             if self.has_feed:
                 self.events += claim_events(job, self.now_ms, lease_lost=document["_id"] in lost)
+
+
+def _as_zero(order: Order) -> Order:
+    """Where a job stands if a priority that is missing counts as 0."""
+    return (0, *order[1:]) if order[0] == UNRANKED else order
 
 
 def _is_fresh(document: Document) -> bool:

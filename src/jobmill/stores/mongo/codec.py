@@ -76,6 +76,8 @@ LIVE = ("pending", "processing")
 FINAL = ("completed", "failed", "cancelled")
 #: In claim order: jobs whose priority, which another program wrote, is not a number.
 ODD_PRIORITY = float("-inf")
+#: In the order of the index: jobs without a priority, which only Monque's second generation writes.
+UNRANKED = float("inf")
 #: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
 #: Leaves out the large fields.
@@ -287,9 +289,9 @@ def queue_of(document: Document, home: str) -> str:
 
 
 def order_of(document: Document) -> tuple[float, int, ObjectId]:
-    """Where a job stands in claim order; a job without a priority comes after those that have one."""
+    """Where a job stands in the order of the index, in which a job without a priority is behind all others."""
     priority, id = document.get("priority"), document["_id"]
-    rank = float("inf") if priority is None else ODD_PRIORITY
+    rank = UNRANKED if priority is None else ODD_PRIORITY
     if isinstance(priority, int | float) and not isinstance(priority, bool) and isfinite(priority):
         rank = -priority
     return rank, _ms(document.get("nextRunAt")), id if isinstance(id, ObjectId) else NO_ID

@@ -52,6 +52,8 @@ class ClaimMemory:
         self.others_are_faster = False
         #: By queue, as documents name it: when ended leases were searched for, and how long that took.
         self.ended_searches: dict[str | None, tuple[float, float]] = {}
+        #: When a busy process searches for jobs without a priority next.
+        self.rank_at = 0.0
         #: When stale claims of Monque are searched for next.
         self.stale_from_ms = 0
         # How many jobs were claimed in this interval of ENTRIES_KEPT_SECONDS, and in the interval before.

@@ -62,12 +62,8 @@ async def located(ctx: MongoContext, leases: Sequence[Lease]) -> list[MongoLocat
 
 def guard(token: str, claimed_by: str, now_ms: int) -> Document:
     """A filter that matches while a lease holds; for all jobs of one claim."""
-    return {
-        "status": "processing",
-        "claimedBy": claimed_by,
-        "claimId": claim_id(token),
-        "jobmill.leaseUntil": {"$gt": date(now_ms)},
-    }
+    held = {"status": "processing", "claimedBy": claimed_by, "claimId": claim_id(token)}
+    return held | {"jobmill.leaseUntil": {"$gt": date(now_ms)}}
 
 
 def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) -> Document:
@@ -98,11 +94,8 @@ def writable(excluded: Sequence[Any]) -> Document:
 
 def ended(now_ms: int) -> Document:
     """A filter for claims of ours whose lease has ended."""
-    return {
-        "status": "processing",
-        "jobmill.leaseUntil": {"$lte": date(now_ms)},
-        "claimedBy": {"$regex": f"^{OURS}"},
-    }
+    until = {"$lte": date(now_ms)}
+    return {"status": "processing", "jobmill.leaseUntil": until, "claimedBy": {"$regex": f"^{OURS}"}}
 
 
 def stale(now_ms: int, lock_timeout_ms: int) -> Document:
