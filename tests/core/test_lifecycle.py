@@ -128,6 +128,12 @@ TABLE: list[tuple[Outcome, int, State, int, object, Keep | None]] = [
 ]
 
 
+def test_the_backoff_of_a_job_comes_before_the_backoff_function_of_its_handler() -> None:
+    options = JobOptions(backoff=fixed("9s"))
+    decided = settle(claimed(options=options), error(delay_ms=77), policy(options, RULES), NOW)
+    assert decided.due == after(9_000)
+
+
 @pytest.mark.parametrize("crashes", [0, 2])
 @pytest.mark.parametrize(("outcome", "errors", "state", "errors_then", "due", "keep"), TABLE)
 def test_every_outcome_under_every_budget(

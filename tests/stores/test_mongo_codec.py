@@ -13,9 +13,10 @@ from msgspec import structs
 
 from jobmill.core.changes import Cancel, Remove, Reprioritize, Requeue, Reschedule, Seize
 from jobmill.core.job import DAY_MS, JobOptions, Keep
-from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Released, Succeeded
+from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Policy, Released, Succeeded, policy
 from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.retry import fixed
 from jobmill.core.values import Claimed, NewJob, Refused, Settlement, after, at
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.codec import CODEC, date
@@ -447,6 +448,35 @@ async def test_a_job_without_a_fail_count_gets_one_when_it_is_claimed(scene: Sce
     id = await scene.insert(**before)
     await scene.claim()
     assert (await scene.document(id))["failCount"] == 0
+
+
+RULES_OF_A_HANDLER = Policy(max_attempts=3, backoff=fixed("1m"), given=JobOptions(max_attempts=3, backoff=fixed("1m")))
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts", "first_ms"),
+    [("", 10, 2_000), ("&max_retries=4&base_retry_interval=10ms", 4, 20)],
+    ids=["Monque's defaults", "given in the URL"],
+)
+async def test_a_foreign_job_is_retried_by_the_rule_of_monque(
+    mongo_url: str, options: str, attempts: int, first_ms: int
+) -> None:
+    """Whatever the handler says: a Node process that runs it counts in the same way."""
+    scene = Scene(mongo_url + options)
+    await scene.store.migrate()
+    await scene.store.open()
+    id = await scene.insert(**theirs(scene.t))
+    for attempt in range(1, attempts + 1):
+        claimed = await scene.claim()
+        rules = policy(claimed.job.options, RULES_OF_A_HANDLER)
+        now_ms = scene.clock()
+        await settle(scene.store, decide(claimed, Errored(error="oops", delay_ms=7), rules, now_ms, 0.99))
+        document = await scene.document(id)
+        assert (document["failCount"], document["status"] == "failed") == (attempt, attempt == attempts)
+        if attempt < attempts:
+            assert int(document["nextRunAt"]) == now_ms + first_ms * 2 ** (attempt - 1)
+            scene.clock.advance((int(document["nextRunAt"]) - now_ms) / 1000)
+    await scene.store.close()
 
 
 async def test_a_recurring_foreign_job_is_armed_again(scene: Scene) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jobmill.core.job import JobOptions
+from jobmill.core.retry import exponential
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.url import MongoUrl
@@ -15,6 +17,7 @@ def test_defaults() -> None:
     read = MongoUrl.read("mongodb://localhost/jobs")
     assert (read.database, read.collection, read.queue, read.indexes) == ("jobs", "monque_jobs", "default", "lean")
     assert (read.lock_timeout_ms, read.recover_foreign) == (30 * 60_000, True)
+    assert read.foreign_options == JobOptions(max_attempts=10, backoff=exponential("2s", cap="1d"))
 
 
 def test_given_options() -> None:
@@ -52,6 +55,10 @@ def test_passwords_are_shown_nowhere() -> None:
         ("mongodb://localhost/jobs?indexes=all", "indexes: expected monque, lean or none, got 'all'"),
         ("mongodb://localhost/jobs?recover_foreign=no", "recover_foreign: expected true or false, got 'no'"),
         ("mongodb://localhost/jobs?lock_timeout=soon", "lock_timeout: expected"),
+        ("mongodb://localhost/jobs?max_retries=0", "max_retries: expected a number of attempts, 1 or more, got '0'"),
+        ("mongodb://localhost/jobs?max_retries=many", "max_retries: expected a number of attempts"),
+        ("mongodb://localhost/jobs?base_retry_interval=0", "base_retry_interval: expected"),
+        ("mongodb://localhost/jobs?base_retry_interval=soon", "base_retry_interval: expected"),
         ("mongodb://localhost/jobs?collection=a$b", "collection: expected"),
         ("mongodb://localhost/jobs?collection=system.jobs", "collection: expected"),
         ("mongodb://localhost/jobs?queue=a:b", "queue: expected"),

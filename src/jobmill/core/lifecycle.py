@@ -125,7 +125,7 @@ class Errored(Struct, frozen=True, kw_only=True):
     traceback: str | None = None
     #: No more attempts, even if some are left: the handler raised Fail.
     final: bool = False
-    #: The delay that the user's own backoff function returned.
+    #: The delay that the backoff function of the handler returned. A backoff of the job itself comes first.
     delay_ms: int | None = None
 
 
@@ -246,7 +246,8 @@ def _errored(claimed: Claimed, outcome: Errored, rules: Policy, now_ms: int, ran
     job = claimed.job
     errors = job.errors + 1
     tracebacks = None if outcome.traceback is None else (*job.tracebacks, outcome.traceback)[-TRACEBACKS_KEPT:]
-    delay = delay_ms(rules.backoff, errors, random) if outcome.delay_ms is None else outcome.delay_ms
+    own_ms = outcome.delay_ms if job.options.backoff is None else None
+    delay = delay_ms(rules.backoff, errors, random) if own_ms is None else own_ms
     occurrence = _next_occurrence(job, now_ms)
     # If the retry would be at or after the next occurrence, the next occurrence replaces the retry.
     is_replaced = occurrence is not None and now_ms + delay >= occurrence

@@ -26,7 +26,7 @@ from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
-from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, UNRANKED, Document, date, job_of, ms_of, order_of, ours_of
+from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, UNRANKED, Document, date, ms_of, order_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
@@ -397,7 +397,7 @@ class QueueClaim(Struct):
         for document in leased:
             why = ""
             try:
-                job = job_of(document, self.ctx.url.queue, strict=True)
+                job = self.ctx.job(document, strict=True)
             except UnreadableJob as error:
                 why, job = str(error), self.ctx.job(document)
             locator = leases.locator_of(document, job)

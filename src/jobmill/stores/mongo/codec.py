@@ -303,8 +303,11 @@ def is_known(document: Document) -> bool:
     return isinstance(status, str) and status in STATE
 
 
-def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
-    """A document as a job. `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it."""
+def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, strict: bool = False) -> Job:
+    """A document as a job; `foreign`: the options of jobs that another program enqueued.
+
+    `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it.
+    """
     ours = ours_of(document)
     due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
     is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
@@ -332,7 +335,7 @@ def job_of(document: Document, home: str, *, strict: bool = False) -> Job:
         tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
         unique_key=key,
         tenant=_text(ours.get("tenant")),
-        options=NO_OPTIONS if (given := ours.get("options")) is None else _options(given, strict),
+        options=_options(ours.get("options"), strict) if is_ours(document) else foreign,
         recurrence=rule,
         occurrence_ms=None if rule is None else _slot(ours, due_ms),
         runs=_int(ours.get("runs")),
@@ -353,7 +356,7 @@ def _payload(data: Any, strict: bool) -> Raw:
 
 def _options(given: Any, strict: bool) -> JobOptions:
     try:
-        return msgspec.convert(given, JobOptions)
+        return NO_OPTIONS if given is None else msgspec.convert(given, JobOptions)
     except msgspec.ValidationError as error:
         if strict:
             raise UnreadableJob(f"options: {error}") from error

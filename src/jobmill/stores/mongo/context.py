@@ -131,9 +131,9 @@ class MongoContext:
         """The value of `jobmill.queue` in the documents of a queue."""
         return None if queue == self.url.queue else queue
 
-    def job(self, document: Document) -> Job:
-        """A document as a job."""
-        return job_of(document, self.url.queue)
+    def job(self, document: Document, *, strict: bool = False) -> Job:
+        """A document as a job; see `job_of`."""
+        return job_of(document, self.url.queue, self.url.foreign_options, strict=strict)
 
     async def by_ids(self, ids: Sequence[str], projection: Document | None = None) -> dict[str, Document]:
         """The documents of these jobs."""

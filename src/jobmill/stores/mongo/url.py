@@ -6,11 +6,13 @@ import re
 from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+import msgspec
 from msgspec import Struct
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
 from jobmill.core.durations import to_ms
+from jobmill.core.job import DAY_MS, JobOptions
 from jobmill.core.limits import check_name, check_queue
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.url import split_url, without_credentials
@@ -19,11 +21,14 @@ COLLECTION = "monque_jobs"
 #: The queue of documents that name none: those of Monque, which has no queues.
 QUEUE = "default"
 LOCK_TIMEOUT = "30m"
+#: Monque's rule of retries, which no document has: the number of attempts, and the delay that doubles with each error.
+MAX_RETRIES = "10"
+BASE_RETRY_INTERVAL = "1s"
 
 Indexes: TypeAlias = Literal["monque", "lean", "none"]
 
 _FORM = "mongodb://user:password@host:27017/database, or mongodb+srv://…"
-_OURS = ("collection", "queue", "indexes", "lock_timeout", "recover_foreign")
+_OURS = ("collection", "queue", "indexes", "lock_timeout", "recover_foreign", "max_retries", "base_retry_interval")
 #: Options of pymongo that this store must decide itself.
 _DECIDED = {
     name.lower()
@@ -46,6 +51,8 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
     #: After this time without a heartbeat a claim of Monque is stale.
     lock_timeout_ms: int
     recover_foreign: bool
+    #: The options of jobs that Monque enqueued.
+    foreign_options: JobOptions
 
     @staticmethod
     def read(url: str) -> MongoUrl:
@@ -70,6 +77,9 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
             indexes=_indexes(ours.get("indexes", "lean")),
             lock_timeout_ms=to_ms(ours.get("lock_timeout", LOCK_TIMEOUT), "lock_timeout"),
             recover_foreign=_is_true(ours.get("recover_foreign", "true"), "recover_foreign"),
+            foreign_options=_foreign_options(
+                ours.get("max_retries", MAX_RETRIES), ours.get("base_retry_interval", BASE_RETRY_INTERVAL)
+            ),
         )
 
     @property
@@ -117,6 +127,15 @@ def _indexes(given: str) -> Indexes:
     if given not in get_args(Indexes):
         raise InvalidValue("indexes", "monque, lean or none", given)
     return cast("Indexes", given)
+
+
+def _foreign_options(max_retries: str, base: str) -> JobOptions:
+    if not re.fullmatch("[0-9]{1,9}", max_retries) or int(max_retries) < 1:
+        raise InvalidValue("max_retries", "a number of attempts, 1 or more", max_retries)
+    # Monque waits twice the interval after the first error.
+    delay_ms = 2 * to_ms(base, "base_retry_interval", least=1)
+    backoff = {"type": "exponential", "delay_ms": delay_ms, "cap_ms": DAY_MS}
+    return msgspec.convert({"max_attempts": int(max_retries), "backoff": backoff}, JobOptions)
 
 
 def _is_true(given: str, field: str) -> bool:
