@@ -196,6 +196,27 @@ async def test_a_claim_that_is_not_full_does_not_look_for_jobs_without_a_priorit
     assert not [one for one in done if "priority" in str(one.get("command", {}).get("filter", {}))]
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["waiting", "held by a process that died"])
+@pytest.mark.parametrize("cron", ["@weekdays", "H * * * *", "30 4 * *", "rubbish"])
+async def test_a_recurring_job_whose_cron_we_cannot_read_is_left_to_monque(
+    scene: Scene, caplog: pytest.LogCaptureFixture, cron: str, held: bool
+) -> None:
+    """cron-parser reads more than Jobmill; to fail the job would end the recurrence."""
+    claimed = left(scene.clock() - 2 * LOCK_TIMEOUT_S * 1_000) if held else {}
+    ids = [await scene.insert(repeatInterval=cron, **claimed) for _ in range(3)]
+    before = await scene.store.context.here.jobs.find({"_id": {"$in": ids}}).to_list()
+    await scene.put("ours", "another")
+    found: list[str] = []
+    due_ms: int | None = 0
+    while due_ms is not None:  # a worker claims again at once
+        exchanged = await scene.store.exchange([], wish(1, queues=HOME, lease_ms=FAR_MS))
+        found, due_ms = found + [one.lease.id for one in exchanged.claimed], exchanged.next_due_ms
+    assert found == ["ours", "another"]
+    assert await scene.store.context.here.jobs.find({"_id": {"$in": ids}}).to_list() == before
+    about = [one for one in warnings(caplog) if "is left to Monque: its repeatInterval cannot be read" in one]
+    assert sorted(one.split()[2] for one in about) == sorted(map(str, ids))
+
+
 async def test_ended_leases_of_a_queue_are_found_behind_one_that_is_idle(scene: Scene) -> None:
     await scene.put("dead", queue="busy")
     async with scene.another() as other:

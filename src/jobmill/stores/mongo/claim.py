@@ -26,7 +26,17 @@ from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
-from jobmill.stores.mongo.codec import ODD_PRIORITY, OURS, UNRANKED, Document, date, ms_of, order_of, ours_of
+from jobmill.stores.mongo.codec import (
+    ODD_PRIORITY,
+    OURS,
+    UNRANKED,
+    Document,
+    date,
+    left_to_monque,
+    ms_of,
+    order_of,
+    ours_of,
+)
 from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
@@ -164,7 +174,8 @@ class QueueClaim(Struct):
         """The first jobs that fit into the room of their names."""
         orders = {id: order_of(document) for id, document in documents.items()}
         rooms, jobs = dict(self.rooms), list[Document]()
-        for id in sorted(orders, key=lambda one: _as_zero(orders[one])):
+        documents = {id: one for id, one in documents.items() if not one.get("repeatInterval") or self._may_run(one)}
+        for id in sorted(documents, key=lambda one: _as_zero(orders[one])):
             document = documents[id]
             if len(jobs) < wanted and rooms[document["name"]] > 0:
                 rooms[document["name"]] -= 1
@@ -174,7 +185,16 @@ class QueueClaim(Struct):
             self._learn(*search, orders)
         self._searches = []
         self.ctx.claims.in_flight |= self._chosen
-        return Found(jobs, has_more=len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
+        has_left = len(documents) < len(orders) and len(self.ctx.claims.refused) < MAX_REFUSED
+        return Found(jobs, has_more=has_left or len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
+
+    def _may_run(self, document: Document) -> bool:
+        """Whether a recurring job is not left to Monque. Later claims do not read again what is left."""
+        why = left_to_monque(document)
+        if why and len(self.ctx.claims.refused) < MAX_REFUSED:
+            self.ctx.claims.refused.add(document["_id"])
+            self.ctx.report_once(document, why, "is left to Monque")
+        return not why
 
     async def _search(self, names: Sequence[str], limit: int) -> list[Document]:
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""

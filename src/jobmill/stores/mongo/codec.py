@@ -43,7 +43,7 @@ from msgspec import Raw
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
 from jobmill.core.payload import MIN_INT
-from jobmill.core.recurrence import Recurrence
+from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.unreadable import UnreadableJob
@@ -343,6 +343,17 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
         last_error=_text(ours.get("lastError")),
         last_finished_ms=ms_of(ours.get("lastFinishedAt")),
     )
+
+
+def left_to_monque(document: Document) -> str:
+    """Why Monque alone can run a recurring job of its own; empty where Jobmill can re-arm it too."""
+    rule = None if is_ours(document) else _rule(document, ours_of(document), None)
+    try:
+        if rule is not None:
+            next_occurrence(rule, due_ms := _ms(document.get("nextRunAt")), due_ms)
+    except InvalidValue as error:
+        return f"its repeatInterval cannot be read here: {error}"
+    return ""
 
 
 def _payload(data: Any, strict: bool) -> Raw:

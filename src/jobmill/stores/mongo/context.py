@@ -46,7 +46,7 @@ class ClaimMemory:
         self.cursor = ClaimCursor(monotonic, share=SCAN_SHARE, share_when_short=SCAN_SHARE)
         #: By _id: order and name of the jobs that a claim in flight is about to lease. Other claims leave them out.
         self.in_flight: dict[Any, tuple[Order, str]] = {}
-        #: The _ids of jobs that the server refuses to write a claim to.
+        #: The _ids of jobs that the server refuses to write a claim to, or that only Monque can run.
         self.refused: set[Any] = set()
         #: Whether another process took a job that the last claim had found.
         self.others_are_faster = False
@@ -156,8 +156,8 @@ class MongoContext:
         owners = self.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1})
         return {(one["name"], one["uniqueKey"]): id_of(one) async for one in owners}
 
-    def report_once(self, document: Document, why: str) -> None:
-        """Log, once, that a job will never run."""
+    def report_once(self, document: Document, why: str, fate: str = "will never run") -> None:
+        """Log, once, that a job will never run, or another `fate`."""
         if document["_id"] not in self._reported and len(self._reported) < MAX_REPORTED:
             self._reported.add(document["_id"])
-            log.warning("the job %s in %s will never run: %s", document["_id"], self.url.address, why)
+            log.warning("the job %s in %s %s: %s", document["_id"], self.url.address, fate, why)

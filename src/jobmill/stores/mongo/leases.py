@@ -25,8 +25,9 @@ ENDED_SECONDS = 0.5
 STALE_MS = 15_000
 _MIN_STALE_MS = 250
 
-#: The fields by which claims order jobs, and the worker that had a lost job.
-IN_ORDER = {"_id": 1, "name": 1, "priority": 1, "nextRunAt": 1, "status": 1, "claimedBy": 1, "jobmill.id": 1}
+#: The fields by which claims order jobs and leave some of them to Monque, and the worker that had a lost job.
+IN_ORDER = dict.fromkeys(("_id", "name", "priority", "nextRunAt", "status", "claimedBy", "jobmill.id", "jobmill.v"), 1)
+IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone"), 1)
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
@@ -68,15 +69,10 @@ def guard(token: str, claimed_by: str, now_ms: int) -> Document:
 
 def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) -> Document:
     """What a claim writes; `is_lost`: another lease has ended."""
-    fields = {
-        "status": "processing",
-        "claimedBy": f"{OURS}{claim.worker}",
-        "claimId": claim_id(claim.token),
-        "heartbeatInterval": min(max(1, claim.lease_ms // 3), 2**31 - 1),
-        **dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms)),
-        "jobmill.leaseUntil": date(now_ms + claim.lease_ms),
-        "jobmill.worker": claim.worker,
-    }
+    fields: Document = {"status": "processing", "claimedBy": OURS + claim.worker, "claimId": claim_id(claim.token)}
+    fields |= dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms))
+    fields |= {"jobmill.leaseUntil": date(now_ms + claim.lease_ms), "jobmill.worker": claim.worker}
+    fields["heartbeatInterval"] = min(max(1, claim.lease_ms // 3), 2**31 - 1)
     return {
         "$set": fields,
         "$inc": {"jobmill.claims": 1, "jobmill.crashes": 1} if is_lost else {"jobmill.claims": 1},
