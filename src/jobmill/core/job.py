@@ -75,13 +75,20 @@ NO_OPTIONS = JobOptions()
 _decode_options = msgspec.json.Decoder(JobOptions).decode
 
 
+def keep_final(options: JobOptions, state: State) -> Keep:
+    """How long a final job with these options stays if no worker ended it, which knows the options of its handler."""
+    if state == "succeeded":
+        return options.keep_succeeded or KEEP_SUCCEEDED
+    return options.keep_failed or KEEP_FAILED
+
+
 def keep_cancelled(options_json: str | None) -> Keep:
     """How long a cancelled job with these stored options stays; the default where they cannot be read."""
     try:
-        keep = None if options_json is None else _decode_options(options_json).keep_failed
+        options = NO_OPTIONS if options_json is None else _decode_options(options_json)
     except msgspec.MsgspecError:
-        keep = None
-    return keep or KEEP_FAILED
+        options = NO_OPTIONS
+    return keep_final(options, "cancelled")
 
 
 # As JSON, two fields keep the names under which stores have them.

@@ -16,7 +16,7 @@
            .declared     true: a handler declares the recurrence
            .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
-           .purgeAt .keepLast   of a final job
+           .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever
            .mark         of the last call that changed the job: that call finds by it which jobs it changed
 
 The order of priorities is reversed: our 0, 1, 2 are Monque's 0, -1, -2.
@@ -63,6 +63,7 @@ DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_BYTES = DOCUMENT_BYTES - 16 * 1024
 _MAX_INT = 2**63 - 1
 _YEAR_10000 = 253_402_300_800_000
+_FOR_EVER_MS = _YEAR_10000 - 1_000
 
 STATUS: dict[State, str] = {
     "waiting": "pending",
@@ -231,8 +232,8 @@ def _is_plain(cron: str) -> bool:
 
 
 def keep_fields(keep: Keep, now_ms: int) -> Document:
-    """How long a final job stays."""
-    age_ms = 0 if keep.at_once else keep.age_ms
+    """How long a final job stays. A job without one of these fields was ended by Monque, and gets them later."""
+    age_ms = 0 if keep.at_once else _FOR_EVER_MS - now_ms if keep == Keep() else keep.age_ms
     purge_at = None if age_ms is None else date(now_ms + age_ms)
     return {"jobmill.purgeAt": purge_at, "jobmill.keepLast": keep.last}
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from bson import ObjectId
+from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.events import job_event
-from jobmill.core.job import Job
+from jobmill.core.job import Job, keep_final
 from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import schema
-from jobmill.stores.mongo.codec import FINAL, NO_CLAIM, STATE, WITHOUT_PAYLOAD, Document, date, due_fields, update_of
+from jobmill.stores.mongo.codec import (
+    FINAL,
+    NO_CLAIM,
+    STATE,
+    WITHOUT_PAYLOAD,
+    Document,
+    date,
+    due_fields,
+    keep_fields,
+    update_of,
+)
+from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import remove
@@ -30,13 +42,14 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     await _report_odd(ctx)
     await _rearm(ctx, limit, now_ms)
     await purge_runs(ctx, now_ms)
+    noted = await _note_ended(ctx, limit, now_ms)
     past = await _too_old(ctx, limit + 1, now_ms)
     if len(past) <= limit:
         past |= await _too_many(ctx, limit + 1 - len(past))
     chosen = dict(list(past.items())[:limit])
     gone = await remove(ctx, list(chosen), FINAL) if chosen else set()
     await publish(ctx, [job_event(ctx.job(chosen[id]), "removed", now_ms) for id in chosen if id in gone])
-    return Purged(len(gone), more=len(past) > limit)
+    return Purged(len(gone), more=len(past) > limit or noted >= limit)
 
 
 async def _report_odd(ctx: MongoContext) -> None:
@@ -55,9 +68,29 @@ async def _report_odd(ctx: MongoContext) -> None:
 
 async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId, Document]:
     old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
-    # A job that Monque ran again after that time follows Monque's own retention.
+    # A job that Monque ended again after that time gets another one.
     query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
     return {one["_id"]: one for one in await ctx.find_by(schema.PURGE, query, WITHOUT_PAYLOAD, limit)}
+
+
+async def _note_ended(ctx: MongoContext, limit: int, now_ms: int) -> int:
+    """Write how long they stay to jobs of ours that Monque ended; how many there were."""
+    ended: Document = {"jobmill.v": 1, "status": {"$in": FINAL}}
+    # Recurring jobs that Monque completed or failed are re-armed instead.
+    unarmed = {"$or": [{"jobmill.armed": None}, {"status": {"$nin": _ENDED}}]}
+    first = {**ended, **unarmed, "jobmill.purgeAt": None, "jobmill.keepLast": None}
+    again = {**ended, "jobmill.purgeAt": {"$lte": date(now_ms)}, "$expr": {"$gt": ["$updatedAt", "$jobmill.purgeAt"]}}
+    found = await ctx.find_by(schema.PURGE, again, WITHOUT_PAYLOAD, limit)
+    if schema.ENDED in ctx.indexes:  # without it all final jobs would be read
+        found += await ctx.find_by(schema.ENDED, first, WITHOUT_PAYLOAD, limit)
+    writes = []
+    for document in found:
+        job, unchanged = ctx.job(document), {name: document.get(name) for name in ("_id", "status", "updatedAt")}
+        fields = keep_fields(keep_final(job.options, job.state), job.updated_ms)
+        writes.append(UpdateOne(unchanged, update_of(fields), hint=BY_ID))
+    if writes:
+        await ctx.here.jobs.bulk_write(writes, ordered=False)
+    return len(writes)
 
 
 async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:

@@ -12,7 +12,7 @@ from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.mongo.codec import LIVE
+from jobmill.stores.mongo.codec import FINAL, LIVE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.url import Indexes
 
@@ -32,6 +32,7 @@ ARMED = "jobmill_armed"
 PURGE = "jobmill_purge"
 LAST = "jobmill_last"
 DECLARED = "jobmill_declared"
+ENDED = "jobmill_ended"
 
 #: An index of Monque.
 NAME_STATUS = "name_1_status_1"
@@ -63,6 +64,11 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True}),
     PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
     DECLARED: ([("jobmill.declared", 1), ("_id", 1)], {"jobmill.declared": True}),
+    # Jobs of ours that Monque ended: nothing says how long they stay.
+    ENDED: (
+        [("updatedAt", 1)],
+        {"jobmill.v": 1, "status": {"$in": FINAL}, "jobmill.purgeAt": None, "jobmill.keepLast": None},
+    ),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
 }
 
