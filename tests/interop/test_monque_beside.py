@@ -145,7 +145,8 @@ async def test_what_fails_here_is_tried_there(scene: Scene, generation: Generati
 
         await until(has_failed)
         job = await scene.get(id)
-        assert (job["status"], job["failReason"]) == ("pending", "RuntimeError: attempt 1 is no good")
+        assert (job["status"], job["failReason"]) == ("pending", "attempt 1 is no good"), "as Monque would write it"
+        assert (await scene.jobs.get(id)).error == "RuntimeError: attempt 1 is no good"
         worker.terminate()
         assert worker.wait(20) == 0
         await peer.ask("start")

@@ -54,7 +54,7 @@ async def test_monque_recovers_what_our_killed_worker_left(scene: Scene, generat
 @generations
 async def test_we_recover_what_a_killed_monque_left(scene: Scene, generation: Generation) -> None:
     ids = await enqueue_both(scene, generation, {"peer_ms": FOR_EVER, "ms": 1})
-    async with scene.peer(generation) as victim:
+    async with scene.peer(generation, heartbeat_ms=500) as victim:
         await victim.ask("start", concurrency=SLOTS)
         await until(lambda: len(victim.runs()) == SLOTS, 20)
         victim.kill()
@@ -65,7 +65,7 @@ async def test_we_recover_what_a_killed_monque_left(scene: Scene, generation: Ge
 
 
 async def test_we_recover_what_had_a_lease(scene: Scene) -> None:
-    async with scene.peer(2, lease_ms=1_000) as victim:
+    async with scene.peer(2, lease_ms=1_000, heartbeat_ms=500) as victim:
         id = await victim.ask("enqueue", name="work", data={"peer_ms": FOR_EVER})
         await victim.ask("start")
         await victim.event("run")
@@ -77,9 +77,12 @@ async def test_we_recover_what_had_a_lease(scene: Scene) -> None:
 
 
 @generations
-async def test_we_do_not_take_what_a_monque_still_works_on(scene: Scene, generation: Generation) -> None:
+@pytest.mark.parametrize("heartbeat_ms", [200, 3_000], ids=["often", "less often than the lock timeout"])
+async def test_we_do_not_take_what_a_monque_still_works_on(
+    scene: Scene, generation: Generation, heartbeat_ms: int
+) -> None:
     """It says so in its heartbeat alone: the time of the claim is long past."""
-    async with scene.peer(generation, heartbeat_ms=200) as peer:
+    async with scene.peer(generation, heartbeat_ms=heartbeat_ms) as peer:
         await peer.ask("start")
         id = await peer.ask("enqueue", name="work", data={"peer_ms": 8_000})
         await peer.event("run")

@@ -7,11 +7,14 @@ import threading
 
 import pytest
 
+from jobmill.errors import Fail
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.common.claim_cursor import MAX_RETURN_SECONDS, ClaimCursor
+from jobmill.stores.common.error_message import message_of
 from jobmill.stores.common.server_clock import ServerClock
 from jobmill.stores.common.url import without_credentials
+from jobmill.worker.outcomes import described, printed
 from tests.helpers import until
 
 # ---------------------------------------------------------------------------------------------------- bell
@@ -191,3 +194,34 @@ def test_after_a_long_scan_claims_return_less_often_and_say_when_to_look_again()
     look_again_ms = cursor.look_again_ms(start)
     assert look_again_ms is not None
     assert 0 < look_again_ms <= 1000 * MAX_RETURN_SECONDS
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+class Odd(Exception):
+    """Of a module."""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("no luck"), "no luck"),
+        (Odd("no: luck"), "no: luck"),
+        (Odd("two\nlines: here"), "two\nlines: here"),
+        (KeyError("x"), "'x'"),
+        (Fail("Timeout: of the server"), "Timeout: of the server"),
+        (Fail("no luck"), "no luck"),
+        (ValueError(), "ValueError"),
+        (ValueError("x" * 5_000), "x" * 3_988),
+    ],
+)
+def test_the_message_of_an_error_has_no_type(error: Exception, message: str) -> None:
+    with pytest.raises(type(error)) as raised:
+        raise error
+    assert message_of(described(raised.value), [printed(raised.value)]) == message
+
+
+def test_an_error_without_a_traceback_is_a_message() -> None:
+    assert message_of("to: expected text", ()) == "to: expected text"
+    assert message_of("to: expected text", ["Traceback of another error"]) == "to: expected text"

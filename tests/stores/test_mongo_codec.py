@@ -588,6 +588,22 @@ async def test_a_foreign_claim_is_taken_over_after_the_lock_timeout(scene: Scene
     assert (claimed.job.id, claimed.job.crashes) == (str(id), 1)
 
 
+@pytest.mark.parametrize("interval", [600_000, 600_000.0, "often", None, float("inf")])
+async def test_a_foreign_claim_is_not_taken_over_before_its_next_heartbeat(mongo_url: str, interval: object) -> None:
+    """The larger one counts of the lock timeout, here a minute, and the interval; an interval may be anything."""
+    scene = Scene(f"{mongo_url}&lock_timeout=60s")
+    await scene.store.migrate()
+    await scene.store.open()
+    id = await scene.insert(**(held(scene.t) | {"heartbeatInterval": interval}))
+    found = []
+    for seconds in (61, 539, 60):
+        scene.clock.advance(seconds)
+        found.append([one.job.id for one in await claim(scene.store, queues=("default",), lease_ms=DAY_MS)])
+    taken = [0, 0, 1] if isinstance(interval, int | float) else [1, 0, 0]
+    assert found == [[str(id)] * n for n in (taken if interval != float("inf") else [0, 0, 0])]
+    await scene.store.close()
+
+
 @pytest.mark.parametrize("alive", ["lastHeartbeat", "lockedAt"])
 async def test_a_foreign_claim_that_gave_a_sign_is_not_taken_over(scene: Scene, alive: str) -> None:
     await scene.insert(**(held(scene.t) | {alive: date(scene.t + 60_000)}))

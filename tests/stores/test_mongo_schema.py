@@ -57,6 +57,14 @@ async def store(mongo_url: str) -> AsyncIterator[MongoStore]:
     await store.close()
 
 
+async def test_indexes_of_monque_are_as_monque_makes_them(mongo_url: str) -> None:
+    store = MongoStore(said(mongo_url, indexes="monque"))
+    await store.migrate()
+    made = await (await store.context.here.jobs.list_indexes()).to_list()
+    assert {one["name"] for one in made if one.get("background") is True} == MONQUE
+    await store.close()
+
+
 async def test_lean_makes_what_the_store_needs(store: MongoStore) -> None:
     made = await names(store)
     assert made & MONQUE == {"name_1_uniqueKey_1"}

@@ -11,6 +11,7 @@
            .queue        absent in the queue that Monque's documents are in (the option `queue`)
            .key          the unique key, where uniqueKey also contains the queue
            .tenant .options .progress .result (JSON) .tracebacks
+           .error        with the type of the error, where failReason has the message alone
            .claims .crashes .worker .startedAt .leaseUntil
            .rule         what Monque's repeatInterval cannot express: an interval, six fields, an end; .revision .armed
            .declared     true: a handler declares the recurrence
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -46,6 +47,7 @@ from jobmill.core.payload import MIN_INT
 from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.error_message import message_of
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo.ids import NO_ID
 
@@ -245,6 +247,12 @@ def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:
     return {"nextRunAt": date(due_ms), "jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
 
 
+def error_fields(error: str, tracebacks: Sequence[str]) -> Document:
+    """An error: failReason is its message alone, as Monque writes it."""
+    message = message_of(error, tracebacks)
+    return {"failReason": message, "jobmill.error": None if message == error else error}
+
+
 def job_fields(fields: Document) -> Document:
     """Fields of a Job, by their names there, as fields of a document; those that no document has are left out."""
     encoded = ((_ENCODERS[name], value) for name, value in fields.items() if name in _ENCODERS)
@@ -332,7 +340,7 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
         worker=_text(document.get("claimedBy") if is_foreign_claim else ours.get("worker")),
         progress=_progress(ours["progress"]) if "progress" in ours else None,
         result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
-        error=_text(document.get("failReason")),
+        error=_error(document.get("failReason"), ours.get("error")),
         tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
         unique_key=key,
         tenant=_text(ours.get("tenant")),
@@ -399,6 +407,11 @@ def _slot(ours: Document, due_ms: int) -> int:
     """The slot of a run; the due time itself where another program has changed it since."""
     occurrence_ms = ms_of(ours.get("slot"))
     return due_ms if occurrence_ms is None or ms_of(ours.get("slotDue")) != due_ms else occurrence_ms
+
+
+def _error(reason: Any, error: Any) -> str | None:
+    """The error with its type, if Jobmill wrote the reason."""
+    return error if isinstance(error, str) and error.endswith(f": {reason}") else _text(reason)
 
 
 def _progress(given: Any) -> Progress | None:

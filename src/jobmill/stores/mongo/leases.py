@@ -24,6 +24,8 @@ ENDED_SECONDS = 0.5
 #: Stale claims of Monque are searched for at this interval; more often where the lock timeout is short.
 STALE_MS = 15_000
 _MIN_STALE_MS = 250
+#: A heartbeat of Monque may be this much later than its interval.
+LATE_HEARTBEAT_MS = 1_000
 
 #: The fields by which claims order jobs and leave some of them to Monque, and the worker that had a lost job.
 IN_ORDER = dict.fromkeys(("_id", "name", "priority", "nextRunAt", "status", "claimedBy", "jobmill.id", "jobmill.v"), 1)
@@ -95,8 +97,13 @@ def ended(now_ms: int) -> Document:
 
 
 def stale(now_ms: int, lock_timeout_ms: int) -> Document:
-    """A filter for claims of Monque without a lease whose lockedAt and heartbeat are both too old."""
+    """A filter for claims of Monque without a lease whose lockedAt and heartbeat are both too old.
+
+    A job whose worker sends heartbeats less often than the lock timeout gets the time until the next one.
+    """
     long_ago = date(now_ms - lock_timeout_ms)
+    silent_ms = {"$subtract": [date(now_ms), {"$max": ["$lockedAt", "$lastHeartbeat"]}]}
+    interval_ms = {"$cond": [{"$isNumber": "$heartbeatInterval"}, "$heartbeatInterval", 0]}
     return {
         "status": "processing",
         "claimedBy": {"$not": {"$regex": f"^{OURS}"}},
@@ -104,6 +111,7 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
         "$and": [
             {"$or": [{"lastHeartbeat": None}, {"lastHeartbeat": {"$lt": long_ago}}]},
             {"$or": [{"leaseExpiresAt": None}, {"leaseExpiresAt": {"$lte": date(now_ms)}}]},
+            {"$expr": {"$gt": [silent_ms, {"$add": [interval_ms, LATE_HEARTBEAT_MS]}]}},
         ],
     }
 

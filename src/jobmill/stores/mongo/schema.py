@@ -117,15 +117,16 @@ async def _names(ctx: MongoContext) -> set[str]:
 
 
 def models(which: Indexes) -> list[IndexModel]:
-    """The indexes that `migrate` makes."""
+    """The indexes that `migrate` makes. Those of Monque say `background`, as Monque does, though servers ignore it."""
     if which == "none":
         return []
     unique = IndexModel(
         [("name", 1), ("uniqueKey", 1)],
         unique=True,
+        background=True,
         partialFilterExpression={"uniqueKey": {"$exists": True}, "status": {"$in": LIVE}},
     )
-    theirs = [IndexModel(keys) for keys in _MONQUE] if which == "monque" else []
+    theirs = [IndexModel(keys, background=True) for keys in _MONQUE] if which == "monque" else []
     ours = [
         IndexModel(keys, name=name, partialFilterExpression=only, **({"unique": True} if name == OWN_ID else {}))
         for name, (keys, only) in _OURS.items()

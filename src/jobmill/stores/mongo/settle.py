@@ -25,6 +25,7 @@ from jobmill.stores.mongo.codec import (
     Document,
     date,
     due_fields,
+    error_fields,
     job_fields,
     keep_fields,
     update_of,
@@ -220,6 +221,8 @@ def _update(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int)
     }
     if one.tracebacks is not None:
         fields["jobmill.tracebacks"] = list(one.tracebacks[-TRACEBACKS_KEPT:])
+        if one.error is not None:
+            fields |= error_fields(one.error, one.tracebacks)
     if one.due is not None:
         occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), occurrence_ms)
