@@ -173,20 +173,19 @@ class QueueClaim(Struct):
     def _choose(self, documents: Mapping[Any, Document], wanted: int) -> Found:
         """The first jobs that fit into the room of their names."""
         orders = {id: order_of(document) for id, document in documents.items()}
+        may_run = [one for one in documents.values() if not one.get("repeatInterval") or self._may_run(one)]
         rooms, jobs = dict(self.rooms), list[Document]()
-        documents = {id: one for id, one in documents.items() if not one.get("repeatInterval") or self._may_run(one)}
-        for id in sorted(documents, key=lambda one: _as_zero(orders[one])):
-            document = documents[id]
-            if len(jobs) < wanted and rooms[document["name"]] > 0:
-                rooms[document["name"]] -= 1
-                jobs.append(document)
+        for job in sorted(may_run, key=lambda one: _as_zero(orders[one["_id"]])):
+            if len(jobs) < wanted and rooms[job["name"]] > 0:
+                rooms[job["name"]] -= 1
+                jobs.append(job)
         self._chosen = {job["_id"]: (orders[job["_id"]], job["name"]) for job in jobs}
         for search in self._searches:
             self._learn(*search, orders)
         self._searches = []
         self.ctx.claims.in_flight |= self._chosen
-        has_left = len(documents) < len(orders) and len(self.ctx.claims.refused) < MAX_REFUSED
-        return Found(jobs, has_more=has_left or len(jobs) < len(documents), are_fresh=all(map(_is_fresh, jobs)))
+        has_left = len(may_run) < len(documents) and len(self.ctx.claims.refused) < MAX_REFUSED
+        return Found(jobs, has_more=has_left or len(jobs) < len(may_run), are_fresh=all(map(_is_fresh, jobs)))
 
     def _may_run(self, document: Document) -> bool:
         """Whether a recurring job is not left to Monque. Later claims do not read again what is left."""

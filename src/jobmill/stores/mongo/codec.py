@@ -4,7 +4,7 @@
     uniqueKey, repeatInterval, timezone                                                where given
     failReason                                                                         after an error
     lockedAt, claimedBy, claimId, lastHeartbeat                                        while processing
-    heartbeatInterval                                                                  from the first claim on
+    heartbeatInterval                     from the first claim on; a long if Jobmill claimed last, Node never writes one
 
     jobmill.v            1: Jobmill enqueued the job, and its rules of retention apply
            .id           the id that the caller chose; other jobs are known by their _id
@@ -173,14 +173,9 @@ def update_of(fields: Document) -> Document:
 def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, home: str) -> Document:
     """A job that waits. `home` is the queue of documents that name none."""
     is_home = new.queue == home
-    ours: Document = {
-        "v": 1,
-        "id": own_id,
-        "queue": None if is_home else new.queue,
-        "tenant": new.tenant,
-        "options": None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options),
-        "key": None if is_home else new.unique_key,
-    }
+    ours: Document = {"v": 1, "id": own_id, "queue": None if is_home else new.queue, "tenant": new.tenant}
+    ours["options"] = None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options)
+    ours["key"] = None if is_home else new.unique_key
     document: Document = {
         "_id": id,
         "name": new.name,
@@ -308,8 +303,7 @@ def order_of(document: Document) -> tuple[float, int, ObjectId]:
 
 def is_known(document: Document) -> bool:
     """Whether a document is a job in one of the known states."""
-    status = document.get("status")
-    return isinstance(status, str) and status in STATE
+    return document.get("status") in STATUS.values()
 
 
 def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, strict: bool = False) -> Job:
@@ -320,6 +314,7 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
     ours = ours_of(document)
     due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
     is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
+    run, finished = ({}, document.get("updatedAt")) if ran_there(document) else (ours, ours.get("lastFinishedAt"))
     key = _text(ours.get("key", document.get("uniqueKey")))
     rule = _rule(document, ours, key) if "rule" in ours or document.get("repeatInterval") else None
     return Job(
@@ -332,14 +327,14 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
         due_ms=due_ms,
         created_ms=_ms(document.get("createdAt")),
         updated_ms=updated_ms,
-        started_ms=ms_of(document.get("lockedAt") if is_foreign_claim else ours.get("startedAt")),
+        started_ms=ms_of(document.get("lockedAt") if is_foreign_claim else run.get("startedAt")),
         finished_ms=updated_ms if document["status"] in FINAL else None,
         errors=max(0, _int(document.get("failCount"))),
         crashes=_int(ours.get("crashes")),
         claims=_int(ours.get("claims")),
-        worker=_text(document.get("claimedBy") if is_foreign_claim else ours.get("worker")),
-        progress=_progress(ours["progress"]) if "progress" in ours else None,
-        result_json=Raw(ours["result"].encode()) if isinstance(ours.get("result"), str) else NULL,
+        worker=_text(document.get("claimedBy") if is_foreign_claim else run.get("worker")),
+        progress=_progress(run["progress"]) if "progress" in run else None,
+        result_json=Raw(run["result"].encode()) if isinstance(run.get("result"), str) else NULL,
         error=_error(document.get("failReason"), ours.get("error")),
         tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
         unique_key=key,
@@ -350,8 +345,14 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
         runs=_int(ours.get("runs")),
         failed_runs=_int(ours.get("failedRuns")),
         last_error=_text(ours.get("lastError")),
-        last_finished_ms=ms_of(ours.get("lastFinishedAt")),
+        last_finished_ms=None if rule is None or is_foreign_claim else ms_of(finished),
     )
+
+
+def ran_there(document: Document) -> bool:
+    """Whether Monque had the last run of a job, so that what Jobmill wrote about a run is about an earlier one."""
+    has_run = "heartbeatInterval" in document or "startedAt" in ours_of(document)
+    return has_run and not isinstance(document.get("heartbeatInterval"), Int64)
 
 
 def left_to_monque(document: Document) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bson import ObjectId
+from bson import Int64, ObjectId
 from msgspec import Struct
 from pymongo.errors import PyMongoError
 
@@ -74,7 +74,7 @@ def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) ->
     fields: Document = {"status": "processing", "claimedBy": OURS + claim.worker, "claimId": claim_id(claim.token)}
     fields |= dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms))
     fields |= {"jobmill.leaseUntil": date(now_ms + claim.lease_ms), "jobmill.worker": claim.worker}
-    fields["heartbeatInterval"] = min(max(1, claim.lease_ms // 3), 2**31 - 1)
+    fields["heartbeatInterval"] = Int64(min(max(1, claim.lease_ms // 3), 2**31 - 1))  # see `ran_there`
     return {
         "$set": fields,
         "$inc": {"jobmill.claims": 1, "jobmill.crashes": 1} if is_lost else {"jobmill.claims": 1},
