@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobmill.core.cron import LAST_MS
-from jobmill.core.recurrence import Recurrence, first_occurrence, next_occurrence, next_occurrence_or_now, recurrence
+from jobmill.core.recurrence import (
+    Recurrence,
+    first_occurrence,
+    is_occurrence,
+    next_occurrence,
+    next_occurrence_or_now,
+    recurrence,
+)
 from jobmill.errors import InvalidValue
 
 HOUR = 3_600_000
@@ -261,3 +268,19 @@ def test_that_run_as_well_is_not_past_the_end() -> None:
 def test_what_has_no_slot_any_more_has_no_run_either() -> None:
     yearly = recurrence(key="tick", cron="@yearly")
     assert next_occurrence_or_now(yearly, LAST_MS - HOUR, LAST_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "at_ms", "expected"),
+    [
+        (Recurrence(key="k", cron="0 9 * * *"), 9 * HOUR, True),
+        (Recurrence(key="k", cron="0 9 * * *"), 9 * HOUR + 1, False),
+        (Recurrence(key="k", cron="0 9 * * *"), 9 * HOUR - 1, False),
+        (Recurrence(key="k", cron="0 9 * * *", timezone="America/New_York"), 14 * HOUR, True),
+        (Recurrence(key="k", cron="0 0 29 2 *"), 9 * HOUR, False),
+        (Recurrence(key="k", every_ms=HOUR), 17, True),
+        (Recurrence(key="k", cron="@every 1h"), 17, True),
+    ],
+)
+def test_whether_an_instant_is_an_occurrence(rule: Recurrence, at_ms: int, expected: bool) -> None:
+    assert is_occurrence(rule, at_ms) == expected

@@ -75,7 +75,13 @@ async def test_one_run_for_each_slot(scene: Scene, whose: str) -> None:
         assert await other.ask("check") == {}
 
 
-async def test_the_zone_is_the_same_for_both(scene: Scene) -> None:
+async def test_the_zone_is_the_same_for_both(mongo_url: str, tmp_path: Path) -> None:
+    """Where every Monque knows timezones, it re-arms the job itself."""
+    async with scene_at(mongo_url, tmp_path, monque="2") as scene:
+        await check_that_the_zone_is_the_same(scene)
+
+
+async def check_that_the_zone_is_the_same(scene: Scene) -> None:
     rule = {"cron": "30 4 * * *", "timezone": "America/New_York"}
     ours = (await scene.jobs.enqueue("work", key="a", **rule)).id  # type: ignore[arg-type]
     async with scene.peer() as peer:
@@ -111,6 +117,39 @@ async def test_what_monque_cannot_hold_is_armed_again_by_us(scene: Scene, genera
         assert await peer.ask("cancel", job=id)
         await scene.jobs.purge()
         assert (await scene.get(id))["status"] == "cancelled"
+
+
+RULES = {
+    "an interval": {"every": "1h"},
+    "six fields": {"cron": "30 0 9 * * *"},
+    "a timezone": {"cron": "0 9 * * *", "timezone": "America/New_York"},
+    "an end": {"cron": RARE, "until": datetime(2999, 1, 1, tzinfo=UTC)},
+}
+
+
+@pytest.mark.parametrize("rule", list(RULES.values()), ids=list(RULES))
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+@generations
+async def test_rules_that_are_ours_alone_are_armed_again_within_a_second(
+    scene: Scene, generation: Generation, is_busy: bool, rule: dict[str, Any]
+) -> None:
+    """By a worker that does not run these jobs, whether it sleeps or has much to do."""
+    id = (await scene.jobs.enqueue("theirs", key="often", **rule)).id
+    slot = None if "every" in rule else (await scene.get(id))["nextRunAt"]
+    async with scene.peer(generation) as peer:
+        await peer.ask("start", names=["theirs"])
+        await scene.worker("--concurrency", "2")
+        for n in range(3):
+            if slot is not None or n:
+                await have_slot_pass(scene, id)
+            if is_busy:
+                await scene.jobs.enqueue_many([scene.jobs.draft("work", {"ms": 20})] * 300)
+            await until(lambda n=n: peer.runs()[id] == n + 1)  # type: ignore[misc]
+            armed = await is_armed(scene, id)
+            assert armed["nextRunAt"] == slot or slot is None
+            assert armed["jobmill"]["runs"] == n + 1
+            assert armed["updatedAt"] - armed["jobmill"]["lastFinishedAt"] < timedelta(seconds=1)
+        assert await peer.ask("check") == {}
 
 
 @generations

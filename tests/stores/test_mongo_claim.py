@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import pytest
 from bson import ObjectId
@@ -17,6 +18,7 @@ from jobmill.testing.contract.support import (
     claim_ids,
     claim_one,
     put_one,
+    retry,
     settle,
     started,
     state_of,
@@ -215,6 +217,41 @@ async def test_a_recurring_job_whose_cron_we_cannot_read_is_left_to_monque(
     assert await scene.store.context.here.jobs.find({"_id": {"$in": ids}}).to_list() == before
     about = [one for one in warnings(caplog) if "is left to Monque: its repeatInterval cannot be read" in one]
     assert sorted(one.split()[2] for one in about) == sorted(map(str, ids))
+
+
+# cron, nextRunAt, and whether that is an occurrence in another timezone than UTC. 2023-11-14 is a Tuesday.
+OCCURRENCES = [
+    ("0 9 * * *", "2023-11-14T09:00:00Z", False),
+    ("0 9 * * *", "2023-11-14T14:00:00Z", True),  # New York
+    ("0 9 * * *", "2023-11-14T03:15:00Z", True),  # Kathmandu
+    ("0 9 * * 2", "2023-11-13T19:00:00Z", True),  # Kiritimati
+    ("*/15 * * * *", "2023-11-14T03:15:00Z", False),
+    ("0 0 1 * *", "2023-10-31T23:00:00Z", True),  # Berlin
+    ("0 9 * * *", "2023-11-14T14:00:07Z", False),  # rescheduled, or retried
+    ("0 0 29 2 *", "2023-11-14T14:00:00Z", False),
+]
+
+
+@pytest.mark.parametrize("more", [{}, {"priority": 0}, {"timezone": "UTC"}], ids=["first", "second", "timezone"])
+@pytest.mark.parametrize(("cron", "at", "is_elsewhere"), OCCURRENCES)
+async def test_a_recurring_job_of_another_timezone_is_left_to_monque(
+    scene: Scene, cron: str, at: str, is_elsewhere: bool, more: Document
+) -> None:
+    """Monque's first generation uses the timezone of its process, which no document contains."""
+    due_ms = round(datetime.fromisoformat(at).timestamp() * 1_000)
+    id = await scene.insert(repeatInterval=cron, nextRunAt=date(due_ms), **more)
+    expected = [] if is_elsewhere and "timezone" not in more else [str(id)]
+    assert await claim_ids(scene.store, 1, queues=HOME) == expected
+
+
+async def test_a_retry_of_a_recurring_job_keeps_its_occurrence(scene: Scene) -> None:
+    """Its due time fits another timezone by chance."""
+    noon_ms = round(datetime.fromisoformat("2023-11-14T12:00:00Z").timestamp() * 1_000)
+    id = await scene.insert(repeatInterval="0 12 * * *", nextRunAt=date(noon_ms))
+    claimed = await claim_one(scene.store, queues=HOME)
+    await settle(scene.store, retry(claimed, 3_600_000 - scene.clock() % 3_600_000, "oops"))
+    scene.clock.advance(3_600)
+    assert await claim_ids(scene.store, 1, queues=HOME) == [str(id)]
 
 
 async def test_ended_leases_of_a_queue_are_found_behind_one_that_is_idle(scene: Scene) -> None:

@@ -117,7 +117,8 @@ def ran(t: int, now: int, **more: Any) -> Document:
 
 # ---------------------------------------------------------------------------------------------------- enqueue
 
-PLAIN = Recurrence(key="k", cron="0 9 * * mon", timezone="Europe/Berlin")
+PLAIN = Recurrence(key="k", cron="0 9 * * 1")
+ZONED = Recurrence(key="k", cron="0 9 * * 1", timezone="Europe/Berlin")
 ENQUEUED: list[tuple[str, Document, Document]] = [
     ("plain", {}, {}),
     ("of a priority", {"priority": 3}, {"priority": -3}),
@@ -134,10 +135,30 @@ ENQUEUED: list[tuple[str, Document, Document]] = [
         {"unique_key": "k", "recurrence": PLAIN},
         {
             "uniqueKey": "k",
-            "repeatInterval": "0 9 * * mon",
-            "timezone": "Europe/Berlin",
+            "repeatInterval": "0 9 * * 1",
+            "timezone": "UTC",
             "jobmill": {"armed": True},
         },
+    ),
+    (
+        "cron in a timezone",
+        {"unique_key": "k", "recurrence": ZONED},
+        {"uniqueKey": "k", "jobmill": {"armed": True, "rule": {"cron": "0 9 * * 1", "zone": "Europe/Berlin"}}},
+    ),
+    (
+        "cron with a value twice, which cron-parser refuses",
+        {"unique_key": "k", "recurrence": Recurrence(key="k", cron="*/30,0 9 * * 1-5,WED")},
+        {
+            "uniqueKey": "k",
+            "repeatInterval": "0,30 9 * * 1-5",
+            "timezone": "UTC",
+            "jobmill": {"armed": True, "rule": {"cron": "*/30,0 9 * * 1-5,WED", "zone": "UTC"}},
+        },
+    ),
+    (
+        "cron that only we read",
+        {"unique_key": "k", "recurrence": Recurrence(key="k", cron="0 9 LW * *")},
+        {"uniqueKey": "k", "jobmill": {"armed": True, "rule": {"cron": "0 9 LW * *", "zone": "UTC"}}},
     ),
     (
         "cron by its name",
@@ -173,6 +194,27 @@ async def test_an_id_of_the_callers_own(scene: Scene) -> None:
     (found,) = await scene.store.context.here.jobs.find().to_list()
     assert isinstance(found.pop("_id"), ObjectId)
     assert found == pending(scene.t, jobmill={"id": "mine"})
+
+
+async def test_a_timezone_is_monques_where_every_monque_knows_it(mongo_url: str) -> None:
+    scene = Scene(f"{mongo_url}&monque=2")
+    await scene.store.migrate()
+    await scene.store.open()
+    await scene.put(unique_key="k", recurrence=ZONED)
+    document = await scene.document()
+    assert (document["repeatInterval"], document["timezone"]) == ("0 9 * * 1", "Europe/Berlin")
+    assert document["jobmill"] == {"v": 1, "armed": True}
+    assert (await scene.store.get([ID]))[0] is not None
+    await scene.store.close()
+
+
+async def test_a_recurrence_is_read_as_it_was_given(scene: Scene) -> None:
+    """Whatever Monque's fields say, so that the same rule, stated again, changes nothing."""
+    rule = Recurrence(key="k", cron="*/30,0 9 * * 1-5,WED")
+    await scene.put(unique_key="k", recurrence=rule)
+    (job,) = await scene.store.get([ID])
+    assert job is not None
+    assert job.recurrence == rule
 
 
 async def test_a_delayed_job(scene: Scene) -> None:

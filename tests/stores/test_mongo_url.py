@@ -23,10 +23,10 @@ def test_defaults() -> None:
 def test_given_options() -> None:
     read = MongoUrl.read(
         "mongodb://a:1,b:2/jobs?replicaSet=rs&collection=tasks&queue=node&indexes=monque&lock_timeout=5m"
-        "&recover_foreign=false&tls=true"
+        "&recover_foreign=false&tls=true&monque=2"
     )
     assert (read.collection, read.queue, read.indexes) == ("tasks", "node", "monque")
-    assert (read.lock_timeout_ms, read.recover_foreign) == (300_000, False)
+    assert (read.lock_timeout_ms, read.recover_foreign, read.has_timezones) == (300_000, False, True)
     assert read.driver_url == "mongodb://a:1,b:2/jobs?replicaSet=rs&tls=true"
 
 
@@ -55,6 +55,7 @@ def test_passwords_are_shown_nowhere() -> None:
         ("mongodb://localhost/jobs?indexes=all", "indexes: expected monque, lean or none, got 'all'"),
         ("mongodb://localhost/jobs?recover_foreign=no", "recover_foreign: expected true or false, got 'no'"),
         ("mongodb://localhost/jobs?lock_timeout=soon", "lock_timeout: expected"),
+        ("mongodb://localhost/jobs?monque=3", "monque: expected the generation of Monque, 1 or 2, got '3'"),
         ("mongodb://localhost/jobs?max_retries=0", "max_retries: expected a number of attempts, 1 or more, got '0'"),
         ("mongodb://localhost/jobs?max_retries=many", "max_retries: expected a number of attempts"),
         ("mongodb://localhost/jobs?base_retry_interval=0", "base_retry_interval: expected"),

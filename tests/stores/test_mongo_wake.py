@@ -14,7 +14,7 @@ from jobmill.core.changes import Cancel, Requeue
 from jobmill.stores.mongo import MongoStore, wake
 from jobmill.stores.mongo.codec import date
 from jobmill.stores.mongo.url import MongoUrl
-from jobmill.testing.contract.support import claim, new, put_one
+from jobmill.testing.contract.support import claim, new, put_one, settle, succeed
 from tests.helpers import until
 
 pytestmark = pytest.mark.stores("mongo")
@@ -96,6 +96,25 @@ async def test_a_job_of_a_name_that_nobody_works_wakes_nobody(scene: Scene) -> N
     assert not done
     await scene.insert()
     await woken(sleep)
+
+
+async def test_a_job_that_monque_ended_wakes_and_one_of_another_worker_does_not(scene: Scene) -> None:
+    """A worker may have to re-arm the first; that others end jobs is no work for anybody."""
+    other = MongoStore(scene.store.context.url.driver_url)
+    await other.open()
+    await put_one(other, new("ours", name="elsewhere", queue="default"))
+    (claimed,) = await claim(other, queues=QUEUES, names=("elsewhere",))
+    theirs = await scene.jobs.insert_one({"name": "elsewhere", "status": "processing", "claimedBy": "node-1"})
+    await scene.ready()
+    sleep = scene.sleep()
+    assert await settle(other, succeed(claimed)) == ["done"]
+    done, _ = await asyncio.wait([sleep], timeout=0.6)
+    assert not done
+    end = {"$set": {"status": "completed"}, "$unset": {"claimedBy": ""}}
+    began = time.monotonic()
+    await scene.jobs.update_one({"_id": theirs.inserted_id}, end)
+    assert await woken(sleep) - began < 1
+    await other.close()
 
 
 async def test_each_of_many_future_jobs_wakes_when_it_is_due(scene: Scene) -> None:

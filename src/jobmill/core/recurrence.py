@@ -55,6 +55,12 @@ def first_occurrence(recurrence: Recurrence, now_ms: int) -> int | None:
     return _within(recurrence, rule.next(now_ms) if isinstance(rule, Cron) else now_ms)
 
 
+def is_occurrence(recurrence: Recurrence, at_ms: int) -> bool:
+    """Whether a cron has an occurrence at this very millisecond; an interval has one at any time."""
+    rule = _rule(recurrence)
+    return not isinstance(rule, Cron) or rule.next(at_ms - 1) == at_ms
+
+
 def next_occurrence(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
     """When the next run is due, after the run of `occurrence_ms` ended at `now_ms`; None when the recurrence has ended.
 

@@ -36,11 +36,13 @@ class Note(NamedTuple):
 class Scene:
     """`jobs` is our client, `documents` what is there, `worker()` starts a Python worker, `peer()` a Monque."""
 
-    def __init__(self, url: str, path: Path, jobs: Client, documents: AsyncCollection[Document]) -> None:
+    def __init__(
+        self, url: str, path: Path, jobs: Client, documents: AsyncCollection[Document], **options: str
+    ) -> None:
         self._url = url
         self.jobs = jobs
         self.documents = documents
-        self.processes = WorkerProcesses(path, our_url(url))
+        self.processes = WorkerProcesses(path, our_url(url, **options))
 
     @contextlib.asynccontextmanager
     async def peer(self, generation: Generation = 2, **options: Any) -> AsyncIterator[MonqueProcess]:
@@ -107,14 +109,14 @@ def our_url(url: str, **options: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def scene_at(url: str, path: Path) -> AsyncIterator[Scene]:
-    """Everything that runs ends with the block."""
-    await migrated_mongo(our_url(url))
+async def scene_at(url: str, path: Path, **options: str) -> AsyncIterator[Scene]:
+    """Everything that runs ends with the block; `options` are more options of our URL."""
+    await migrated_mongo(our_url(url, **options))
     async with (
         AsyncMongoClient[Document](url, tz_aware=True) as client,
-        jobmill.connect(our_url(url)) as jobs,
+        jobmill.connect(our_url(url, **options)) as jobs,
     ):
-        made = Scene(url, path, jobs, client.get_default_database()[COLLECTION])
+        made = Scene(url, path, jobs, client.get_default_database()[COLLECTION], **options)
         try:
             yield made
         finally:

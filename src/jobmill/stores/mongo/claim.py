@@ -180,9 +180,8 @@ class QueueClaim(Struct):
                 rooms[job["name"]] -= 1
                 jobs.append(job)
         self._chosen = {job["_id"]: (orders[job["_id"]], job["name"]) for job in jobs}
-        for search in self._searches:
-            self._learn(*search, orders)
-        self._searches = []
+        while self._searches:
+            self._learn(*self._searches.pop(0), orders)
         self.ctx.claims.in_flight |= self._chosen
         has_left = len(may_run) < len(documents) and len(self.ctx.claims.refused) < MAX_REFUSED
         return Found(jobs, has_more=has_left or len(jobs) < len(may_run), are_fresh=all(map(_is_fresh, jobs)))
@@ -199,9 +198,8 @@ class QueueClaim(Struct):
         """The first waiting jobs of these names: from the position of the cursor on, or from the start."""
         is_busy, waiting = self.ctx.claims.is_busy, self._waiting(names)
         found = await (self._search_with_cursor(names, limit) if is_busy else self._query(waiting, limit))
-        if len(found) == limit and await self._rank(names, found):
-            return await self._query(waiting, limit)
-        return found
+        has_ranked = len(found) == limit and await self._rank(names, found)
+        return await self._query(waiting, limit) if has_ranked else found
 
     async def _rank(self, names: Sequence[str], found: list[Document]) -> bool:
         """Write the priority 0 to the first due jobs that have none; whether there were some.
@@ -419,8 +417,7 @@ class QueueClaim(Struct):
                 job = self.ctx.job(document, strict=True)
             except UnreadableJob as error:
                 why, job = str(error), self.ctx.job(document)
-            locator = leases.locator_of(document, job)
-            lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, locator)
+            lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, leases.locator_of(document, job))
             self.claimed.append(Broken(lease, why) if why else Claimed(job, lease, lost.get(document["_id"])))
             self.rooms[lease.name] -= 1
             if self.has_feed:

@@ -13,7 +13,8 @@
            .tenant .options .progress .result (JSON) .tracebacks
            .error        with the type of the error, where failReason has the message alone
            .claims .crashes .worker .startedAt .leaseUntil
-           .rule         what Monque's repeatInterval cannot express: an interval, six fields, an end; .revision .armed
+           .rule         what repeatInterval does not express: an interval, six fields, a timezone of the first
+                         generation, an end, other words for the same cron; .revision .armed
            .declared     true: a handler declares the recurrence
            .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
@@ -26,7 +27,6 @@ The order of priorities is reversed: our 0, 1, 2 are Monque's 0, -1, -2.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, TypeAlias
@@ -43,13 +43,15 @@ from msgspec import Raw
 
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
+from jobmill.core.node_cron import for_node
 from jobmill.core.payload import MIN_INT
-from jobmill.core.recurrence import Recurrence, next_occurrence
+from jobmill.core.recurrence import Recurrence, is_occurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.error_message import message_of
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo.ids import NO_ID
+from jobmill.stores.mongo.url import MongoUrl
 
 Document: TypeAlias = dict[str, Any]
 
@@ -76,7 +78,8 @@ STATUS: dict[State, str] = {
 }
 STATE: dict[str, State] = {status: state for state, status in STATUS.items()}
 LIVE = ("pending", "processing")
-FINAL = ("completed", "failed", "cancelled")
+ENDED_BY_RUN = ("completed", "failed")
+FINAL = (*ENDED_BY_RUN, "cancelled")
 #: In claim order: jobs whose priority, which another program wrote, is not a number.
 ODD_PRIORITY = float("-inf")
 #: In the order of the index: jobs without a priority, which only Monque's second generation writes.
@@ -91,17 +94,12 @@ NO_CLAIM: Document = dict.fromkeys(
     ("lockedAt", "claimedBy", "claimId", "leaseExpiresAt", "lastHeartbeat", "jobmill.leaseUntil")
 )
 
+# Names that all versions of cron-parser read.
+_NICKNAMES = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+# What the clocks of timezones show before or after UTC.
+_OFFSETS_MS = range(-14 * 3_600_000, 14 * 3_600_000 + 1, 15 * 60_000)
 # A unique key counts within its queue, which Monque's index does not know. No key contains a control character.
 _BETWEEN = "\x1f"
-_WORDS_OF_CRON = {
-    *("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
-    *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
-}
-_NICKNAMES = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-_FIVE_FIELDS = re.compile(r"[0-9a-z*,/-]+(?: [0-9a-z*,/-]+){4}", re.IGNORECASE)
-_WORDS = re.compile(r"[a-z]+", re.IGNORECASE)
-# Steps that begin at a number: cron programs differ on their meaning.
-_OPEN_STEP = re.compile(r"(?:^|[ ,])[0-9]+/")
 
 
 # ---------------------------------------------------------------------------------------------------- values
@@ -170,9 +168,9 @@ def update_of(fields: Document) -> Document:
     return ({"$set": written} if written else {}) | ({"$unset": removed} if removed else {})
 
 
-def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, home: str) -> Document:
-    """A job that waits. `home` is the queue of documents that name none."""
-    is_home = new.queue == home
+def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url: MongoUrl) -> Document:
+    """A job that waits."""
+    is_home = new.queue == url.queue
     ours: Document = {"v": 1, "id": own_id, "queue": None if is_home else new.queue, "tenant": new.tenant}
     ours["options"] = None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options)
     ours["key"] = None if is_home else new.unique_key
@@ -184,13 +182,12 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, hom
         "nextRunAt": date(new.due.resolve(now_ms)),
         "failCount": 0,
         "priority": -new.priority,
-        "createdAt": date(now_ms),
-        "updatedAt": date(now_ms),
+        **dict.fromkeys(("createdAt", "updatedAt"), date(now_ms)),
     }
     if new.unique_key is not None:
-        document["uniqueKey"] = stored_key(new.queue, new.unique_key, home)
+        document["uniqueKey"] = stored_key(new.queue, new.unique_key, url.queue)
     if new.recurrence is not None:
-        theirs, rule = rule_fields(new.recurrence)
+        theirs, rule = rule_fields(new.recurrence, url)
         document |= _present(theirs)
         ours |= {"armed": True, "rule": rule, **_rule_marks(new.recurrence)}
     document["jobmill"] = _present(ours)
@@ -206,26 +203,23 @@ def stored_key(queue: str, key: str, home: str) -> str:
     return key if queue == home else f"{queue}{_BETWEEN}{key}"
 
 
-def rule_fields(rule: Recurrence) -> tuple[Document, Document | None]:
-    """A recurrence in Monque's fields, or as a rule of ours where Monque cannot express it; the others are None."""
-    if rule.cron is not None and rule.until_ms is None and _is_plain(rule.cron):
-        return {"repeatInterval": rule.cron, "timezone": rule.timezone}, None
-    until = None if rule.until_ms is None else date(rule.until_ms)
-    ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
-    return {"repeatInterval": None, "timezone": None}, _present(ours)
+def rule_fields(rule: Recurrence, url: MongoUrl) -> tuple[Document, Document | None]:
+    """A recurrence in Monque's fields, where Monque can express it, and as a rule of ours, where that says more.
+
+    Monque's first generation re-arms a job in the timezone of its own process.
+    """
+    node = None if rule.until_ms is not None else rule if rule.cron in _NICKNAMES else for_node(rule)
+    has_words = node is not None and node.cron is not None and node.cron.count(" ") in (0, 4)
+    if node is None or not has_words or not (node.timezone == "UTC" or url.has_timezones):
+        until = None if rule.until_ms is None else date(rule.until_ms)
+        ours = {"zone": rule.timezone, "cron": rule.cron, "everyMs": rule.every_ms, "until": until}
+        return {"repeatInterval": None, "timezone": None}, _present(ours)
+    theirs = {"repeatInterval": node.cron, "timezone": node.timezone}
+    return theirs, None if node.same_rule(rule) else {"zone": rule.timezone, "cron": rule.cron}
 
 
 def _rule_marks(rule: Recurrence) -> Document:
     return {"revision": rule.revision or None, "declared": rule.declared or None}
-
-
-def _is_plain(cron: str) -> bool:
-    """Whether cron-parser, which Monque uses, understands it as we do."""
-    if cron in _NICKNAMES:
-        return True
-    if not _FIVE_FIELDS.fullmatch(cron) or _OPEN_STEP.search(cron):
-        return False
-    return all(word.lower() in _WORDS_OF_CRON for word in _WORDS.findall(cron))
 
 
 def keep_fields(keep: Keep, now_ms: int) -> Document:
@@ -273,8 +267,7 @@ _ENCODERS: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
 
 def ours_of(document: Document) -> Document:
     """The sub-document; empty where there is none."""
-    ours = document.get("jobmill")
-    return ours if isinstance(ours, dict) else {}
+    return ours if isinstance(ours := document.get("jobmill"), dict) else {}
 
 
 def is_ours(document: Document) -> bool:
@@ -306,21 +299,19 @@ def is_known(document: Document) -> bool:
     return document.get("status") in STATUS.values()
 
 
-def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, strict: bool = False) -> Job:
-    """A document as a job; `foreign`: the options of jobs that another program enqueued.
-
-    `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it.
-    """
+def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
+    """A document as a job. `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it."""
     ours = ours_of(document)
     due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
     is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
     run, finished = ({}, document.get("updatedAt")) if ran_there(document) else (ours, ours.get("lastFinishedAt"))
     key = _text(ours.get("key", document.get("uniqueKey")))
+    default = NO_OPTIONS if is_ours(document) else url.foreign_options
     rule = _rule(document, ours, key) if "rule" in ours or document.get("repeatInterval") else None
     return Job(
         id=id_of(document),
         name=str(document.get("name", "")),
-        queue=str(ours.get("queue", home)),
+        queue=str(ours.get("queue", url.queue)),
         payload_json=_payload(document.get("data"), strict),
         state=STATE[document["status"]],
         priority=-_int(document.get("priority")),
@@ -339,7 +330,7 @@ def job_of(document: Document, home: str, foreign: JobOptions = NO_OPTIONS, *, s
         tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
         unique_key=key,
         tenant=_text(ours.get("tenant")),
-        options=_options(ours.get("options"), strict) if is_ours(document) else foreign,
+        options=default if (given := ours.get("options")) is None else _options(given, strict),
         recurrence=rule,
         occurrence_ms=None if rule is None else _slot(ours, due_ms),
         runs=_int(ours.get("runs")),
@@ -357,13 +348,19 @@ def ran_there(document: Document) -> bool:
 
 def left_to_monque(document: Document) -> str:
     """Why Monque alone can run a recurring job of its own; empty where Jobmill can re-arm it too."""
-    rule = None if is_ours(document) else _rule(document, ours_of(document), None)
+    ours = ours_of(document)
+    rule = None if is_ours(document) else _rule(document, ours, None)
+    if rule is None:
+        return ""
+    occurrence_ms = _slot(ours, _ms(document.get("nextRunAt")))
     try:
-        if rule is not None:
-            next_occurrence(rule, due_ms := _ms(document.get("nextRunAt")), due_ms)
+        if is_occurrence(rule, occurrence_ms) or document.get("timezone"):
+            return ""
+        # A due time that fits nowhere is no occurrence: somebody has rescheduled or retried the job.
+        is_elsewhere = any(is_occurrence(rule, occurrence_ms + offset_ms) for offset_ms in _OFFSETS_MS)
     except InvalidValue as error:
         return f"its repeatInterval cannot be read here: {error}"
-    return ""
+    return "its nextRunAt fits its repeatInterval in another timezone than UTC" if is_elsewhere else ""
 
 
 def _payload(data: Any, strict: bool) -> Raw:
@@ -377,7 +374,7 @@ def _payload(data: Any, strict: bool) -> Raw:
 
 def _options(given: Any, strict: bool) -> JobOptions:
     try:
-        return NO_OPTIONS if given is None else msgspec.convert(given, JobOptions)
+        return msgspec.convert(given, JobOptions)
     except msgspec.ValidationError as error:
         if strict:
             raise UnreadableJob(f"options: {error}") from error

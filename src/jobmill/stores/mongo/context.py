@@ -56,6 +56,8 @@ class ClaimMemory:
         self.rank_at = 0.0
         #: When stale claims of Monque are searched for next.
         self.stale_from_ms = 0
+        #: When recurring jobs that Monque ended are searched for next.
+        self.rearm_from_ms = 0
         # How many jobs were claimed in this interval of ENTRIES_KEPT_SECONDS, and in the interval before.
         self._claims = self._claims_before = 0
         self._interval_ends = 0.0
@@ -133,7 +135,7 @@ class MongoContext:
 
     def job(self, document: Document, *, strict: bool = False) -> Job:
         """A document as a job; see `job_of`."""
-        return job_of(document, self.url.queue, self.url.foreign_options, strict=strict)
+        return job_of(document, self.url, strict=strict)
 
     async def by_ids(self, ids: Sequence[str], projection: Document | None = None) -> dict[str, Document]:
         """The documents of these jobs."""

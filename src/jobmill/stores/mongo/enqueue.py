@@ -37,6 +37,7 @@ from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
 from jobmill.stores.mongo.queues import has_feed, limits_of
+from jobmill.stores.mongo.url import MongoUrl
 from jobmill.stores.mongo.wake import notify
 
 MAX_ATTEMPTS = 50
@@ -91,12 +92,12 @@ class EncodedJob(Struct, frozen=True):
         return None if self.key is None else {"name": self.new.name, "uniqueKey": self.key, "status": {"$in": LIVE}}
 
 
-def encoded(new: NewJob, now_ms: int, home: str) -> EncodedJob:
+def encoded(new: NewJob, now_ms: int, url: MongoUrl) -> EncodedJob:
     """InvalidValue where MongoDB cannot hold the job."""
     given = object_id(new.id)
     id = new_object_id() if given is None else given
-    document = new_document(new, id, new.id if given is None else None, now_ms, home)
-    key = None if new.unique_key is None else stored_key(new.queue, new.unique_key, home)
+    document = new_document(new, id, new.id if given is None else None, now_ms, url)
+    key = None if new.unique_key is None else stored_key(new.queue, new.unique_key, url.queue)
     return EncodedJob(new, id, packed(document), key)
 
 
@@ -104,8 +105,8 @@ async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt
     """See the port."""
     if not new_jobs:
         return []
-    now_ms, home = ctx.now(), ctx.url.queue
-    jobs = [encoded(new, now_ms, home) for new in new_jobs]
+    now_ms = ctx.now()
+    jobs = [encoded(new, now_ms, ctx.url) for new in new_jobs]
     limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), _insert(ctx, jobs))
     receipts = [Receipt(one.new.id, "created") for one in jobs]
     for index, receipt in (await _resolve_all(ctx, jobs, refused, now_ms)).items() if refused else ():
@@ -156,14 +157,14 @@ async def _resolve_all(
         elif one.key is not None and one.new.recurrence is None and (one.new.name, one.key) in owners:
             receipts[index] = Receipt(owners[one.new.name, one.key], "duplicate")
         else:
-            receipts[index] = await _resolve(JobsCollection(ctx.here.jobs), one, now_ms, ctx.url.queue)
+            receipts[index] = await _resolve(JobsCollection(ctx.here.jobs), one, now_ms, ctx.url)
     return receipts
 
 
-async def _resolve(collection: JobsCollection, one: EncodedJob, now_ms: int, home: str) -> Receipt:
+async def _resolve(collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl) -> Receipt:
     """Find out why a job was refused; where the reason has disappeared, insert it."""
     for _ in range(MAX_ATTEMPTS):
-        receipt = await conflict(collection, one, now_ms, home)
+        receipt = await conflict(collection, one, now_ms, url)
         if receipt is not None:
             return receipt
         if await collection.insert(one.packed):
@@ -174,7 +175,7 @@ async def _resolve(collection: JobsCollection, one: EncodedJob, now_ms: int, hom
     )
 
 
-async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, home: str) -> Receipt | None:
+async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl) -> Receipt | None:
     """The receipt of a job whose id or live unique key is taken; None where both are free."""
     own = {"_id": one.id} if object_id(one.new.id) is not None else {"jobmill.id": one.new.id}
     if await collection.find(own, {"_id": 1}):
@@ -182,7 +183,7 @@ async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, hom
     while one.owner is not None and (found := await collection.find(one.owner, WITHOUT_PAYLOAD)):
         document = found[0]
         id = id_of(document)
-        update = _recurrence_update(one.new, document, now_ms, home)
+        update = _recurrence_update(one.new, document, now_ms, url)
         if update is None:
             return Receipt(id, "duplicate")
         # Only if nobody has changed the recurrence since it was read.
@@ -199,16 +200,16 @@ async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, hom
     return None
 
 
-def _recurrence_update(new: NewJob, document: Document, now_ms: int, home: str) -> Document | None:
+def _recurrence_update(new: NewJob, document: Document, now_ms: int, url: MongoUrl) -> Document | None:
     """What a live recurring job takes over from a new one with its key; None where one of both is not recurring."""
-    old = job_of(document, home).recurrence
+    old = job_of(document, url).recurrence
     if new.recurrence is None or old is None:
         return None
     # The payload may be null, which is a value here.
     payload = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
     ours: Document = {"jobmill.declared": new.recurrence.declared or None}
     if not (new.keeps_due and new.recurrence.same_rule(old)):
-        theirs, rule = rule_fields(structs.replace(new.recurrence, revision=0))
+        theirs, rule = rule_fields(structs.replace(new.recurrence, revision=0), url)
         ours |= {"jobmill.rule": rule, "jobmill.revision": old.revision + 1, "jobmill.armed": True}
         ours |= theirs | due_fields(new.due.resolve(now_ms))
     update = update_of(ours)

@@ -16,8 +16,10 @@ from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import located
+from jobmill.stores.mongo.purge import rearm
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.runs import note_runs
+from jobmill.stores.mongo.schema import ARMED
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     settled: list[Settled] | None = None
     dues: list[int | None] = []
     try:
+        if claims and now_ms >= ctx.claims.rearm_from_ms and ARMED in ctx.indexes:
+            await rearm(ctx, now_ms)
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
         settled = await settle(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
         if any(one.runs for one in settlements):

@@ -29,7 +29,7 @@ LATE_HEARTBEAT_MS = 1_000
 
 #: The fields by which claims order jobs and leave some of them to Monque, and the worker that had a lost job.
 IN_ORDER = dict.fromkeys(("_id", "name", "priority", "nextRunAt", "status", "claimedBy", "jobmill.id", "jobmill.v"), 1)
-IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone"), 1)
+IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone", "jobmill.slot", "jobmill.slotDue"), 1)
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}

@@ -13,6 +13,7 @@ from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import schema
 from jobmill.stores.mongo.codec import (
+    ENDED_BY_RUN,
     FINAL,
     NO_CLAIM,
     STATE,
@@ -30,7 +31,8 @@ from jobmill.stores.mongo.leases import remove
 from jobmill.stores.mongo.runs import purge_runs
 from jobmill.stores.mongo.wake import unknown_status
 
-_ENDED = ("completed", "failed")
+#: Workers search at this interval for recurring jobs that Monque ended; sooner if the change stream reports one.
+REARM_MS = 500
 _NO_DATES = ["number", "string", "null", "object", "bool"]
 _ODD = {"nextRunAt": 1, "status": 1}
 
@@ -40,7 +42,7 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     await ctx.measure_clock()  # an idle worker has no other reason to ask
     now_ms = ctx.now()
     await _report_odd(ctx)
-    await _rearm(ctx, limit, now_ms)
+    await rearm(ctx, now_ms, limit)
     await purge_runs(ctx, now_ms)
     noted = await _note_ended(ctx, limit, now_ms)
     past = await _too_old(ctx, limit + 1, now_ms)
@@ -77,7 +79,7 @@ async def _note_ended(ctx: MongoContext, limit: int, now_ms: int) -> int:
     """Write how long they stay to jobs of ours that Monque ended; how many there were."""
     ended: Document = {"jobmill.v": 1, "status": {"$in": FINAL}}
     # Recurring jobs that Monque completed or failed are re-armed instead.
-    unarmed = {"$or": [{"jobmill.armed": None}, {"status": {"$nin": _ENDED}}]}
+    unarmed = {"$or": [{"jobmill.armed": None}, {"status": {"$nin": ENDED_BY_RUN}}]}
     first = {**ended, **unarmed, "jobmill.purgeAt": None, "jobmill.keepLast": None}
     again = {**ended, "jobmill.purgeAt": {"$lte": date(now_ms)}, "$expr": {"$gt": ["$updatedAt", "$jobmill.purgeAt"]}}
     found = await ctx.find_by(schema.PURGE, again, WITHOUT_PAYLOAD, limit)
@@ -122,17 +124,22 @@ async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:
     return past
 
 
-async def _rearm(ctx: MongoContext, limit: int, now_ms: int) -> None:
+async def rearm(ctx: MongoContext, now_ms: int, limit: int = 100) -> None:
     """Re-arm recurring jobs of ours that Monque ended, because it does not know their rule or gave up."""
-    query = {"jobmill.armed": True, "status": {"$in": _ENDED}}
+    ctx.claims.rearm_from_ms = now_ms + REARM_MS
+    query = {"jobmill.armed": True, "status": {"$in": ENDED_BY_RUN}}
     for document in await ctx.find_by(schema.ARMED, query, WITHOUT_PAYLOAD, limit):
-        unchanged = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
-        update = update_of(_next_run(ctx.job(document), now_ms))
-        try:
-            await ctx.here.jobs.update_one({**unchanged, "jobmill.armed": True}, update)
-        except DuplicateKeyError:
-            # Another job has its unique key by now and replaces it.
-            await ctx.here.jobs.update_one(unchanged, {"$unset": {"jobmill.armed": ""}})
+        await _rearm(ctx, document, now_ms)
+
+
+async def _rearm(ctx: MongoContext, document: Document, now_ms: int) -> None:
+    unchanged = {"_id": document["_id"], "status": document["status"], "updatedAt": document.get("updatedAt")}
+    update = update_of(_next_run(ctx.job(document), now_ms))
+    try:
+        await ctx.here.jobs.update_one({**unchanged, "jobmill.armed": True}, update)
+    except DuplicateKeyError:
+        # Another job has its unique key by now and replaces it.
+        await ctx.here.jobs.update_one(unchanged, {"$unset": {"jobmill.armed": ""}})
 
 
 def _next_run(job: Job, now_ms: int) -> Document:

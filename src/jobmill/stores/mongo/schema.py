@@ -12,7 +12,7 @@ from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.mongo.codec import FINAL, LIVE
+from jobmill.stores.mongo.codec import ENDED_BY_RUN, FINAL, LIVE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.url import Indexes
 
@@ -61,7 +61,8 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     DUE: ([_QUEUE, ("name", 1), ("nextRunAt", 1)], {"status": "pending"}),
     # By name: jobs without a handler here cost nothing.
     LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
-    ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True}),
+    # Recurring jobs of ours that Monque ended: nearly always empty.
+    ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True, "status": {"$in": ENDED_BY_RUN}}),
     PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
     DECLARED: ([("jobmill.declared", 1), ("_id", 1)], {"jobmill.declared": True}),
     # Jobs of ours that Monque ended: nothing says how long they stay.

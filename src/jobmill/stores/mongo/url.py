@@ -28,7 +28,8 @@ BASE_RETRY_INTERVAL = "1s"
 Indexes: TypeAlias = Literal["monque", "lean", "none"]
 
 _FORM = "mongodb://user:password@host:27017/database, or mongodb+srv://…"
-_OURS = ("collection", "queue", "indexes", "lock_timeout", "recover_foreign", "max_retries", "base_retry_interval")
+_OURS = {"collection", "queue", "indexes", "monque", "lock_timeout", "recover_foreign"}
+_OURS |= {"max_retries", "base_retry_interval"}
 #: Options of pymongo that this store must decide itself.
 _DECIDED = {
     name.lower()
@@ -48,6 +49,8 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
     collection: str
     queue: str
     indexes: Indexes
+    #: Whether every Monque here is of the second generation, which knows timezones.
+    has_timezones: bool
     #: After this time without a heartbeat a claim of Monque is stale.
     lock_timeout_ms: int
     recover_foreign: bool
@@ -75,6 +78,7 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
             collection=_collection(ours.get("collection", COLLECTION)),
             queue=check_queue(ours.get("queue", QUEUE)),
             indexes=_indexes(ours.get("indexes", "lean")),
+            has_timezones=_generation(ours.get("monque", "1")) == 2,
             lock_timeout_ms=to_ms(ours.get("lock_timeout", LOCK_TIMEOUT), "lock_timeout"),
             recover_foreign=_is_true(ours.get("recover_foreign", "true"), "recover_foreign"),
             foreign_options=_foreign_options(
@@ -127,6 +131,12 @@ def _indexes(given: str) -> Indexes:
     if given not in get_args(Indexes):
         raise InvalidValue("indexes", "monque, lean or none", given)
     return cast("Indexes", given)
+
+
+def _generation(given: str) -> int:
+    if given not in ("1", "2"):
+        raise InvalidValue("monque", "the generation of Monque, 1 or 2", given)
+    return int(given)
 
 
 def _foreign_options(max_retries: str, base: str) -> JobOptions:

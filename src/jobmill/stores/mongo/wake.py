@@ -16,7 +16,7 @@ from pymongo.asynchronous.change_stream import AsyncDatabaseChangeStream
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import StoreError
-from jobmill.stores.mongo.codec import STATE, Document, is_known, ms_of, order_of, queue_of
+from jobmill.stores.mongo.codec import ENDED_BY_RUN, STATE, Document, is_known, ms_of, order_of, queue_of
 from jobmill.stores.mongo.connection import QUEUES, STANDALONE, translated_errors
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ AWAIT_MS = 500
 #: The stream is closed when no worker has slept for this time, because the server reads its whole log for a stream.
 #: Measured with a busy worker: a job costs the server 200 us, and the stream is 35 us of it.
 UNUSED_SECONDS = 1.0
+#: When Monque has ended jobs, workers are woken after this time, to re-arm the recurring ones.
+ENDED_MS = 250
 #: Error codes: the stream cannot resume, because the server no longer has its position or cannot read it.
 _CANNOT_RESUME = {136, 260, 280, 286}
 
@@ -164,7 +166,9 @@ class ChangeStream:
             notify(ctx, str(change["documentKey"]["_id"]), None)
         elif document is None:
             updated = change.get("updateDescription", {}).get("updatedFields", {})
-            notify(ctx, None, ms_of(updated.get("nextRunAt")))
+            if has_ended := updated.get("status") in ENDED_BY_RUN:
+                ctx.claims.rearm_from_ms = 0
+            notify(ctx, None, ctx.now() + ENDED_MS if has_ended else ms_of(updated.get("nextRunAt")))
         elif not ctx.names or str(document.get("name")) in ctx.names:
             self._handle_job({**document, **change["documentKey"]})
 
@@ -184,10 +188,14 @@ def unknown_status(document: Document) -> str:
 
 
 def _pipeline(collection: str) -> list[Document]:
-    """Jobs that are inserted, wait again or are due at another time; and queues whose settings change."""
+    """Jobs that are inserted, wait again, are due at another time or were ended by Monque; queues that change."""
     waits = [
         {"updateDescription.updatedFields.status": "pending"},
         {"updateDescription.updatedFields.nextRunAt": {"$exists": True}},
+        {
+            "updateDescription.updatedFields.status": {"$in": ENDED_BY_RUN},
+            "updateDescription.removedFields": {"$ne": "jobmill.leaseUntil"},  # which Jobmill removes
+        },
     ]
     match = {
         "$or": [
@@ -197,6 +205,7 @@ def _pipeline(collection: str) -> list[Document]:
             {"ns.coll": QUEUES, "updateDescription.updatedFields.changes": {"$exists": True}},
         ]
     }
-    shown = ("ns", "operationType", "documentKey", "updateDescription.updatedFields.nextRunAt")
+    shown = ["ns", "operationType", "documentKey"]
+    shown += [f"updateDescription.updatedFields.{one}" for one in ("nextRunAt", "status")]
     of_job = ("name", "status", "nextRunAt", "priority", "jobmill.queue")
     return [{"$match": match}, {"$project": dict.fromkeys((*shown, *(f"fullDocument.{one}" for one in of_job)), 1)}]

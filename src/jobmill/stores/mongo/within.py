@@ -31,10 +31,10 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     _check(ctx, session)
     database = session.client.get_database(ctx.url.database, codec_options=CODEC)
     collection = JobsCollection(database[ctx.url.collection], session)
-    now_ms, home = ctx.now(), ctx.url.queue
+    now_ms, url = ctx.now(), ctx.url
     receipts = []
-    for one in [encoded(new, now_ms, home) for new in new_jobs]:
-        receipt = await conflict(collection, one, now_ms, home)
+    for one in [encoded(new, now_ms, url) for new in new_jobs]:
+        receipt = await conflict(collection, one, now_ms, url)
         if receipt is None:
             await collection.insert(one.packed)
             receipt = Receipt(one.new.id, "created")
