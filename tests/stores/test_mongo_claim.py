@@ -210,7 +210,7 @@ async def test_a_recurring_job_whose_cron_we_cannot_read_is_left_to_monque(
     await scene.put("ours", "another")
     found: list[str] = []
     due_ms: int | None = 0
-    while due_ms is not None:  # a worker claims again at once
+    while due_ms is not None and due_ms <= scene.clock():  # a worker claims again at once
         exchanged = await scene.store.exchange([], wish(1, queues=HOME, lease_ms=FAR_MS))
         found, due_ms = found + [one.lease.id for one in exchanged.claimed], exchanged.next_due_ms
     assert found == ["ours", "another"]
