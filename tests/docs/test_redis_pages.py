@@ -75,6 +75,7 @@ def limited_url(redis_server: Rooms) -> Iterator[str]:
     user, prefix = f"u{uuid.uuid4().hex[:12]}", f"t{uuid.uuid4().hex[:12]}"
     words = [word.replace("~bull", f"~{prefix}").replace(":bull:", f":{prefix}:") for word in command.split()]
     assert words[:3] == ["ACL", "SETUSER", "jobmill"]
+    assert "setinfo" not in command, "servers before 7.2 refuse the whole line"
     redis_server.ask("ACL", "SETUSER", user, *words[3:])
     redis_server.ask("ACL", "LOG", "RESET")
     parts = urlsplit(redis_server.url(1))

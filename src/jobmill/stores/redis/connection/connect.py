@@ -51,6 +51,9 @@ async def _connected(url: RedisUrl, address: Address | None, name: str) -> async
         options |= {"host": address.host, "port": address.port}
         options |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
     connection: AbstractConnection = options.pop("connection_class")(**options)
+    # Servers before 7.2 have no CLIENT SETINFO, and refuse an ACL that names it.
+    for field in ("driver_info", "lib_name", "lib_version"):
+        setattr(connection, field, None)
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
         return take_stream(connection)
