@@ -172,7 +172,7 @@ LIMIT $4 FOR UPDATE SKIP LOCKED
 
 -- name: purge_rewinds
 -- One row instead of all rewinds, where there are more than $1, or one that another server made, of which this is a
--- copy: its number is not reached yet. A claim that does not know one of the deleted rows does not know the new row either.
+-- copy: its number is not reached yet. A claim that does not know one of the deleted rows does not know the new row.
 WITH gone AS (
     DELETE FROM {schema}.rewinds
     WHERE
