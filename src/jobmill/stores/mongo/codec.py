@@ -12,7 +12,7 @@
            .key          the unique key, where uniqueKey also contains the queue
            .tenant .options .progress .result (JSON) .tracebacks
            .error        with the type of the error, where failReason has the message alone
-           .claims .crashes .worker .startedAt .leaseUntil
+           .claims (a long) .crashes .worker .startedAt .leaseUntil
            .rule         what repeatInterval does not express: an interval, six fields, a timezone of the first
                          generation, an end, other words for the same cron; .revision .armed
            .declared     true: a handler declares the recurrence
@@ -342,7 +342,10 @@ def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
 
 def ran_there(document: Document) -> bool:
     """Whether Monque had the last run of a job, so that what Jobmill wrote about a run is about an earlier one."""
-    has_run = "heartbeatInterval" in document or "startedAt" in ours_of(document)
+    claims = ours_of(document).get("claims")
+    if isinstance(claims, int) and not isinstance(claims, Int64):
+        return False  # claimed by a development version before 0.1, which did not tell the two apart
+    has_run = claims is not None or "heartbeatInterval" in document
     return has_run and not isinstance(document.get("heartbeatInterval"), Int64)
 
 

@@ -77,7 +77,7 @@ def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) ->
     fields["heartbeatInterval"] = Int64(min(max(1, claim.lease_ms // 3), 2**31 - 1))  # see `ran_there`
     return {
         "$set": fields,
-        "$inc": {"jobmill.claims": 1, "jobmill.crashes": 1} if is_lost else {"jobmill.claims": 1},
+        "$inc": {"jobmill.claims": Int64(1)} | ({"jobmill.crashes": 1} if is_lost else {}),
         # Monque must not take the lease of an earlier claim for its own.
         "$unset": {"leaseExpiresAt": ""},
         # A Node worker retries a job without a number here, or with a negative one, for ever.

@@ -83,12 +83,8 @@ async def _oldest_waiting(ctx: MongoContext, mine: Document, now_ms: int) -> int
 
 async def _durations(ctx: MongoContext, mine: Document) -> list[float]:
     """How long the last runs took that succeeded; only those of workers of ours, because Monque keeps no start."""
-    done = {
-        **mine,
-        "status": "completed",
-        "jobmill.startedAt": {"$exists": True},
-        "heartbeatInterval": {"$type": "long"},
-    }
+    ran_here = [{"heartbeatInterval": {"$type": "long"}}, {"jobmill.claims": {"$type": "int"}}]  # see `ran_there`
+    done = {**mine, "status": "completed", "jobmill.startedAt": {"$exists": True}, "$or": ran_here}
     found = ctx.here.jobs.find(done, {"updatedAt": 1, "jobmill.startedAt": 1}).sort("_id", -1).limit(MAX_RUNS)
     return [float(int(one["updatedAt"]) - int(one["jobmill"]["startedAt"])) async for one in found]
 
