@@ -159,7 +159,9 @@ HANDLER: list[tuple[dict[str, Any], str, str, str]] = [
     ({"queue": None}, "queue", "a text of 1 to 255 characters", "None"),
     ({"id": "x"}, "id", "one of the options ", "'id'"),
     ({"delay": 5}, "delay", "one of the options ", "'delay'"),
-    ({"cron": "@daily"}, "cron", "one of the options ", "'cron'"),
+    ({"due_at": "now"}, "due_at", "one of the options ", "'due_at'"),
+    ({"cron": "nonsense"}, "cron", "five fields", "'nonsense'"),
+    ({"timezone": "UTC"}, "timezone", "only together with cron or every", "'UTC'"),
 ]
 OF_HANDLERS_TOO = {"queue", "priority", "max_attempts", "max_crashes", "timeout", "backoff"} | {
     *("keep_succeeded", "keep_failed", "colour", "max_attemps")

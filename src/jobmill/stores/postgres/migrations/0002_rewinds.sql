@@ -9,10 +9,8 @@ CREATE UNLOGGED TABLE {schema}.rewinds (xid xid8 PRIMARY KEY DEFAULT pg_current_
 -- A superuser may migrate: the functions that write here have the rights of the schema's owner.
 DO $$
 BEGIN
-    EXECUTE format(
-        'ALTER TABLE {schema}.rewinds OWNER TO %I',
-        (SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = '{schema}.jobs'::regclass)
-    );
+    EXECUTE 'ALTER TABLE {schema}.rewinds OWNER TO '
+        || (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = '{schema}.jobs'::regclass);
 END $$;
 
 DROP FUNCTION IF EXISTS {schema}.exchange(
