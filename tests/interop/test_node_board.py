@@ -75,7 +75,7 @@ async def test_it_shows_our_jobs(scene: Scene, board: Board) -> None:
     assert (shown["returnValue"], shown["progress"], shown["attempts"]) == (f"Python sent {done.id}", 50, 1)
     assert await board.ask(f"/queues/{QUEUE}/{done.id}/logs") == ["half way"]
     (shown,) = (await board.queue("failed"))["jobs"]
-    assert (shown["id"], shown["failedReason"], shown["isFailed"]) == (bad.id, "RuntimeError: always broken", True)
+    assert (shown["id"], shown["failedReason"], shown["isFailed"]) == (bad.id, "always broken", True)
     assert "Traceback" in shown["stacktrace"][0]
     (shown,) = (await board.queue("delayed"))["jobs"]
     assert (shown["id"], shown["delay"], shown["opts"]["priority"]) == (later.id, 600_000, 3)

@@ -10,6 +10,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmr`: the recurrence and the results of its runs. `jmc`: the number of claims of earlier runs.
 - `jmx`: the time of the next run, if an update has set it while the job ran.
 - `jmq`: the result of the last run.
+- `jmf`: the last error with its type. BullMQ's reason is the message alone.
 - `jmt`: the times of the log lines.
 - `jmn`: the time until which claims leave the job to Node.
 """
@@ -181,7 +182,7 @@ def job_of(
         progress=read.value(b"progress", _progress, None),
         result_json=NULL if result is None else Raw(result),
         # BullMQ keeps the last error of a job even if the job succeeds later. A cancelled job has no error.
-        error=None if state in ("succeeded", "cancelled") else read.text(b"failedReason"),
+        error=None if state in ("succeeded", "cancelled") else _error(read),
         tracebacks=read.value(b"stacktrace", _tracebacks, ()),
         tenant=own.t,
         options=node.options if node is not None else own.o or NO_OPTIONS,
@@ -251,6 +252,12 @@ def _due(read: _HashReader, id: str, created: int, node: opts.NodeOptions | None
     if b"rjk" in read.h and (occurrence := _occurrence(id)) is not None:
         return occurrence
     return created + (node.delay_ms if node is not None else 0)
+
+
+def _error(read: _HashReader) -> str | None:
+    """The error with its type, if Jobmill wrote the reason."""
+    reason, typed = read.text(b"failedReason"), read.text(b"jmf")
+    return typed if typed is not None and typed.endswith(f": {reason}") else reason
 
 
 def _occurrence(id: str) -> int | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jobmill.core.events import settlement_events
 from jobmill.core.job import KEEP_FAILED, KEEP_RUN, KEEP_SUCCEEDED, Keep
 from jobmill.core.values import Broken, Claimed, Lease
+from jobmill.stores.common.error_message import message_of
 from jobmill.stores.redis.context import as_json
 from jobmill.stores.redis.ids import LocalId, local_id
 
@@ -80,7 +81,9 @@ def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, An
     if settlement.outcome == "succeeded":
         request["result"] = settlement.result_json.decode()
     if settlement.error is not None:
-        request["error"] = settlement.error
+        request["error"] = message_of(settlement.error, settlement.tracebacks or ())
+        if request["error"] != settlement.error:
+            request["typed_error"] = settlement.error
     if settlement.tracebacks is not None:
         request["tracebacks"] = as_json(settlement.tracebacks)
     if settlement.due is not None:

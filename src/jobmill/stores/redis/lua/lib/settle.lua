@@ -29,6 +29,9 @@ end
 -- The fields of a failed attempt.
 local function append_error(fields, s)
   append(fields, 'failedReason', s.error)
+  if s.typed_error then
+    append(fields, 'jmf', s.typed_error)
+  end
   if s.tracebacks then
     append(fields, 'stacktrace', s.tracebacks)
   end
