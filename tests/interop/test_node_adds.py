@@ -83,6 +83,14 @@ async def test_without_attempts_nodes_job_has_one(scene: Scene) -> None:
     assert (event["job"], event["reason"]) == (id, "always broken")
 
 
+async def test_as_many_tracebacks_as_node_keeps(scene: Scene) -> None:
+    scene.worker()
+    for limit in (0, 2):
+        id = await scene.add("broken", attempts=3, stackTraceLimit=limit)
+        job = await scene.ended(id, state="failed")
+        assert (job["attemptsMade"], len(job["stacktrace"])) == (3, limit)
+
+
 async def test_a_scheduler_of_nodes(scene: Scene) -> None:
     await scene.ready_worker()
     await scene.node.ask(

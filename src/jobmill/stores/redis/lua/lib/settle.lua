@@ -26,14 +26,24 @@ local function write(key, h, s, fields, atm, errors)
   call('HSET', key, unpack(fields))
 end
 
+-- The last tracebacks, as many as the job's stackTraceLimit allows.
+local function kept_tracebacks(key, tracebacks)
+  local limit = tonumber(decoded(call('HGET', key, 'opts')).stackTraceLimit)
+  local all = limit and cjson.decode(tracebacks)
+  if not limit or #all <= limit then
+    return tracebacks
+  end
+  return limit < 1 and '[]' or cjson.encode({unpack(all, #all - limit + 1)})
+end
+
 -- The fields of a failed attempt.
-local function append_error(fields, s)
+local function append_error(fields, key, s)
   append(fields, 'failedReason', s.error)
   if s.typed_error then
     append(fields, 'jmf', s.typed_error)
   end
   if s.tracebacks then
-    append(fields, 'stacktrace', s.tracebacks)
+    append(fields, 'stacktrace', kept_tracebacks(key, s.tracebacks))
   end
 end
 
@@ -61,7 +71,7 @@ local function finish(id, key, h, set, s, keep)
   if set == 'completed' then
     append(fields, 'returnvalue', s.result)
   else
-    append_error(fields, s)
+    append_error(fields, key, s)
   end
   local opts = (set == 'failed' or not h[JM]) and decoded(call('HGET', key, 'opts')) or nil
   if h[DEID] then
@@ -164,7 +174,7 @@ local function wait_again(id, key, h, s)
   end
   local priority = tonumber(h[PRIORITY]) or 0
   if errored then
-    append_error(fields, s)
+    append_error(fields, key, s)
   end
   local seized = tonumber(h[JMS])
   if seized then
