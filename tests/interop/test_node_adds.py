@@ -119,3 +119,13 @@ async def test_node_awaits_a_job_that_fails_with_us(scene: Scene) -> None:
     id = await scene.add("broken")
     with pytest.raises(Exception, match="always broken"):
         await scene.node.ask("wait", queue=QUEUE, job=id)
+
+
+async def test_a_limit_that_node_raises_reaches_a_sleeping_worker(scene: Scene) -> None:
+    await scene.node.ask("limit", queue=QUEUE, value=1)
+    await scene.ready_worker()
+    await scene.add("slow", {"ms": 20_000})
+    await until(lambda: len(scene.notes()) == 1)
+    await scene.add("send")
+    await scene.node.ask("limit", queue=QUEUE, value=2)
+    await until(lambda: len(scene.notes()) == 2, 2.5)

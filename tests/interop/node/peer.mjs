@@ -100,6 +100,7 @@ const ops = {
   remove: async (about) => (await queueOf(about).getJob(about.job)).remove(),
   pause: async (about) => queueOf(about).pause(),
   resume: async (about) => queueOf(about).resume(),
+  limit: async (about) => queueOf(about).setGlobalConcurrency(about.value),
   orphans: async (about) => queueOf(about).removeOrphanedJobs(),
 };
 

@@ -64,6 +64,8 @@ class RedisContext:
         self.feeds: dict[str, bool] = {}
         #: By queue: until when its marker is left to other workers. See wake.py.
         self.marker_ignored_until_ms: dict[str, int] = {}
+        #: The queues that have reached a limit, according to the last reply.
+        self.limited: set[str] = set()
         #: By queue and names: when a claim last read many jobs that it could not have.
         self.fruitless_scan_ms: dict[tuple[str, frozenset[str]], int] = {}
         #: The queues that the last scan found, for pages that follow another.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # See settle.lua.
 _LATER = "later: "
+# Why a claim took no more jobs: see exchange.lua.
+ONLY_FOREIGN, LIMITED = 1, 2
 _SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "lost"}
 
 
@@ -131,8 +133,12 @@ async def _call(
     progress.take(queue, taken, now_ms)
     if taken:
         c.scans.leased(queue, now_ms + progress.claim.lease_ms)
-    if foreign or c.marker_ignored_until_ms:
-        ignore_marker(c, queue, bool(foreign), now_ms)
+    if foreign == ONLY_FOREIGN or c.marker_ignored_until_ms:
+        ignore_marker(c, queue, foreign == ONLY_FOREIGN, now_ms)
+    if foreign == LIMITED:
+        c.limited.add(queue)
+    elif c.limited:
+        c.limited.discard(queue)
     if fruitless >= FRUITLESS_JOBS:
         c.fruitless_scan_ms[queue, progress.names] = now_ms
     # Behind jobs with names that nobody here knows there may be others.

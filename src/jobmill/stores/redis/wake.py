@@ -32,6 +32,8 @@ MIN_POP_SECONDS = 0.002
 RETRY_SECONDS = 1.0
 # How long putting a marker back may take when the store is closed.
 CLOSE_SECONDS = 1.0
+# Node changes limits without a marker: where a limit is reached, a worker claims at least this often.
+LIMITED_SECONDS = 0.9
 # If only jobs with unknown names wait in a queue, this process ignores the marker of the queue for this time, or for
 # this many times the duration of the scan, if that is longer.
 IGNORE_MS = 500
@@ -48,6 +50,8 @@ async def wait_for_work(c: RedisContext, queues: Sequence[str], until_ms: int) -
     now_ms = c.clock.now()
     ignored = {queue: until for queue in queues if (until := c.marker_ignored_until_ms.get(queue, 0)) > now_ms}
     wait_s = (min([until_ms, *ignored.values()]) - now_ms) / 1000
+    if not c.limited.isdisjoint(queues):
+        wait_s = min(wait_s, LIMITED_SECONDS)
     if wait_s <= 0:
         return
     waiter: asyncio.Future[MarkerWatch] = asyncio.get_running_loop().create_future()

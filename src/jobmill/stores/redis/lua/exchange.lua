@@ -2,8 +2,9 @@
 -- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
 --   claim {n, token, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
 --   scan: how many to read, or nil for 1,000, first_end: the first end of a lease, or nil}
--- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, whether
---   only jobs with unknown names wait, whether the feed is on, how many jobs the next call is to skip, or 0,
+-- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, 1 if
+--   only jobs with unknown names wait, 2 if a limit is reached, otherwise 0, whether the feed is on, how many jobs the next
+--   call is to skip, or 0,
 --   how many jobs were read after the last one that was taken.
 --- include request
 
@@ -189,13 +190,14 @@ end
 -- When claiming again may bring something; and a marker for other workers where something is left.
 local next_due = -1
 local is_empty = nothing_waits()
+local is_full = concurrency and active + #taken >= concurrency
 if room and #taken > 0 then
   room, window_ends = room_in_window()
 end
 -- Before the window ends a marker would wake workers for nothing, again and again.
 waiting_grew = not is_empty and room ~= 0
 set_markers()
-if not paused and not (concurrency and active + #taken >= concurrency) then
+if not paused and not is_full then
   next_due = first or -1
   if left or (not is_empty and not passed) then
     next_due = now
@@ -212,4 +214,5 @@ if room == 0 and next_due >= 0 then
   next_due = math.max(next_due, window_ends)
 end
 local only_foreign = passed and not left and #taken == 0 and not beyond
-return {plain_answers, answers, taken, next_due, only_foreign and 1 or 0, feed_on and 1 or 0, beyond or 0, fruitless}
+local why_no_more = only_foreign and 1 or (is_full or room == 0) and 2 or 0
+return {plain_answers, answers, taken, next_due, why_no_more, feed_on and 1 or 0, beyond or 0, fruitless}
