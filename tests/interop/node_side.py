@@ -171,6 +171,10 @@ class NodeSide:
 
     # ------------------------------------------------------------------------------------------------ the queue
 
+    async def obliterate(self, *, queue: str = "mail") -> Any:
+        """The queue leaves, with all its jobs."""
+        await self.ask("obliterate", queue)
+
     async def pause(self, *, queue: str = "mail") -> Any:
         """No more claims."""
         await self.ask("pause", queue)

@@ -154,6 +154,7 @@ const ops = {
   setConcurrency: async (about) => queueOf(about).setGlobalConcurrency(about.value),
   removeConcurrency: async (about) => queueOf(about).removeGlobalConcurrency(),
   removeDeduplication: async (about) => queueOf(about).removeDeduplicationKey(about.key),
+  obliterate: async (about) => queueOf(about).obliterate({ force: true }),
   orphans: async (about) => queueOf(about).removeOrphanedJobs(),
 
   schedule: async (about) =>

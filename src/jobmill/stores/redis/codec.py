@@ -11,6 +11,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmx`: the time of the next run, if an update has set it while the job ran.
 - `jmq`: the result of the last run.
 - `jmf`: the last error with its type. BullMQ's reason is the message alone.
+- `jmk`: how long the job is kept after its end, if that is not the default.
 - `jmt`: the times of the log lines.
 - `jmn`: the time until which claims leave the job to Node.
 """

@@ -55,6 +55,9 @@ if #plain > 0 then
       scored[2 * k - 1], scored[2 * k] = now_text, id
       if age ~= 0 then  -- see retention.lua
         expiring[#expiring + 1], expiring[#expiring + 2] = age and now + age or '+inf', id
+        if age then
+          call('HSET', key, 'jmk', age)
+        end
       end
       plain_answers[i] = 'done'
     end

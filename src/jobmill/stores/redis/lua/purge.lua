@@ -10,6 +10,14 @@
 
 -- Frees memory, and so must not be refused when maxmemory is reached: see lease.lua.
 call('DEL', Q .. ':jobmill:nothing')
+-- Node's obliterate has removed the queue, and knows no keys of ours.
+if call('EXISTS', Q .. ':id', Q .. ':meta', Q .. ':wait', Q .. ':active', Q .. ':delayed', Q .. ':completed', Q .. ':failed')
+  == 0 then
+  for _, name in ipairs({'expiry', 'last', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed'}) do
+    call('DEL', Q .. ':jobmill:' .. name)
+  end
+  return {0, 0}
+end
 local removed = 0
 local function remove(id, set)
   local h = redis.pcall('HMGET', job_key(id), 'name', 'atm')
@@ -21,10 +29,15 @@ end
 local old = call('ZRANGEBYSCORE', Q .. ':jobmill:expiry', '-inf', now, 'LIMIT', 0, ask.limit)
 for _, id in ipairs(old) do
   local _, set = rank_of(id)
-  if set then
+  local ended = set and tonumber(call('ZSCORE', Q .. ':' .. set, id)) or now
+  local age = tonumber(redis.pcall('HGET', job_key(id), 'jmk'))
+  if age and ended + age > now then
+    -- Node has retried it: its retention begins at its new end.
+    call('ZADD', Q .. ':jobmill:expiry', ended + age, id)
+  elseif set then
     remove(id, set)
   else
-    call('ZREM', Q .. ':jobmill:expiry', id)  -- somebody retried or removed it
+    call('ZREM', Q .. ':jobmill:expiry', id)
   end
 end
 local more = #old == ask.limit
@@ -63,6 +76,12 @@ for i = 1, #kept, 2 do
       break
     end
     remove(kept[i], set)
+  end
+end
+-- Notes of jobs that Node has removed; at each purge some of them.
+for _, id in ipairs(call('ZRANDMEMBER', Q .. ':jobmill:expiry', 100)) do
+  if call('EXISTS', job_key(id)) == 0 then
+    call('ZREM', Q .. ':jobmill:expiry', id)
   end
 end
 -- Notes of cancelled jobs that another program removed or retried.

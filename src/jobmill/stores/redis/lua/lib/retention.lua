@@ -50,6 +50,9 @@ local function keep_own(id, keep)
   if not keep.default then
     call('ZADD', Q .. ':jobmill:expiry', keep.age and now + keep.age or '+inf', id)
   end
+  if keep.age then
+    call('HSET', job_key(id), 'jmk', keep.age)
+  end
 end
 
 -- BullMQ's retention: {count, age in s, limit}, for all jobs of the set.
