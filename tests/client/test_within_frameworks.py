@@ -153,3 +153,43 @@ def test_an_engine_of_another_file_is_refused(jobs: Client, tmp_path: Path) -> N
     with other.connect() as connection, pytest.raises(InvalidValue, match="a connection to the database of the store"):
         jobs.sync.enqueue("send", within=connection)
     other.dispose()
+
+
+def test_a_connection_without_transactions_is_refused(jobs: Client, tmp_path: Path) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'jobs.db'}", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE orders (id INTEGER)"))
+        with pytest.raises(InvalidValue, match="within: expected a connection with transactions.*AUTOCOMMIT"):
+            jobs.sync.enqueue("send", within=connection)
+        connection.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+    with sqlalchemy.orm.Session(engine) as session:
+        with pytest.raises(InvalidValue, match="AUTOCOMMIT"):
+            jobs.sync.enqueue("send", within=session)
+        assert session.execute(sqlalchemy.text("SELECT count(*) FROM orders")).scalar() == 1
+    engine.dispose()
+    assert names(jobs) == []
+
+
+def test_transactions_that_the_application_begins_itself(jobs: Client, engine: sqlalchemy.Engine) -> None:
+    """As SQLAlchemy's documentation advises for SQLite: the driver begins none, and an event sends BEGIN."""
+
+    @sqlalchemy.event.listens_for(engine, "connect")
+    def on_connect(driver: Any, _: Any) -> None:
+        driver.isolation_level = None
+
+    @sqlalchemy.event.listens_for(engine, "begin")
+    def on_begin(connection: sqlalchemy.Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    engine.dispose()
+    with sqlalchemy.orm.Session(engine) as session:
+        jobs.sync.enqueue("committed", within=session)
+        session.commit()
+        jobs.sync.enqueue("rolled_back", within=session)
+        session.rollback()
+    assert names(jobs) == ["committed"]
+
+
+def test_a_session_without_an_engine_is_refused(jobs: Client) -> None:
+    with pytest.raises(InvalidValue, match="within: expected a session that can be used.* not bound"):
+        jobs.sync.enqueue("send", within=sqlalchemy.orm.Session())

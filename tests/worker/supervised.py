@@ -37,12 +37,19 @@ def main(kind: str, *args: str) -> int:
         while True:
             signal.pause()
     if kind == "misread":
-        # The first process refuses its command line; the others would run.
+        # The first process ends with a code; the others would run.
         try:
             os.close(os.open(args[0], os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             serve()
-        return 2
+        return int(args[1])
+    if kind == "unlucky":
+        # Its second run cannot use the store; the third can.
+        starts = len(os.listdir(args[0]))
+        os.close(os.open(f"{args[0]}/{starts}", os.O_CREAT))
+        if starts == 1:
+            return 3
+        serve()
     return 0
 
 

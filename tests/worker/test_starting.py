@@ -118,6 +118,25 @@ async def test_a_worker_can_be_stopped_while_it_waits_for_its_store(caplog: pyte
     await until(lambda: not tasks())
 
 
+class SilentStore(MemoryStore):
+    """A store whose server takes connections and never answers."""
+
+    async def open(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_worker_can_be_stopped_while_its_store_does_not_answer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmill.worker.worker.SILENT_S", 0.01)
+    worker = Worker(jobmill.connect(store=SilentStore()))
+    running = asyncio.create_task(worker.run())
+    await until(lambda: "waits for its store (no answer yet)" in caplog.text)
+    await worker.stop()
+    await asyncio.wait_for(running, 5)
+    await until(lambda: not tasks())
+
+
 async def test_a_worker_that_must_not_wait_for_its_store_and_a_tick_raise() -> None:
     jobs = jobmill.connect(store=LateStore())
     with pytest.raises(StoreUnavailable, match="connection refused"):

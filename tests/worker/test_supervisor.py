@@ -132,11 +132,21 @@ def test_processes_that_end_normally_are_not_restarted(tmp_path: Path) -> None:
         assert running.log.count(": started (pid ") == 3
 
 
-def test_a_usage_error_stops_all_processes_with_its_code(tmp_path: Path) -> None:
-    with supervised(tmp_path, "misread", str(tmp_path / "first"), processes=3) as running:
-        assert running.end() == 2
-        assert "exited with code 2" in running.log
+@pytest.mark.parametrize("code", [2, 3], ids=["usage error", "no store"])
+def test_an_error_that_a_restart_does_not_help_stops_all_processes_with_its_code(tmp_path: Path, code: int) -> None:
+    with supervised(tmp_path, "misread", str(tmp_path / "first"), str(code), processes=3) as running:
+        assert running.end() == code
+        assert f"exited with code {code}" in running.log
         assert "restarting" not in running.log
+
+
+def test_a_process_that_could_use_the_store_before_is_restarted_until_it_can_again(tmp_path: Path) -> None:
+    (starts := tmp_path / "starts").mkdir()
+    with supervised(tmp_path, "unlucky", str(starts), processes=1) as running:
+        (pid,) = running.up(1)
+        os.kill(pid, signal.SIGKILL)
+        assert len(running.up(1)) == 1
+        assert "exited with code 3" in running.log
 
 
 def test_processes_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ log = logging.getLogger("jobmill")
 EVERY_S = 30.0
 BATCH = 500
 PAUSE_S = 0.05
+#: How soon a worker looks again for a recurrence that is declared no longer, and was running.
+UNDECLARED_S = 1.0
 
 #: How often a worker warns of jobs that it has no handler for.
 WARN_EVERY_MS = 600_000
@@ -47,6 +49,8 @@ class Janitor:
         if self._has_undeclared:
             self._has_undeclared = await end_undeclared(self._registry)
         purged = await context.store.purge(BATCH)
+        if self._has_undeclared:
+            return UNDECLARED_S
         return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())
 
 

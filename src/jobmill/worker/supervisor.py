@@ -23,7 +23,8 @@ from jobmill.worker.isolate.parent import how_ended, signal_group
 log = logging.getLogger("jobmill")
 
 PROGRAM = (sys.executable, "-m", "jobmill")
-USAGE_ERROR = 2
+#: Exit codes of the command line: the arguments were refused; the store cannot be used, and the worker does not wait.
+USAGE_ERROR, UNAVAILABLE = 2, 3
 #: After a process has run this long, its backoff starts from the beginning.
 STEADY_S = 30.0
 #: How much longer than `shutdown_timeout` a process may take to end before it is killed.
@@ -44,7 +45,7 @@ def supervise(
     """Run `jobmill *argv` in several processes until they have ended, or until SIGTERM or SIGINT. Returns an exit code.
 
     0: all processes ended normally. 1: a process had to be killed, or crashed while it stopped. 2: the command line was
-    refused. Call it in the main thread, because signals arrive there.
+    refused. 3: the store could not be used at the start. Call it in the main thread, because signals arrive there.
     """
     count = check_int(processes, "processes", 1)
     supervisor = _Supervisor([*program, *argv], count, shutdown_timeout + kill_after, random or Random())
@@ -59,6 +60,7 @@ class _Child(Struct):
     backoff: LoopBackoff
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
+    starts: int = 0
     #: When to start it; None while it runs, and after its last run.
     due: float | None = 0.0
 
@@ -106,6 +108,7 @@ class _Supervisor:
                 continue
             child.due = None
             child.started = time.monotonic()
+            child.starts += 1
             try:
                 # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
                 child.process = subprocess.Popen(
@@ -138,9 +141,9 @@ class _Supervisor:
         how = f"{how_ended(code)} after {child.age:.1f} s (pid {pid})"
         if code == 0:
             log.info("%s: ended (pid %d)", child.label, pid)
-        elif self._kill_at is None and code == USAGE_ERROR and child.age < STEADY_S:
+        elif self._kill_at is None and child.age < STEADY_S and code in self._hopeless(child):
             log.error("%s: %s; a restart would not help", child.label, how)
-            self._code = USAGE_ERROR
+            self._code = code
             self._end_all(signal.SIGTERM)
         elif self._kill_at is None:
             self._start_later(child, f"crashed: {how}")
@@ -150,6 +153,10 @@ class _Supervisor:
         else:
             log.error("%s: crashed while it stopped: %s", child.label, how)
             self._code = self._code or 1
+
+    def _hopeless(self, child: _Child) -> tuple[int, ...]:
+        """A process that could use the store before is restarted until it can use it again."""
+        return (USAGE_ERROR, UNAVAILABLE) if child.starts == 1 else (USAGE_ERROR,)
 
     def _end_all(self, signum: signal.Signals) -> None:
         """Pass a signal on to all processes. The first signal also sets the time at which they are killed."""

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobmill")
 
+#: After this time without an answer a starting worker says that it waits for its store.
+SILENT_S = 2.0
+
 #: How long the last settlements of a stopping worker may take, and then its stop hooks.
 LAST_CALLS_S = 10.0
 
@@ -123,8 +126,8 @@ class Worker:
         backoff = LoopBackoff(self.random)
         while not self._end.is_set():
             try:
-                await self._registry.open()
-                self._has_undeclared = await state_declared(self._registry, once=once)
+                if not await self._open_unless_stopped(once):
+                    return False
             except StoreUnavailable as error:
                 if once or not self.settings.wait_for_store or isinstance(error, LoginRefused):
                     raise
@@ -137,6 +140,27 @@ class Worker:
                 self.watchdog.store_answered(self._registry.store.name)
                 return True
         return False
+
+    async def _open_unless_stopped(self, once: bool) -> bool:
+        """False if the worker was stopped first. A driver may need ten seconds to notice that its server is away."""
+        opening = asyncio.ensure_future(self._open(once))
+        ending = asyncio.ensure_future(self._end.wait())
+        try:
+            done, _ = await asyncio.wait((opening, ending), timeout=SILENT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                log.warning("worker %s waits for its store (no answer yet)", self.name)
+                await asyncio.wait((opening, ending), return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+            return opening.done()
+        finally:
+            for task in (opening, ending):
+                task.cancel()
+            await asyncio.gather(opening, ending, return_exceptions=True)
+
+    async def _open(self, once: bool) -> None:
+        await self._registry.open()
+        self._has_undeclared = await state_declared(self._registry, once=once)
 
     async def _start(self) -> None:
         context = self._context

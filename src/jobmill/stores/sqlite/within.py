@@ -87,7 +87,11 @@ def _driver_connection(given: Any) -> Any:
     if "sqlalchemy" not in packages_of(given) or not hasattr(given, "execute"):
         return given
     # `connection` is a method of sessions; of connections it is the driver's connection.
-    connection = given.connection() if callable(getattr(type(given), "connection", None)) else given
+    is_session = callable(getattr(type(given), "connection", None))
+    try:
+        connection = given.connection() if is_session else given
+    except Exception as error:  # it is bound to no engine, or a transaction of it has failed
+        raise InvalidValue("within", "a session that can be used", given, str(error)) from error
     if inspect.iscoroutine(connection) or not hasattr(connection, "in_transaction"):
         if inspect.iscoroutine(connection):
             connection.close()
@@ -95,7 +99,11 @@ def _driver_connection(given: Any) -> Any:
         raise InvalidValue("within", "a sync connection or session of SQLAlchemy", given, advice)
     if not connection.in_transaction():
         connection.begin()  # so that the caller's commit is sent
-    return connection.connection.driver_connection
+    driver = connection.connection.driver_connection
+    if not driver.in_transaction and (driver.isolation_level is None or getattr(driver, "autocommit", None) is True):
+        advice = "its isolation level is AUTOCOMMIT, in which there are none"
+        raise InvalidValue("within", "a connection with transactions", given, advice)
+    return driver
 
 
 def _check_thread(connection: sqlite3.Connection) -> None:
