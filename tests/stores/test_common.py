@@ -137,7 +137,7 @@ def test_chunks_are_limited_by_count_and_by_bytes(sizes: list[int], expected: li
         ("postgresql://ada:secret@h/db?password=secret", "postgresql://ada@h/db"),
         ("mongodb://ada:s@cret@h/db", "mongodb://ada@h/db"),
         ("postgresql://ada:se?cret@h/db", "postgresql://…"),
-        ("postgresql:ada:secret@h/db", "postgresql://…"),
+        ("postgresql:ada:secret@h/db", "postgresql:…"),
     ],
 )
 def test_a_message_shows_neither_password_nor_options(url: str, shown: str) -> None:

@@ -6,14 +6,21 @@ import itertools
 import random
 import re
 import traceback
+from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 
 import jobmill
+from jobmill.store import Store
 from jobmill.stores import POSTGRES, REDIS
 from jobmill.stores.common.url import without_credentials
+from jobmill.stores.mongo import MongoStore
+from jobmill.stores.postgres import PostgresStore
+from jobmill.stores.redis import RedisStore
 
-SCHEMES = (*POSTGRES, *REDIS, "mongodb", "mongodb+srv", "sqlite", "mysql", "valkey+x", "Redis", "http", "", "a b")
+SCHEMES = (*POSTGRES, *REDIS, "mongodb", "mongodb+srv", "sqlite", "memory")
+ODD_SCHEMES = ("mysql", "valkey+x", "Redis", "http", "", "a b")
 #: Between two parts that must not be shown.
 SEPARATORS = (
     "",
@@ -53,16 +60,20 @@ ENDS = (
     "/db?x@y",
 )
 PARTS = ("Zs3c", "rQ7x")
+#: Between the scheme and the user: as it should be, and as people mistype it.
+STARTS = ("://", "://", "://", ":", ":/", ":///", "//", ":\\\\", "")
 
 
 def odd_urls(count: int) -> list[str]:
     """URLs that differ in every part, always the same."""
-    every = list(itertools.product(SCHEMES, USERS, SEPARATORS, HOSTS, ENDS))
+    every = list(itertools.product((*SCHEMES, *ODD_SCHEMES), STARTS, USERS, SEPARATORS, HOSTS, ENDS))
     chosen = random.Random(1).sample(every, count)
     urls = []
-    for scheme, user, separator, host, end in chosen:
+    for scheme, start, user, separator, host, end in chosen:
+        if (scheme, start) == ("sqlite", ":///"):
+            continue  # all of it is the path of a file
         password = separator.join(PARTS)
-        urls.append(f"{scheme}://{user}:{password}@{host}{end.format(password=password)}")
+        urls.append(f"{scheme}{start}{user}:{password}@{host}{end.format(password=password)}")
     return urls
 
 
@@ -76,7 +87,7 @@ def texts(error: BaseException) -> str:
     return shown
 
 
-@pytest.mark.parametrize("url", odd_urls(600))
+@pytest.mark.parametrize("url", odd_urls(1000))
 def test_no_part_of_a_password_is_shown(url: str) -> None:
     try:
         jobs = jobmill.connect(url)
@@ -85,6 +96,49 @@ def test_no_part_of_a_password_is_shown(url: str) -> None:
     else:
         shown = f"{jobs!r} {jobs.store!r} {jobs.store.address} {vars(jobs.store).get('url', '')!r}"
     assert not [part for part in PARTS if part in shown], shown
+
+
+@pytest.mark.parametrize("start", [start for start in STARTS if "://" not in start])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_url_without_two_slashes_is_refused(scheme: str, start: str) -> None:
+    with pytest.raises(jobmill.InvalidValue) as caught:
+        jobmill.connect(f"{scheme}{start}ada:{PARTS[0]}@h/db")
+    assert caught.value.field == "url"
+    assert PARTS[0] not in texts(caught.value)
+
+
+@pytest.mark.parametrize("url", ["memory", "memory:", "memory:/", "memory:///", "memory://ada:Zs3c@h", "memory://?x=1"])
+def test_nothing_follows_memory(url: str) -> None:
+    with pytest.raises(jobmill.InvalidValue, match="^url: expected .*memory://") as caught:
+        jobmill.connect(url)
+    assert "Zs3c" not in texts(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "store"), [("postgresql", PostgresStore), ("redis", RedisStore), ("mongodb", MongoStore)]
+)
+def test_a_store_refuses_such_a_url_too(scheme: str, store: Callable[[str], Store]) -> None:
+    with pytest.raises(jobmill.InvalidValue, match=f"^url: expected .*, got '{scheme}:…'; write :// after the scheme"):
+        store(f"{scheme}:ada:{PARTS[0]}@h/db")
+
+
+@pytest.mark.parametrize("start", [":", ":/", ":///"])
+async def test_the_default_server_does_not_get_a_password_as_a_database(
+    start: str, migrated_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = urlsplit(migrated_url)
+    for name, value in (("HOST", server.hostname), ("PORT", server.port), ("USER", server.username)):
+        monkeypatch.setenv(f"PG{name}", str(value))
+    async with jobmill.connect(f"postgresql:///{server.path[1:]}") as jobs:
+        await jobs.enqueue("send", {})  # the server answers
+    with pytest.raises(jobmill.InvalidValue) as caught:
+        async with jobmill.connect(f"postgresql{start}ada:{PARTS[0]}@h/db") as jobs:
+            await jobs.enqueue("send", {})
+    assert PARTS[0] not in texts(caught.value) + caplog.text
+
+
+def test_a_database_of_the_default_server_is_shown() -> None:
+    assert jobmill.connect("postgresql:///shop").store.address == "postgresql:///shop, schema jobmill"
 
 
 def test_a_url_and_a_store_together_do_not_show_the_url() -> None:
@@ -121,7 +175,8 @@ def test_a_character_that_must_be_escaped_is_named(scheme: str, character: str) 
         ("mysql://ada:secret@h/db", "mysql://ada@h/db"),
         ("redis://:secret", "redis://…"),
         ("redis://:secret@h/0#secret", "redis://@h/0"),
-        ("ada:secret@h/db", "ada://…"),
+        ("ada:secret@h/db", "ada:…"),
+        ("host=h password=secret", "…"),
         ("postgresql://ada:se/cret@h/db", "postgresql://…"),
     ],
 )

@@ -8,9 +8,10 @@ from urllib.parse import parse_qs, unquote
 
 from jobmill.errors import InvalidValue, MissingExtra
 from jobmill.store import Store
-from jobmill.stores.common.url import without_credentials
+from jobmill.stores.common.url import FILE_ADVICE, scheme_of, without_credentials
 
 DEFAULT_URL = "sqlite:///jobmill.db"
+_FORM = "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://"
 
 POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg", "postgresql+psycopg", "postgresql+psycopg2")
 REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel")
@@ -18,8 +19,10 @@ REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+cluster", "redis
 
 def store_for(url: str) -> Store:
     """The store that a URL names, not yet opened."""
-    scheme = url.partition(":")[0].lower()
+    scheme = scheme_of(url, _FORM)
     if scheme == "memory":
+        if url.partition("://")[2]:
+            raise InvalidValue("url", "memory:// with nothing after it", without_credentials(url))
         from jobmill.stores.memory import MemoryStore
 
         return MemoryStore()
@@ -37,9 +40,7 @@ def store_for(url: str) -> Store:
         with _driver("mongodb:// needs pymongo: pip install 'jobmill[mongo]'", "pymongo", "bson"):
             from jobmill.stores.mongo import MongoStore
         return MongoStore(url)
-    advice = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
-    expected = "postgresql://…, mongodb://…, redis://…, sqlite:///path or memory://"
-    raise InvalidValue("url", expected, without_credentials(url), advice)
+    raise InvalidValue("url", _FORM, without_credentials(url), FILE_ADVICE)
 
 
 @contextlib.contextmanager

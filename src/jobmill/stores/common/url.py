@@ -11,6 +11,19 @@ from jobmill.errors import InvalidValue
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]*)(?::(\d{1,5}))?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{,30}")
 _ESCAPES = "in user names and passwords write / as %2F, ? as %3F, # as %23, % as %25, : as %3A and @ as %40"
+FILE_ADVICE = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
+
+
+def scheme_of(url: str, form: str) -> str:
+    """The scheme of a URL, in lower case. What does not begin with `scheme://` is refused.
+
+    Without the slashes, `user:password@host` would be taken for the name of a database.
+    """
+    scheme, separator, _ = url.partition("://")
+    if separator and _SCHEME.fullmatch(scheme):
+        return scheme.lower()
+    advice = f"write :// after the scheme; {FILE_ADVICE}" if ":" in url else FILE_ADVICE
+    raise InvalidValue("url", form, without_credentials(url), advice)
 
 
 def split_url(url: str, form: str) -> SplitResult:
@@ -19,6 +32,7 @@ def split_url(url: str, form: str) -> SplitResult:
     A password with an unescaped `/`, `?` or `#` would end the part with the host too early, and the rest of the
     password would be taken for a host, a database or an option. An @ or # after the hosts is a sign of that.
     """
+    scheme_of(url, form)
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may show the password
@@ -32,11 +46,11 @@ def split_url(url: str, form: str) -> SplitResult:
 
 def without_credentials(url: str) -> str:
     """A URL as messages may show it: user and host, but neither password nor options, which may hold secrets too."""
-    if not set(":@?") & set(url):  # a path, or a word
+    if not set(":@?=") & set(url):  # a path, or a word
         return url
     scheme, separator, rest = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
-        return f"{known[0]}://…" if (known := _SCHEME.match(url)) and url[known.end()] == ":" else "…"
+        return f"{known[0]}:…" if (known := _SCHEME.match(url)) and url[known.end()] == ":" else "…"
     credentials, at, location = rest.rpartition("@")
     location = re.split("[?#]", location)[0]
     hosts = location.partition("/")[0].split(",")

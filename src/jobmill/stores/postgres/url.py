@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
@@ -40,7 +40,8 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
                 size = int(value) if value.isascii() and value.isdigit() else value
             else:
                 options.append((key, value))
-        for_driver = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
+        # urlunsplit would leave out the slashes of postgresql:///database.
+        for_driver = f"postgresql://{parts.netloc}{parts.path}{'?' if options else ''}{urlencode(options)}"
         size = check_int(size if pool_size is None else pool_size, "pool", 2, 1_000)
         return PostgresUrl(url=for_driver, schema=schema or SCHEMA, pool_size=size)
 
