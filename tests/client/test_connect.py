@@ -99,6 +99,18 @@ def test_urls_that_name_nothing(url: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("url", [Path("jobs.db"), 5, 0, False, b"redis://ada:Zs3c@h/0", b"", ["memory://"]])
+def test_a_url_of_another_type(url: Any) -> None:
+    with pytest.raises(jobmill.InvalidValue) as caught:
+        jobmill.connect(url)
+    assert caught.value.field == "url"
+    assert str(caught.value).startswith("url: expected a str: postgresql://…, mongodb://…, ")
+    assert f"got {type(url)!r}; for a file write sqlite:///jobs.db" in str(caught.value)
+    with pytest.raises(jobmill.InvalidValue, match="url: expected either a url or a store, not both") as both:
+        jobmill.connect(url, store=MemoryStore())
+    assert "Zs3c" not in repr(caught.value) + repr(both.value)
+
+
 @pytest.mark.parametrize(
     ("url", "driver", "store"),
     [

@@ -48,8 +48,10 @@ MAX_OPTIONS_BYTES = 64 * 1024
 def connect(url: str | None = None, *, store: Store | None = None) -> Client:
     """A client for the store of this URL; without one, of JOBMILL_URL, else of `jobmill.db` in this directory."""
     if url is not None and store is not None:
-        raise InvalidValue("url", "either a url or a store, not both", without_credentials(url))
-    return Client(store or store_for(url or os.environ.get("JOBMILL_URL") or DEFAULT_URL))
+        raise InvalidValue("url", "either a url or a store, not both", without_credentials(str(url)))
+    if url in (None, ""):
+        url = os.environ.get("JOBMILL_URL") or DEFAULT_URL
+    return Client(store or store_for(url))
 
 
 class Client(ManagesJobs):

@@ -14,11 +14,13 @@ _ESCAPES = "in user names and passwords write / as %2F, ? as %3F, # as %23, % as
 FILE_ADVICE = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
 
 
-def scheme_of(url: str, form: str) -> str:
+def scheme_of(url: object, form: str) -> str:
     """The scheme of a URL, in lower case. What does not begin with `scheme://` is refused.
 
     Without the slashes, `user:password@host` would be taken for the name of a database.
     """
+    if not isinstance(url, str):  # the type alone is shown: bytes may hold a password
+        raise InvalidValue("url", f"a str: {form}", type(url), FILE_ADVICE)
     scheme, separator, _ = url.partition("://")
     if separator and _SCHEME.fullmatch(scheme):
         return scheme.lower()
