@@ -62,6 +62,7 @@ ENDS = (
 PARTS = ("Zs3c", "rQ7x")
 #: Between the scheme and the user: as it should be, and as people mistype it.
 STARTS = ("://", "://", "://", ":", ":/", ":///", "//", ":\\\\", "")
+AROUND = ("{}", "{}", "{}", '"{}"', "'{}'", " {}")
 
 
 def odd_urls(count: int) -> list[str]:
@@ -69,11 +70,12 @@ def odd_urls(count: int) -> list[str]:
     every = list(itertools.product((*SCHEMES, *ODD_SCHEMES), STARTS, USERS, SEPARATORS, HOSTS, ENDS))
     chosen = random.Random(1).sample(every, count)
     urls = []
-    for scheme, start, user, separator, host, end in chosen:
+    for number, (scheme, start, user, separator, host, end) in enumerate(chosen):
         if (scheme, start) == ("sqlite", ":///"):
             continue  # all of it is the path of a file
         password = separator.join(PARTS)
-        urls.append(f"{scheme}{start}{user}:{password}@{host}{end.format(password=password)}")
+        url = f"{scheme}{start}{user}:{password}@{host}{end.format(password=password)}"
+        urls.append(AROUND[number % len(AROUND)].format(url))
     return urls
 
 
@@ -166,6 +168,42 @@ def test_urls_of_valkey_mean_redis(scheme: str, meant: str) -> None:
 def test_a_character_that_must_be_escaped_is_named(scheme: str, character: str) -> None:
     with pytest.raises(jobmill.InvalidValue, match=re.escape(f"{character} as %")):
         jobmill.connect(f"{scheme}://ada:se{character}cret@h/db")
+
+
+@pytest.mark.parametrize("separator", ["@", ":", "%", "%zz"])
+def test_a_password_that_pymongo_refuses_must_be_escaped(separator: str) -> None:
+    with pytest.raises(
+        jobmill.InvalidValue, match="^url: expected mongodb://user.* got 'mongodb://ada@h/db'"
+    ) as caught:
+        jobmill.connect(f"mongodb://ada:{separator.join(PARTS)}@h/db")
+    assert caught.value.advice.endswith("% as %25, : as %3A and @ as %40")
+    assert not [part for part in PARTS if part in texts(caught.value)]
+
+
+def test_a_password_without_a_user_is_refused() -> None:
+    with pytest.raises(jobmill.InvalidValue, match="^url: expected mongodb://user.* got 'mongodb://@h/db'; .*username"):
+        jobmill.connect("mongodb://:Zs3c@h/db")
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "http"])
+@pytest.mark.parametrize(
+    ("form", "advice"),
+    [
+        ('"{}"', "it is in quotes; remove them"),
+        ("'{}'", "it is in quotes; remove them"),
+        ("“{}”", "it is in quotes; remove them"),
+        ("`{}`", "it is in quotes; remove them"),
+        (" {}", "it begins with a blank; remove it"),
+        ("\n{}", "it begins with a blank; remove it"),
+        (' "{}"', "it begins with a blank; remove it"),
+        ("\N{NO-BREAK SPACE}{}", "it begins with a blank; remove it"),
+    ],
+)
+def test_quotes_and_blanks_are_named(scheme: str, form: str, advice: str) -> None:
+    with pytest.raises(jobmill.InvalidValue) as caught:
+        jobmill.connect(form.format(f"{scheme}://ada:{PARTS[0]}@h/db"))
+    assert (caught.value.field, caught.value.advice) == ("url", advice)
+    assert PARTS[0] not in texts(caught.value)
 
 
 @pytest.mark.parametrize(

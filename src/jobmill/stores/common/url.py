@@ -10,7 +10,8 @@ from jobmill.errors import InvalidValue
 #: A host and a port: a name, an address in brackets, or an escaped path of a socket.
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/]*)(?::(\d{1,5}))?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{,30}")
-_ESCAPES = "in user names and passwords write / as %2F, ? as %3F, # as %23, % as %25, : as %3A and @ as %40"
+ESCAPES = "in user names and passwords write / as %2F, ? as %3F, # as %23, % as %25, : as %3A and @ as %40"
+_QUOTES = ('"', "'", "`", "“", "”", "„", "‘", "’", "«")
 FILE_ADVICE = "for a file write sqlite:///jobs.db (absolute: sqlite:////var/jobs.db)"
 
 
@@ -25,6 +26,10 @@ def scheme_of(url: object, form: str) -> str:
     if separator and _SCHEME.fullmatch(scheme):
         return scheme.lower()
     advice = f"write :// after the scheme; {FILE_ADVICE}" if ":" in url else FILE_ADVICE
+    if url[:1].isspace():
+        advice = "it begins with a blank; remove it"
+    elif url.startswith(_QUOTES):
+        advice = "it is in quotes; remove them"
     raise InvalidValue("url", form, without_credentials(url), advice)
 
 
@@ -38,11 +43,11 @@ def split_url(url: str, form: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may show the password
-        raise InvalidValue("url", form, without_credentials(url), _ESCAPES) from None
+        raise InvalidValue("url", form, without_credentials(url), ESCAPES) from None
     hosts = parts.netloc.rpartition("@")[2].split(",")
     rest = url.partition("://")[2][len(parts.netloc) :]
     if "@" in rest or "#" in rest or not all(HOST.fullmatch(host) for host in hosts):
-        raise InvalidValue("url", form, without_credentials(url), _ESCAPES)
+        raise InvalidValue("url", form, without_credentials(url), ESCAPES)
     return parts
 
 

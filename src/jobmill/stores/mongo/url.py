@@ -8,14 +8,14 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 from msgspec import Struct
-from pymongo.errors import PyMongoError
-from pymongo.uri_parser import split_options
+from pymongo.errors import InvalidURI, PyMongoError
+from pymongo.uri_parser import parse_userinfo, split_options
 
 from jobmill.core.durations import to_ms
 from jobmill.core.job import DAY_MS, JobOptions
 from jobmill.core.limits import check_name, check_queue
 from jobmill.errors import InvalidValue
-from jobmill.stores.common.url import split_url, without_credentials
+from jobmill.stores.common.url import ESCAPES, split_url, without_credentials
 
 COLLECTION = "monque_jobs"
 #: The queue of documents that name none: those of Monque, which has no queues.
@@ -66,11 +66,16 @@ class MongoUrl(Struct, frozen=True, kw_only=True):
         database = unquote(parts.path[1:])
         if not parts.netloc.rpartition("@")[2] or not database or _NOT_IN_DATABASES.search(database):
             raise InvalidValue("url", _FORM, without_credentials(url), "the name of the database is part of it")
+        credentials, at, hosts = parts.netloc.rpartition("@")
+        user = credentials.partition(":")[0]
+        try:
+            if at:
+                parse_userinfo(credentials)
+        except InvalidURI as error:
+            raise InvalidValue("url", _FORM, without_credentials(url), ESCAPES if user else str(error)) from None
         ours, rest = _split_options(parts.query)
         query = f"?{urlencode(rest)}" if rest else ""
         _check_driver_options(query[1:], url)
-        credentials, at, hosts = parts.netloc.rpartition("@")
-        user = credentials.partition(":")[0]
         return MongoUrl(
             driver_url=f"{parts.scheme}://{parts.netloc}/{quote(database)}{query}",
             shown=f"{parts.scheme}://{user}{at}{hosts}/{database}",
