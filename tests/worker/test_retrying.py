@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import pydantic
+import pydantic_core
 import pytest
 
 import jobmill
@@ -20,6 +23,39 @@ class Color(enum.Enum):
 
 class Model(pydantic.BaseModel):
     number: int
+
+
+class Strict(pydantic.BaseModel, extra="forbid"):
+    amount: Annotated[int, pydantic.Field(gt=0, alias="total")] = 1
+    models: dict[str, Model] = {}
+    odd: int = 1
+    custom: int = 1
+
+    @pydantic.field_validator("odd")
+    @classmethod
+    def is_odd(cls, value: int) -> int:
+        assert value % 2, f"bad value {value}"
+        return value
+
+    @pydantic.field_validator("custom")
+    @classmethod
+    def is_known(cls, value: int) -> int:
+        if value != 1:
+            raise pydantic_core.PydanticCustomError("unknown_number", f"bad value {value}")
+        return value
+
+
+@dataclasses.dataclass
+class Checked:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n > 1:
+            kind = ValueError if self.n % 2 else msgspec.ValidationError
+            raise kind(f"bad value {self.n}") from KeyError()
+
+
+class Sealed(msgspec.Struct, forbid_unknown_fields=True): ...
 
 
 @pytest.fixture
@@ -194,3 +230,52 @@ async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
             job = await failed(one)
             assert "secret" not in (job.error or "") + "".join(job.tracebacks)
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ({"strict": {"odd": 7777772}}, "odd: assertion_error - at `$.strict`"),
+        ({"strict": {"custom": 7777771}}, "custom: unknown_number - at `$.strict`"),
+        ({"strict": {"total": -7777771}}, "total: greater_than - at `$.strict`"),
+        (
+            {"strict": {"models": {"7777771": {"number": []}}}},
+            "models.[...].number: Input should be a valid integer - at `$.strict`",
+        ),
+        ({"strict": {"7777771": 1}}, "[...]: Extra inputs are not permitted - at `$.strict`"),
+        ({"checked": {"n": 7777771}}, "ValueError - at `$.checked`"),
+        ({"checked": {"n": 7777772}}, "ValidationError"),
+        ({"one": 7777771}, "Invalid enum value - at `$.one`"),
+        ({"one": "7777771 - at x"}, "Expected `int`, got `str` - at `$.one`"),
+        ({"7777771": 1}, "Object contains an unknown field"),
+        ({"7777771` - at `$.7777771": 1}, "Object contains an unknown field"),
+        ({"sealed": {"7777771": 1}}, "Object contains an unknown field"),
+        ({"colors": ["7777771 - at `$.7777771`"]}, "Invalid enum value - at `$.colors[0]`"),
+        ({"numbers": {"7777771": "x"}}, "Expected `int`, got `str` - at `$.numbers[...]`"),
+    ],
+)
+async def test_the_error_of_a_payload_names_declared_fields_only(
+    jobs: Client, payload: object, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.handler()
+    async def take(
+        strict: Strict | None = None,
+        checked: Checked | None = None,
+        one: Literal[1] = 1,
+        sealed: Sealed | None = None,
+        colors: list[Color] | None = None,
+        numbers: dict[str, int] | None = None,
+    ) -> None: ...
+
+    async with Worker(jobs):
+        job = await failed(await jobmill.connect(store=jobs.store).enqueue("take", payload))
+    assert (job.error or "").endswith(f"; {why}")
+    assert "777777" not in caplog.text + (job.error or "") + "".join(job.tracebacks)
+
+
+async def test_a_caller_sees_what_is_wrong_with_the_own_payload(jobs: Client) -> None:
+    @jobs.handler()
+    async def take(strict: Strict) -> None: ...
+
+    with pytest.raises(jobmill.InvalidValue, match="odd: Assertion failed, bad value 2"):
+        await jobs.enqueue("take", {"strict": {"odd": 2}})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -19,6 +20,10 @@ from jobmill.handlers.context import Context
 
 # Text, which is passed over, or an integer of JavaScript with an exponent.
 _EXPONENTS = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?[0-9](?:\.[0-9]+)?e\+[0-9]{2,3}\b)')
+
+# Messages of msgspec that contain a key or a value. A key may look like a path, so that no path is kept after it.
+_KEYS = re.compile(r"^Object contains unknown field .*", re.DOTALL)
+_VALUES = re.compile(r"^(Invalid (?:enum )?value) (?:.*( - at .*)|.*)", re.DOTALL)
 
 
 class Arguments:
@@ -81,7 +86,8 @@ class Arguments:
             return self._decode(payload)
         except (ValueError, OverflowError, RecursionError) as error:
             expected = "arguments that fit the handler's annotations"
-            raise InvalidValue("payload", expected, _cut(payload), str(error)) from None
+            public = _public_message(error)
+            raise InvalidValue("payload", expected, _cut(payload), str(error), public_advice=public) from None
 
     def _decode(self, payload: Raw) -> dict[str, Any]:
         try:
@@ -143,7 +149,8 @@ def _converted(value: object, field: str, refused: InvalidValue) -> Any:
     try:
         value = _converted_parts(value, {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(refused.field, "a JSON value", refused.given, str(error)) from None
+        public = type(error).__name__  # the message may contain values
+        raise InvalidValue(refused.field, "a JSON value", refused.given, str(error), public_advice=public) from None
     check_json(value, field)
     return value
 
@@ -180,16 +187,55 @@ def _from_json(kind: type, value: Any) -> Any:
         try:
             return kind.model_validate(value)
         except ValueError as error:
-            raise msgspec.ValidationError(_pydantic_message(error)) from None
-    raise TypeError(f"cannot convert JSON to {kind.__qualname__}")
+            if not hasattr(error, "errors"):
+                raise
+            raise _Refused(*_model_messages(kind, error.errors(include_input=False))) from None
+    text = f"cannot convert JSON to {kind.__qualname__}"
+    raise _Refused(text, text)
 
 
-def _pydantic_message(error: ValueError) -> str:
-    """What is wrong, without the values: they may be secrets of a payload."""
-    if not hasattr(error, "errors"):
-        return str(error)
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in found)
+class _Refused(ValueError):
+    """A type refused a part of a payload. `public` says why without values and keys of the payload."""
+
+    def __init__(self, message: str, public: str) -> None:
+        super().__init__(message)
+        self.public = public
+
+
+def _model_messages(kind: Any, errors: list[dict[str, Any]]) -> tuple[str, str]:
+    """The errors of a pydantic model, and the same with only names of its fields and messages without values."""
+    try:
+        names = set(_properties(kind.model_json_schema()))
+    except Exception:  # some types have no schema
+        names = set(getattr(kind, "model_fields", ()))
+    messages, public = [], []
+    for one in errors:
+        messages.append(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}")
+        where = ".".join(part if part in names else "[...]" for part in one["loc"]) or "value"
+        # An error that is not of pydantic itself has no URL. A message that was made from values has a context.
+        public.append(f"{where}: {one['msg'] if 'url' in one and 'ctx' not in one else one['type']}")
+    return "; ".join(messages), "; ".join(public)
+
+
+def _properties(schema: Any) -> Iterator[str]:
+    """The names of all fields in a JSON schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+        schema = list(schema.values())
+    for part in schema if isinstance(schema, list) else ():
+        yield from _properties(part)
+
+
+def _public_message(error: Exception) -> str:
+    """What is wrong with a payload, without its values and keys, which may be secrets: for `job.error` and logs."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if not isinstance(error, msgspec.MsgspecError) or frame.f_globals is not globals():
+        return type(error).__name__  # code of a type wrote the message
+    text, cause = str(error), error.__cause__
+    if cause is not None:
+        # Code of a type raised the cause, and msgspec added the path.
+        return (cause.public if isinstance(cause, _Refused) else type(cause).__name__) + text[len(str(cause)) :]
+    return _VALUES.sub(r"\1\2", _KEYS.sub("Object contains an unknown field", text))
 
 
 def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
