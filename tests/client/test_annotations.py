@@ -39,6 +39,10 @@ class Point(NamedTuple):
 
 
 class Typed(TypedDict):
+    n: int
+
+
+class ConstrainedTyped(TypedDict):
     n: Annotated[int, pydantic.Field(gt=0)]
 
 
@@ -47,9 +51,22 @@ class Constrained:
     n: Annotated[int, pydantic.Field(gt=0)]
 
 
+@dataclasses.dataclass
+class ConstrainedByDefault:
+    n: int = pydantic.Field(gt=0)
+
+
+class StructWithDefault(msgspec.Struct):
+    n: int = pydantic.Field(gt=0)
+
+
+class PointWithDefault(NamedTuple):
+    n: int = pydantic.Field(gt=0)
+
+
 @pydantic.dataclasses.dataclass
 class PydanticDataclass:
-    n: int
+    n: Annotated[int, pydantic.Field(gt=0)]
 
 
 class Model(pydantic.BaseModel):
@@ -137,8 +154,11 @@ def test_other_results_are_not_refused(jobs: Client, kind: Any) -> None:
         Annotated[int, pydantic.AfterValidator(abs)] | None,
         pydantic.PositiveInt,
         Constrained,
-        list[Typed],
-        PydanticDataclass,
+        ConstrainedByDefault,
+        list[ConstrainedByDefault],
+        StructWithDefault,
+        PointWithDefault,
+        list[ConstrainedTyped],
     ],
 )
 def test_a_constraint_that_would_be_ignored_is_refused(jobs: Client, kind: Any) -> None:
@@ -146,6 +166,24 @@ def test_a_constraint_that_would_be_ignored_is_refused(jobs: Client, kind: Any) 
         jobmill.InvalidValue, match="constraints that can be checked for the parameter 'n'.*msgspec.Meta"
     ):
         jobs.handler(taking(kind))
+    with pytest.raises(jobmill.InvalidValue, match=r"constraints that can be checked for the result.*msgspec.Meta"):
+        jobs.handler(returning(kind))
+    jobs.handler(keep_result=False)(returning(kind))
+
+
+def test_a_dataclass_of_pydantic_is_refused_as_a_parameter_only(jobs: Client) -> None:
+    with pytest.raises(jobmill.InvalidValue, match="constraints that can be checked for the parameter 'n'"):
+        jobs.handler(taking(PydanticDataclass))
+    jobs.handler(returning(PydanticDataclass))  # it has checked its values when they were created
+
+
+def test_a_constraint_as_the_default_of_a_parameter_is_refused(jobs: Client) -> None:
+    def fn(n: int = pydantic.Field(gt=0)) -> None: ...
+
+    with pytest.raises(
+        jobmill.InvalidValue, match=r"checked for the parameter 'n'.*Annotated\[int, msgspec.Meta\(gt=0\)\]"
+    ):
+        jobs.handler(fn)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, Union
 
 import msgspec
@@ -18,21 +18,27 @@ _JSON = (dict, list, tuple, str, int, float, bool, types.NoneType)
 _FOREIGN = ("pydantic", "pydantic_core", "annotated_types")
 
 
-def check_constraints(fn: Callable[..., Any], name: str, kind: Any) -> None:
+def check_constraints(fn: Callable[..., Any], name: str, kind: Any, default: Any) -> None:
     """Refuse a parameter with a constraint that would be ignored."""
-    for part in _parts(kind, set()):
-        is_foreign = type(part).__module__.partition(".")[0] in _FOREIGN and not isinstance(part, type)
-        if is_foreign or _is_pydantic_dataclass(part):
-            raise InvalidValue(
-                "handler",
-                f"constraints that can be checked for the parameter {name!r}",
-                fn,
-                f"{part!r} is checked by pydantic only within a pydantic model; use msgspec.Meta, or a model",
-            )
+    for part in (*_defaults([default]), *_parts(kind, set())):
+        if _is_foreign(part) or _is_pydantic_dataclass(part):
+            raise _ignored(fn, f"the parameter {name!r}", part)
+
+
+def _ignored(fn: Callable[..., Any], what: str, part: Any) -> InvalidValue:
+    advice = "write for example Annotated[int, msgspec.Meta(gt=0)], or use a model"
+    return InvalidValue(
+        "handler",
+        f"constraints that can be checked for {what}",
+        fn,
+        f"{part!r} is checked by pydantic only within a pydantic model; {advice}",
+    )
 
 
 def check_result(fn: Callable[..., Any], kind: Any) -> None:
-    """Refuse a return annotation whose values can never be stored."""
+    """Refuse a return annotation whose values can never be stored, or with a constraint that would be ignored."""
+    for part in filter(_is_foreign, _parts(kind, set())):
+        raise _ignored(fn, "the result", part)
     if not _is_storable(kind):
         raise InvalidValue(
             "handler",
@@ -43,12 +49,12 @@ def check_result(fn: Callable[..., Any], kind: Any) -> None:
 
 
 def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
-    """An annotation, its arguments, the metadata of Annotated, and the annotations of the fields of records."""
+    """An annotation, its arguments, the metadata of Annotated, and annotations and constraints of fields of records."""
     if id(kind) in seen or hasattr(kind, "model_validate"):  # pydantic checks the fields of its models itself
         return
     seen.add(id(kind))
     yield kind
-    if typing.get_origin(kind) is Literal:
+    if typing.get_origin(kind) is Literal or _is_pydantic_dataclass(kind):
         return
     for part in (*typing.get_args(kind), *_fields(kind)):
         yield from _parts(part, seen)
@@ -58,10 +64,24 @@ def _fields(kind: Any) -> list[Any]:
     is_record = dataclasses.is_dataclass(kind) or any(
         hasattr(kind, name) for name in ("__struct_fields__", "__attrs_attrs__", "__total__", "_fields")
     )
+    if not is_record:
+        return []
+    fields = (*getattr(kind, "__dataclass_fields__", {}).values(), *getattr(kind, "__attrs_attrs__", ()))
+    named = getattr(kind, "_field_defaults", {}).values()
+    defaults = (*(field.default for field in fields), *getattr(kind, "__struct_defaults__", ()), *named)
     try:
-        return list(typing.get_type_hints(kind, include_extras=True).values()) if is_record else []
+        return [*_defaults(defaults), *typing.get_type_hints(kind, include_extras=True).values()]
     except (NameError, TypeError):  # msgspec says why, with the name
         return []
+
+
+def _defaults(values: Iterable[Any]) -> list[Any]:
+    """The defaults that are a `pydantic.Field(...)`."""
+    return [value for value in values if _is_foreign(value) and type(value).__name__ == "FieldInfo"]
+
+
+def _is_foreign(part: Any) -> bool:
+    return type(part).__module__.partition(".")[0] in _FOREIGN and not isinstance(part, type)
 
 
 def _is_pydantic_dataclass(kind: Any) -> bool:

@@ -38,7 +38,7 @@ class Arguments:
             self._signature = self._signature.replace(parameters=parameters)
         for parameter in parameters:
             _check_parameter(parameter, hints)
-            check_constraints(fn, parameter.name, hints.get(parameter.name))
+            check_constraints(fn, parameter.name, hints.get(parameter.name), parameter.default)
         extra = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
         #: The name of `**extra`, and the type of its values.
         self._extra = extra[0] if extra else None
