@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
+import logging
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -203,7 +204,25 @@ async def test_a_backoff_function_that_raises_fails_the_job_with_both_errors(
     assert job.errors == 1
     first = "ValueError: x" if timeout is None else "timed out after 10ms"
     assert job.error == f"{first}; then the backoff function raised KeyError: 'no such delay'"
-    assert "the backoff function of handler 'bad' raised" in caplog.text
+    (record,) = (one for one in caplog.records if one.levelname == "ERROR")
+    assert getattr(record, "job_id", None) == job.id
+    for shown in (logging.Formatter().format(record), job.tracebacks[-1]):
+        assert timeout is not None or "ValueError: x\nThe backoff function raised an error too:\n" in shown
+        assert 'in broken\n    raise KeyError("no such delay")' in shown, "the traceback of the backoff function"
+
+
+async def test_a_backoff_function_may_raise_after_an_error_that_takes_no_notes(jobs: Client) -> None:
+    class Frozen(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    @jobs.handler(backoff=lambda attempt, error: 1 / 0)
+    async def bad() -> None:
+        raise Frozen("x")
+
+    async with Worker(jobs):
+        job = await failed(await bad.enqueue())
+    assert job.error == "Frozen: x; then the backoff function raised ZeroDivisionError: division by zero"
 
 
 # ---------------------------------------------------------------------------------------------------- payloads

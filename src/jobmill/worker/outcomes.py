@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import traceback
 from typing import Any
 
@@ -17,8 +17,6 @@ from jobmill.core.values import Refused
 from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
-
-log = logging.getLogger("jobmill")
 
 TRACEBACK_KEPT = 16_000
 ERROR_KEPT = 4_000
@@ -93,9 +91,12 @@ def with_own_delay(outcome: Errored, error: BaseException, handler: Handler[...,
         delay = handler.own_backoff(attempt, error)
         delay_ms = None if delay is None else to_ms(delay, "backoff")
     except BaseException as raised:  # also SystemExit: no function of the user may stop the worker
-        log.exception("the backoff function of handler %r raised an error; the job fails", handler.name)
+        note = f"The backoff function raised an error too:\n{printed(raised)}"
+        with contextlib.suppress(Exception):  # an error class may refuse attributes
+            error.add_note(note)  # the log line about the job prints it after the traceback
         both = f"{outcome.error}; then the backoff function raised {described(raised)}"
-        return structs.replace(outcome, error=both[:ERROR_KEPT], final=True)
+        text = f"{outcome.traceback or ''}{note}"[-TRACEBACK_KEPT:]
+        return structs.replace(outcome, error=both[:ERROR_KEPT], traceback=text, final=True)
     return structs.replace(outcome, delay_ms=delay_ms, final=delay_ms is None)
 
 
