@@ -55,16 +55,16 @@ class InvalidValue(JobmillError, ValueError):
 
 
 class PayloadTooLarge(InvalidValue):
-    """Payload and options together are over the limit of 10 MB."""
+    """Payload and options together, or a result, are over the limit of 10 MB."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, field: str = "payload") -> None:
         self.size = size
         self.limit = limit
         mib = 1024 * 1024
-        super().__init__("payload", f"at most {limit} bytes of JSON", size)
+        super().__init__(field, f"at most {limit} bytes of JSON", size)
         self.args = (
-            f"Job payload size {size / mib:.1f} MB exceeds limit of {limit / mib:.1f} MB; "
-            "store the data elsewhere and pass a reference to it",
+            f"Job {field} size {size / mib:.1f} MB exceeds limit of {limit / mib:.1f} MB; "
+            f"store the data elsewhere and {'return' if field == 'result' else 'pass'} a reference to it",
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import enum
 import logging
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -90,14 +91,19 @@ async def test_a_result_that_cannot_be_stored_does_not_run_the_handler_again(job
     assert "secret" not in (job.error or "")
 
 
-async def test_a_result_that_is_too_large_is_named_with_its_size(jobs: Client) -> None:
+@pytest.mark.parametrize("value", ["x" * (11 * 1024 * 1024 - 2), [[1] * (1 << 19)] * 11])
+async def test_a_result_that_is_too_large_is_named_with_its_size(jobs: Client, value: object) -> None:
     @jobs.handler()
-    def large() -> str:
-        return "x" * (11 * 1024 * 1024)
+    def large() -> object:
+        return value
 
     async with Worker(jobs):
         job = await failed(await large.enqueue())
-    assert "11.0 MB" in (job.error or "")
+    assert re.fullmatch(
+        "the handler finished, but its result cannot be stored: Job result size 1[01].0 MB exceeds limit of 10.0 MB; "
+        "store the data elsewhere and return a reference to it",
+        job.error or "",
+    )
 
 
 async def test_a_result_can_be_dropped_on_purpose(jobs: Client) -> None:

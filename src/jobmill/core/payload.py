@@ -48,11 +48,11 @@ def check_json(value: object, field: str = "payload") -> None:
                 path.pop()
 
 
-def check_size(*parts: bytes) -> None:
+def check_size(*parts: bytes, field: str = "payload") -> None:
     """Raise PayloadTooLarge when the parts together are over the limit."""
     size = sum(map(len, parts))
     if size > MAX_BYTES:
-        raise PayloadTooLarge(size, MAX_BYTES)
+        raise PayloadTooLarge(size, MAX_BYTES, field)
 
 
 def part_name(field: str, path: Sequence[str | int]) -> str:
@@ -78,7 +78,7 @@ def _check_room(items: int, field: str, path: list[str | int]) -> None:
     # Lists that contain one list many times can expand to more JSON than fits into memory. An item and its comma take
     # at least two bytes, so that this number of items is over the limit in any case.
     if 2 * items > MAX_BYTES:
-        raise PayloadTooLarge(2 * items, MAX_BYTES)
+        raise PayloadTooLarge(2 * items, MAX_BYTES, field)
 
 
 def _is_scalar(value: object) -> bool:

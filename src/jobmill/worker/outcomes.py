@@ -28,7 +28,7 @@ def returned(value: Any, handler: Handler[..., Any]) -> Outcome:
         return _NOTHING
     try:
         encoded = msgspec.json.encode(to_plain(value, "result"))
-        check_size(encoded)
+        check_size(encoded, field="result")
     except InvalidValue as error:
         why = str(error) if isinstance(error, PayloadTooLarge) else error.without_value()
         return Errored(error=Refused(why, of_result=True).error, final=True)
