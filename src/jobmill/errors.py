@@ -38,20 +38,19 @@ class JobmillError(Exception):
 class InvalidValue(JobmillError, ValueError):
     """A value was refused before anything was written."""
 
-    def __init__(
-        self, field: str, expected: str, given: object, advice: str = "", *, public_advice: str | None = None
-    ) -> None:
+    def __init__(self, field: str, expected: str, given: object, advice: str = "", *, public: str = "") -> None:
         self.field = field
         self.expected = expected
         self.given = given
         self.advice = advice
-        self._public_advice = advice if public_advice is None else public_advice
+        self._public = public
         super().__init__(f"{field}: expected {expected}, got {shown(given)}" + (f"; {advice}" if advice else ""))
 
     def without_value(self) -> str:
-        """The message with the type of the value instead of the value, which may be a secret of a payload."""
-        advice = f"; {self._public_advice}" if self._public_advice else ""
-        return f"{self.field}: expected {self.expected}, got a value of type {type(self.given).__name__}{advice}"
+        """The message without the value, which may be a secret of a payload: with `public` or the type of the value."""
+        advice = f"; {self.advice}" if self.advice else ""
+        rest = f"; {self._public}" if self._public else f", got a value of type {type(self.given).__name__}{advice}"
+        return f"{self.field}: expected {self.expected}{rest}"
 
 
 class PayloadTooLarge(InvalidValue):

@@ -91,6 +91,22 @@ async def test_a_result_that_cannot_be_stored_does_not_run_the_handler_again(job
     assert "secret" not in (job.error or "")
 
 
+async def test_a_result_that_cannot_be_converted_is_named_with_its_type(jobs: Client) -> None:
+    class Broken(pydantic.BaseModel):
+        @pydantic.model_serializer
+        def dump(self) -> str:
+            raise ValueError("bad value 7777771")
+
+    @jobs.handler()
+    def returns() -> Any:
+        return Broken()
+
+    async with Worker(jobs):
+        job = await failed(await returns.enqueue())
+    why = "expected a JSON value; converting a value of type Broken raised PydanticSerializationError"
+    assert job.error == f"the handler finished, but its result cannot be stored: result: {why}"
+
+
 @pytest.mark.parametrize("value", ["x" * (11 * 1024 * 1024 - 2), [[1] * (1 << 19)] * 11])
 async def test_a_result_that_is_too_large_is_named_with_its_size(jobs: Client, value: object) -> None:
     @jobs.handler()
@@ -272,6 +288,7 @@ async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
         ({"checked": {"n": 7777772}}, "ValidationError"),
         ({"one": 7777771}, "Invalid enum value - at `$.one`"),
         ({"one": "7777771 - at x"}, "Expected `int`, got `str` - at `$.one`"),
+        ([7777771], "Expected `object`, got `array`"),
         ({"7777771": 1}, "Object contains an unknown field"),
         ({"7777771` - at `$.7777771": 1}, "Object contains an unknown field"),
         ({"sealed": {"7777771": 1}}, "Object contains an unknown field"),
@@ -294,7 +311,7 @@ async def test_the_error_of_a_payload_names_declared_fields_only(
 
     async with Worker(jobs):
         job = await failed(await jobmill.connect(store=jobs.store).enqueue("take", payload))
-    assert (job.error or "").endswith(f"; {why}")
+    assert job.error == f"payload: expected arguments that fit the handler's annotations; {why}"
     assert "777777" not in caplog.text + (job.error or "") + "".join(job.tracebacks)
 
 

@@ -87,7 +87,7 @@ class Arguments:
         except (ValueError, OverflowError, RecursionError) as error:
             expected = "arguments that fit the handler's annotations"
             public = _public_message(error)
-            raise InvalidValue("payload", expected, _cut(payload), str(error), public_advice=public) from None
+            raise InvalidValue("payload", expected, _cut(payload), str(error), public=public) from None
 
     def _decode(self, payload: Raw) -> dict[str, Any]:
         try:
@@ -149,8 +149,8 @@ def _converted(value: object, field: str, refused: InvalidValue) -> Any:
     try:
         value = _converted_parts(value, {})
     except (TypeError, ValueError, RecursionError) as error:
-        public = type(error).__name__  # the message may contain values
-        raise InvalidValue(refused.field, "a JSON value", refused.given, str(error), public_advice=public) from None
+        public = f"converting a value of type {type(refused.given).__name__} raised {type(error).__name__}"
+        raise InvalidValue(refused.field, "a JSON value", refused.given, str(error), public=public) from None
     check_json(value, field)
     return value
 
