@@ -355,10 +355,10 @@ async def test_the_isolation_is_ours_whatever_the_database_says(migrated_url: st
 
 
 @pytest.fixture
-def complaints() -> list[str]:
+async def complaints() -> list[str]:
     """What asyncio has to say about futures that nobody awaited."""
     found: list[str] = []
-    asyncio.get_event_loop().set_exception_handler(lambda _, about: found.append(about["message"]))
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: found.append(about["message"]))
     return found
 
 

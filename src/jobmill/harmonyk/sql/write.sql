@@ -24,7 +24,11 @@ BEGIN
     GET DIAGNOSTICS wrote = ROW_COUNT;
     -- Some rows are locked by others, or have changed since this statement began.
     IF wrote < pg_catalog.cardinality(these) THEN
-        INSERT INTO {schema}.jobs_table_unwritten (id) SELECT behind.id FROM ({behind}) AS behind;
+        -- Also those that were noted before: a transaction that has not committed yet may have written such a row from an
+        -- earlier state of its job, and removed the note.
+        INSERT INTO {schema}.jobs_table_unwritten (id)
+        SELECT behind.id FROM ({behind}) AS behind
+        UNION SELECT note.id FROM {schema}.jobs_table_unwritten AS note WHERE note.id = ANY (these) AND NOT note.is_gone;
     END IF;
     PERFORM pg_catalog.set_config('jobmill.writes_at', coalesce(before, ''), true);
 END $$;
