@@ -85,9 +85,7 @@ class Arguments:
         try:
             return self._decode(payload)
         except (ValueError, OverflowError, RecursionError) as error:
-            expected = "arguments that fit the handler's annotations"
-            public = _public_message(error)
-            raise InvalidValue("payload", expected, _cut(payload), str(error), public=public) from None
+            raise _misfit(payload, error) from None
 
     def _decode(self, payload: Raw) -> dict[str, Any]:
         try:
@@ -224,6 +222,11 @@ def _properties(schema: Any) -> Iterator[str]:
         schema = list(schema.values())
     for part in schema if isinstance(schema, list) else ():
         yield from _properties(part)
+
+
+def _misfit(payload: Raw, error: Exception) -> InvalidValue:
+    expected = "arguments that fit the handler's annotations"
+    return InvalidValue("payload", expected, _cut(payload), str(error), public=_public_message(error))
 
 
 def _public_message(error: Exception) -> str:
