@@ -39,7 +39,8 @@ for command in (
     migrate.migrate,
 ):
     # click keeps the help option of the first call of a command, which may be without this group.
-    command.context_settings.setdefault("help_option_names", HELP)
+    for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        one.context_settings.setdefault("help_option_names", HELP)
     main.add_command(command)
 
 __all__ = ["main"]
