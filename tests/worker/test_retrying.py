@@ -32,6 +32,12 @@ class Strict(pydantic.BaseModel, extra="forbid"):
     models: dict[str, Model] = {}
     odd: int = 1
     custom: int = 1
+    known: int = 1
+
+    @pydantic.field_validator("known")
+    @classmethod
+    def name_of(cls, value: int) -> int:
+        return {1: 1}[value]
 
     @pydantic.field_validator("odd")
     @classmethod
@@ -278,6 +284,7 @@ async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
     [
         ({"strict": {"odd": 7777772}}, "odd: assertion_error - at `$.strict`"),
         ({"strict": {"custom": 7777771}}, "custom: unknown_number - at `$.strict`"),
+        ({"strict": {"known": 7777771}}, "KeyError"),
         ({"strict": {"total": -7777771}}, "total: greater_than - at `$.strict`"),
         (
             {"strict": {"models": {"7777771": {"number": []}}}},
@@ -321,3 +328,5 @@ async def test_a_caller_sees_what_is_wrong_with_the_own_payload(jobs: Client) ->
 
     with pytest.raises(jobmill.InvalidValue, match="odd: Assertion failed, bad value 2"):
         await jobs.enqueue("take", {"strict": {"odd": 2}})
+    with pytest.raises(jobmill.InvalidValue, match="payload: expected arguments that fit .*known"):
+        await jobs.enqueue("take", {"strict": {"known": 2}})

@@ -84,7 +84,7 @@ class Arguments:
         """The arguments for the function; InvalidValue if the payload does not fit its annotations."""
         try:
             return self._decode(payload)
-        except (ValueError, OverflowError, RecursionError) as error:
+        except Exception as error:  # a validator may raise anything, and its message may contain the payload
             raise _misfit(payload, error) from None
 
     def _decode(self, payload: Raw) -> dict[str, Any]:

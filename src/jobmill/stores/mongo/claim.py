@@ -48,6 +48,8 @@ MAX_SEARCHES = 20
 MAX_REFUSED = 1_000
 #: The number of jobs without a priority that get one in one write.
 RANKED = 1_000
+#: How long claims do not search for such jobs after a search in vain; a busy process as long as for ended leases.
+RANK_SECONDS = 0.05
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 _FIRST_MS = -(2**62)
@@ -205,11 +207,11 @@ class QueueClaim(Struct):
         """Write the priority 0 to the first due jobs that have none; whether there were some.
 
         Monque before 1.13 writes no priority. That means 0, but in the index these jobs are behind all others. If the
-        jobs that were found fill the claim, they hide them. A busy process searches for them twice a second.
+        jobs that were found fill the claim, they hide them. A search at every claim would be a third more queries.
         """
         memory, began = self.ctx.claims, time.monotonic()
         hides = self.queue == self.ctx.url.queue and any(0 <= order_of(one)[0] < UNRANKED for one in found)
-        if not hides or (memory.is_busy and began < memory.rank_at):
+        if not hides or began < memory.rank_at:
             return False
         query, in_order = {**self._waiting(names), "priority": None, **self._free}, {"nextRunAt": 1, "_id": 1}
         ids = await self.ctx.find_by(schema.CLAIM, query, {"_id": 1}, max(len(found), RANKED), sort=in_order)
@@ -221,7 +223,8 @@ class QueueClaim(Struct):
             self._searches.clear()
         if errors or not ids:
             now = time.monotonic()
-            memory.rank_at = now + max(leases.ENDED_SECONDS, SCAN_SHARE * (now - began))
+            pause = leases.ENDED_SECONDS if memory.is_busy else RANK_SECONDS
+            memory.rank_at = now + max(pause, SCAN_SHARE * (now - began))
         return bool(ids)
 
     async def _search_with_cursor(self, names: Sequence[str], limit: int) -> list[Document]:

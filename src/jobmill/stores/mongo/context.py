@@ -52,7 +52,7 @@ class ClaimMemory:
         self.others_are_faster = False
         #: By queue, as documents name it: when ended leases were searched for, and how long that took.
         self.ended_searches: dict[str | None, tuple[float, float]] = {}
-        #: When a busy process searches for jobs without a priority next.
+        #: When claims search for jobs without a priority again.
         self.rank_at = 0.0
         #: When stale claims of Monque are searched for next.
         self.stale_from_ms = 0
