@@ -48,7 +48,7 @@ MAX_SEARCHES = 20
 MAX_REFUSED = 1_000
 #: The number of jobs without a priority that get one in one write.
 RANKED = 1_000
-#: How long claims do not search for such jobs after a search in vain; a busy process as long as for ended leases.
+#: How long claims do not search for such jobs after a search that found none; a busy process waits longer.
 RANK_SECONDS = 0.05
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
