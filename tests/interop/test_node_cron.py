@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from jobmill.core.cron import Cron
-from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import Recurrence
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.node_cron import for_node
 from tests.kit.node import Packages
 
 BEGIN_MS = 1_800_000_000_000

@@ -9,10 +9,10 @@ from jobmill.bullmq.jobs import Add
 from jobmill.core.changes import Requeue, Reschedule
 from jobmill.core.job import State
 from jobmill.core.limits import check_int, check_queue
-from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import first_occurrence, recurrence
 from jobmill.core.values import Filter, after
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.node_cron import for_node
 from jobmill.stores.redis import RedisStore
 
 # The maximum number of jobs that one call removes, the same as in Node.

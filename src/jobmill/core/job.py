@@ -42,8 +42,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 #: Defaults: a week for succeeded jobs, a month for jobs that a person may want to inspect.
 KEEP_SUCCEEDED = Keep(age_ms=7 * DAY_MS)
 KEEP_FAILED = Keep(age_ms=30 * DAY_MS)
-#: For the runs of recurring jobs, which a store keeps as records for the statistics, or as jobs, as BullMQ does. There
-#: may be one every second.
+#: For the runs of recurring jobs, which a store keeps as records for the statistics, or as jobs. There may be one every
+#: second.
 RUNS_KEPT_MS = DAY_MS
 KEEP_RUN = Keep(age_ms=RUNS_KEPT_MS)
 

@@ -200,7 +200,7 @@ class Refused(Struct, frozen=True):
 
     why: str
     of_result: bool = False
-    #: The job may succeed at another attempt: a child of BullMQ's is not finished.
+    #: The job may succeed at another attempt: a job that it waits for is not finished.
     is_temporary: bool = False
 
     @property

@@ -43,12 +43,12 @@ from msgspec import Raw
 
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
-from jobmill.core.node_cron import for_node
 from jobmill.core.payload import MIN_INT
 from jobmill.core.recurrence import Recurrence, is_occurrence
 from jobmill.core.values import NewJob
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.error_message import message_of
+from jobmill.stores.common.node_cron import for_node
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo.ids import NO_ID
 from jobmill.stores.mongo.url import MongoUrl

@@ -8,12 +8,11 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec import Struct
 
-from jobmill.core.cron import Cron
 from jobmill.core.durations import MAX_MS
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
-from jobmill.core.node_cron import for_node
-from jobmill.core.recurrence import Recurrence
+from jobmill.core.recurrence import Recurrence, is_occurrence
 from jobmill.errors import InvalidValue
+from jobmill.stores.common.node_cron import for_node
 from jobmill.stores.redis.ids import scheduler_key
 
 # Node retries a job without options as Jobmill does. A test compares this with the default policy of the core, which a
@@ -193,6 +192,6 @@ def node_runs(sid: str, name: str, repeat: dict[str, Any], occurrence_ms: int | 
 
 def _fits_utc(pattern: object, occurrence_ms: int | None) -> bool:
     try:
-        return occurrence_ms is None or Cron.parse(str(pattern)).next(occurrence_ms - 1) == occurrence_ms
+        return occurrence_ms is None or is_occurrence(Recurrence(key="", cron=str(pattern)), occurrence_ms)
     except InvalidValue:
         return True  # refused for its own reason

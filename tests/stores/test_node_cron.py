@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobmill.core.node_cron import for_node
 from jobmill.core.recurrence import Recurrence
+from jobmill.stores.common.node_cron import for_node
 
 WRITTEN = [
     ("0 9 * * *", "0 9 * * *"),
