@@ -34,6 +34,23 @@ class Pickups(Struct):
     returned: list[int] = field(default_factory=list)
 
 
+class Crowd(Struct, frozen=True, kw_only=True):
+    """Jobs of one queue: how many wait, run, and are final."""
+
+    queue: str
+    waiting: int = 0
+    running: int = 0
+    final: int = 0
+
+
+class Looked(Struct, frozen=True, kw_only=True):
+    """How many milliseconds each call of an operation took, and each bare query of the driver; and the child's CPU."""
+
+    took: dict[str, list[float]]
+    bare: list[float]
+    cpu_seconds: float
+
+
 class Stopwatch:
     """Starts when it is made."""
 

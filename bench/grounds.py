@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import asyncpg
 from redis import Redis
 
+from bench.clocks import Crowd
 from bench.contenders import CONTENDERS, Contender
 from tests.kit.mongo import SET, MongoReplicaSet
 from tests.kit.places import PrivateDirectory
@@ -78,6 +79,12 @@ class Ground:
             self.settle(url)
             yield url
 
+    def crowd(self, url: str, crowds: Sequence[Crowd]) -> None:
+        """Add jobs of ours in all states; in several processes, because each has a limited time."""
+        for one in crowds:
+            self.ours.run("crowd", type(None), url=url, crowd=one)
+        self.settle(url)
+
     def settle(self, url: str) -> None:
         """Let the server finish what filling left to do, so that no run pays for it."""
 
@@ -100,6 +107,9 @@ class Memory(Ground):
     def filled(self, contender: Contender, jobs: int) -> Iterator[str]:
         """By the run itself."""
         yield "memory://"
+
+    def crowd(self, url: str, crowds: Sequence[Crowd]) -> None:
+        """By the run itself."""
 
 
 class Sqlite(Ground):
@@ -182,12 +192,19 @@ class Postgres(Ground):
         with self._database(self._templates[key]) as name:
             yield self._server.url(name)
 
+    def crowd(self, url: str, crowds: Sequence[Crowd]) -> None:
+        """And vacuumed: autovacuum does that within a minute, else while somebody measures."""
+        super().crowd(url, crowds)
+        self._settle(url, "vacuum")
+
     def settle(self, url: str) -> None:
         """Statistics, as a table in use has them, and a checkpoint."""
+        self._settle(url, "analyze")
 
+    def _settle(self, url: str, command: str) -> None:
         async def settle() -> None:
             connection = await asyncpg.connect(url)
-            await connection.execute("analyze")
+            await connection.execute(command)
             await connection.execute("checkpoint")
             await connection.close()
 
@@ -266,6 +283,16 @@ class Mongo(Ground):
         """It names the member alone: who knows of the set asks it for its members, and would go past a proxy."""
         with self._node.database(**contender.url_options) as url:
             yield url
+
+    def crowd(self, url: str, crowds: Sequence[Crowd]) -> None:
+        """And without index entries of deleted keys: the server keeps them for five minutes."""
+        super().crowd(url, crowds)
+        name = "minSnapshotHistoryWindowInSeconds"
+        kept_s = self._node.ask("setParameter", **{name: 0})["was"]
+        for _ in range(2):  # only a write moves the window, and only the next checkpoint knows of it
+            self._node.ask("appendOplogNote", data={"note": "settle"})
+            self.settle(url)
+        self._node.ask("setParameter", **{name: kept_s})
 
     def settle(self, url: str) -> None:
         """Write all that is dirty."""

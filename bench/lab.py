@@ -43,6 +43,9 @@ class Scale(Struct, frozen=True, kw_only=True):
     #: How many others wait in the deepest queue, and how many more are delayed.
     deep: int
     memory_jobs: int
+    #: Jobs in all states for `operations`, and how often each operation is called.
+    crowd: int
+    looks: int
     documents: int
     sleeping: int
 
@@ -57,6 +60,8 @@ FULL = Scale(
     depth_jobs=5_000,
     deep=1_000_000,
     memory_jobs=1_000,
+    crowd=1_000_000,
+    looks=100,
     documents=2_000,
     sleeping=100_000,
 )
@@ -70,6 +75,8 @@ QUICK = Scale(
     depth_jobs=2_000,
     deep=20_000,
     memory_jobs=500,
+    crowd=20_000,
+    looks=20,
     documents=500,
     sleeping=20_000,
 )

@@ -14,11 +14,13 @@ from msgspec import Struct
 
 from bench.child import BEGUN, READY, SETTLED, Broken, Child, begin
 from bench.child import run as in_child
-from bench.clocks import Pickups, Ran
+from bench.clocks import Crowd, Looked, Pickups, Ran
 from bench.contenders import MONGODB_CRON, Contender
 from bench.far import far
 from bench.figures import percentile
+from bench.grounds import SERVER
 from bench.lab import Lab, Turn
+from bench.machine import busy_s
 from bench.peers import crontab
 from bench.resident import MB, resident
 
@@ -26,7 +28,10 @@ BULK = 1_000
 MORE_THAN_ENOUGH = 10_000_000
 #: Long enough for a worker to fall asleep again.
 GAPS_S = (0.01, 0.05)
-P50, P99 = "p50 ms", "p99 ms"
+P50, P95, P99 = "p50 ms", "p95 ms", "p99 ms"
+BARE, OTHERS, CORES = "the driver alone", "other processes", "busy cores"
+#: The number of processes that make the final jobs of `operations`, one after the other.
+PARTS = 4
 SHALLOW = 1_000
 #: After this time nobody waits for a job to be started again.
 RECOVERY_S = 90.0
@@ -248,6 +253,46 @@ def _far(lab: Lab, contender: Contender, what: str) -> None:
         run(0)
 
 
+def operations(lab: Lab) -> None:
+    """What operators look at, each call right after a write, with few workers and very many jobs in all states."""
+    ground, jobs = lab.ground, lab.scale.crowd
+    running, waiting, full = jobs // 1_000, jobs // 10, jobs // 80
+    part = (jobs - running - waiting) // PARTS
+    live = Crowd(queue="default", waiting=waiting, running=running)
+    first = [*[Crowd(queue="default", final=part)] * PARTS, live]
+    # Above the limit of `depths`, both of due and of succeeded jobs.
+    more = [Crowd(queue=f"queue-{number}", waiting=full, final=full) for number in range(3)]
+    with ground.fresh(ground.ours) as url:
+        crowds: list[Crowd] = []
+        for what, added in ((f"{jobs:,} jobs in one queue", first), ("and three more full queues", more)):
+            lab.run.progress(f"{lab.measure}, making {what}")
+            ground.crowd(url, added)
+            crowds += added
+            lab.alternate({what: partial(_operations, lab, url, what, tuple(crowds))})
+
+
+def _operations(lab: Lab, url: str, what: str, crowds: Sequence[Crowd]) -> None:
+    ours = lab.ground.ours
+    with ours.begin("operations", Looked, url=url, crowds=crowds, looks=lab.scale.looks) as child:
+        child.wait_for(BEGUN)
+        server, busy, began = lab.ground.spent(), busy_s(), time.monotonic()
+        child.go_on()
+        child.wait_for(SETTLED)
+        seconds, busy = time.monotonic() - began, busy_s() - busy
+        server_s = (lab.ground.spent().get(SERVER, 0.0) - server.get(SERVER, 0.0)) / 1e6
+        child.go_on()
+        looked = child.result()
+    for operation, took in looked.took.items():
+        if not took:
+            lab.run.results.missing[f"{lab.measure}: {operation}; {what}"] = "it took longer than its deadline"
+            continue
+        for unit, value in ((P95, percentile(took, 95)), ("min ms", min(took)), ("calls", len(took))):
+            lab.record(f"{operation}; {what}", ours.name, unit, value)
+    lab.record(f"bare query; {what}", BARE, P95, percentile(looked.bare, 95))
+    lab.record(f"bare query; {what}", BARE, "min ms", min(looked.bare))
+    lab.record(f"while measured; {what}", OTHERS, CORES, max(0.0, (busy - looked.cpu_seconds - server_s) / seconds))
+
+
 def crontab_drain(lab: Lab) -> None:
     """Due no-op documents of a MongoDB collection are run."""
     jobs = lab.scale.documents
@@ -313,6 +358,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),
     "recovery": (Measure(recovery, SHARED, 5),),
+    "operations": (Measure(operations, ("memory", *SHARED), 3),),
     "idle": (Measure(crontab_idle, ("crontab",), 2),),
 }
 

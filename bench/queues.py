@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
-from bench.clocks import Pickups, Ran, metering
+from bench.clocks import Crowd, Looked, Pickups, Ran, metering
 from bench.peers import apart
 
 T = TypeVar("T")
@@ -102,6 +102,14 @@ class Queue:
 
     def hold(self) -> Awaitable[None] | None:
         """What a handler does that never ends."""
+        raise NotImplementedError
+
+    def crowd(self, crowd: Crowd) -> None:
+        """Add jobs in all states to a queue. Only Jobmill is asked for this."""
+        raise NotImplementedError
+
+    def operations(self, crowds: Sequence[Crowd], looks: int) -> Looked:
+        """Call what operators look at, each some times; `crowds` are there already. Only Jobmill is asked for this."""
         raise NotImplementedError
 
 

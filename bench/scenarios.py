@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
+
+from msgspec import convert
 
 from bench.child import READY, halt, say
-from bench.clocks import Draining, Pickups, Ran, Starts, looking
+from bench.clocks import Crowd, Draining, Looked, Pickups, Ran, Starts, looking
 from bench.queues import Queue
 
 
@@ -81,6 +84,16 @@ def work(adapter: str, url: str, slots: int, path: str) -> None:
         threading.Event().wait()
 
     queue.run_worker(held, slots, wait)
+
+
+def crowd(adapter: str, url: str, crowd: dict[str, Any]) -> None:
+    """Add jobs in all states to a queue."""
+    _queue(adapter, url).crowd(convert(crowd, Crowd))
+
+
+def operations(adapter: str, url: str, crowds: list[dict[str, Any]], looks: int) -> Looked:
+    """What operators look at, each operation some times."""
+    return _queue(adapter, url).operations(convert(crowds, list[Crowd]), looks)
 
 
 def nothing() -> None:

@@ -18,6 +18,7 @@ OTHER_NUMBERS = (
     ("redis/lua/clean.lua", "ask.limit or 10000"),  # BullMQ's own limit of one clean
     ("redis/lua/lib/claim.lua", "MAX_SCANNED = 1000"),
     ("redis/lua/lib/claim.lua", "ended - now + 1000"),  # a second
+    ("redis/lua/depths.lua", "ends - now + 1000"),  # the same
     ("redis/lua/lib/retention.lua", "keep.limit or 1000"),  # BullMQ's own limit of one removal
     ("redis/lua/lib/waiting.lua", "'LIMIT', 0, 1000"),
     ("harmonyk/sql/values.sql", "'10000-01-01"),  # a year
@@ -80,7 +81,7 @@ def _defaults() -> dict[int, str]:
         job.KEEP_FAILED.age_ms: "KEEP_FAILED",
         job.KEEP_RUN.age_ms: "KEEP_RUN",
         job.LOG_LINES_KEPT: "LOG_LINES_KEPT",
-        job.TRACEBACKS_KEPT: "TRACEBACKS_KEPT",
+        job.ATTEMPTS_KEPT: "ATTEMPTS_KEPT",
         retry.DEFAULT_CAP_MS: "DEFAULT_CAP_MS",
         retry.DEFAULT_MAX_ATTEMPTS: "DEFAULT_MAX_ATTEMPTS",
         limits.MAX_NAME: "MAX_NAME",

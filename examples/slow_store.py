@@ -12,14 +12,19 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from jobmill.core import changes, values
+from jobmill.core.announcing import Orders, WorkerCard
+from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
+from jobmill.core.findings import Finding
 from jobmill.core.job import KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep
 from jobmill.core.queue_limits import QueueLimits, changed_settings
 from jobmill.core.stats import matches
+from jobmill.core.tallies import Tally
 from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
+from jobmill.stores.common.operations import Operations
 
 
 class Database:
@@ -118,7 +123,7 @@ def configure(db: Database, now_ms: int, queue: str, change: values.QueueChange)
 def settings(db: Database, now_ms: int, queues: Sequence[str] | None = None) -> dict[str, values.QueueSettings]:
     if queues is None:
         queues = [msgspec.json.decode(record, type=QueueRecord).queue for record in db.read_all("queues")]
-    return {queue: load_queue(db, queue).limits.settings for queue in queues}
+    return {queue: load_queue(db, queue).limits.settings.at(now_ms) for queue in queues}
 
 
 def publish(db: Database, now_ms: int, events: Sequence[Event]) -> None:
@@ -151,10 +156,11 @@ def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob) -> va
         save(db, stored)
         publish(db, now_ms, [job_event(stored.job, "enqueued", now_ms)])
         return values.Receipt(new.id, "created")
-    if new.recurrence is None or owner.job.recurrence is None:
+    rule = owner.job.recurrence
+    if new.recurrence is None or rule is None:
         return values.Receipt(owner.job.id, "duplicate")
-    save(db, owner, **whole_jobs.updated_fields(new, owner.job.recurrence, now_ms))
-    return values.Receipt(owner.job.id, "updated")
+    save(db, owner, **whole_jobs.updated_fields(new, owner.job, now_ms))
+    return values.Receipt(owner.job.id, "pinned" if rule.pinned else "updated")
 
 
 def held(jobs: Jobs, lease: values.Lease, now_ms: int) -> JobRecord | None:
@@ -320,16 +326,33 @@ def get(db: Database, now_ms: int, ids: Sequence[str]) -> list[Job | None]:
     return [None if record is None else load(record).job for record in records]
 
 
+def lease_ends(db: Database, now_ms: int, ids: Sequence[str]) -> list[int | None]:
+    found = [None if record is None else load(record) for record in [db.read("jobs", id) for id in ids]]
+    return [one.lease_until_ms if one and one.job.state == "running" else None for one in found]
+
+
 def matching(db: Database, filter: values.Filter) -> list[tuple[int, Job]]:
     return [(stored.seq, stored.job) for stored in all_jobs(db).values() if matches(stored.job, filter)]
 
 
 def find(db: Database, now_ms: int, filter: values.Filter, cursor: str | None = None, limit: int = 100) -> values.Page:
-    return whole_jobs.page(matching(db, filter), cursor, limit)
+    return whole_jobs.page(matching(db, filter), filter, cursor, limit)
 
 
 def count(db: Database, now_ms: int, filter: values.Filter) -> list[values.Count]:
     return whole_jobs.counts(one for _, one in matching(db, filter))
+
+
+def count_up_to(db: Database, now_ms: int, filter: values.Filter, limit: int) -> int:
+    return min(limit, len(matching(db, filter)))
+
+
+def depths(
+    db: Database, now_ms: int, queues: Sequence[str] | None = None, limit: int = values.DEPTH_LIMIT
+) -> list[values.Depth]:
+    jobs = (stored.job for stored in all_jobs(db).values())
+    limits = {queue: load_queue(db, queue).limits for queue in settings(db, now_ms)}
+    return whole_jobs.depths(jobs, queues, limits, limit, now_ms)
 
 
 def stats(db: Database, now_ms: int, queue: str | None = None, name: str | None = None) -> list[values.Stats]:
@@ -351,10 +374,58 @@ def purge(db: Database, now_ms: int, limit: int = 1_000) -> values.Purged:
     jobs = all_jobs(db)
     for id in whole_jobs.expired(((0, run, KEEP_RUN) for run in all_runs(db)), now_ms):
         db.delete("runs", id)
+    with operations(db) as state:
+        state.purge(now_ms)
     ids = whole_jobs.expired(((stored.seq, stored.job, stored.keep) for stored in jobs.values()), now_ms)
     for id in ids[:limit]:
         remove(db, now_ms, jobs, jobs[id].job)
     return values.Purged(min(len(ids), limit), more=len(ids) > limit)
+
+
+@contextmanager
+def operations(db: Database) -> Iterator[Operations]:
+    record = db.read("operations", "all")
+    state = Operations() if record is None else msgspec.json.decode(record, type=Operations)
+    yield state
+    db.write("operations", "all", msgspec.json.encode(state))
+
+
+def announce(db: Database, now_ms: int, card: WorkerCard, tallies: Sequence[Tally], *, leaves: bool = False) -> Orders:
+    with operations(db) as state:
+        return state.announce(now_ms, card, tallies, leaves)
+
+
+def workers(db: Database, now_ms: int) -> list[WorkerCard]:
+    with operations(db) as state:
+        return state.workers(now_ms)
+
+
+def order_stop(db: Database, now_ms: int, ids: Sequence[str]) -> list[str]:
+    with operations(db) as state:
+        return state.order_stop(now_ms, ids)
+
+
+def tallies(
+    db: Database,
+    now_ms: int,
+    since_ms: int,
+    until_ms: int,
+    step_ms: int,
+    queue: str | None = None,
+    name: str | None = None,
+) -> list[Tally]:
+    with operations(db) as state:
+        return state.series(now_ms, since_ms, until_ms, step_ms, queue, name)
+
+
+def audit(db: Database, now_ms: int, entries: Sequence[AuditEntry]) -> None:
+    with operations(db) as state:
+        state.audit(now_ms, entries)
+
+
+def audit_log(db: Database, now_ms: int, filter: AuditFilter, cursor: str | None = None, limit: int = 100) -> AuditPage:
+    with operations(db) as state:
+        return state.audit_log(now_ms, filter, cursor, limit)
 
 
 #: How often a sleeping worker looks for jobs of other processes.
@@ -408,6 +479,12 @@ class SlowStore:
     def new_id(self) -> str:
         return new_id()
 
+    async def diagnose(self) -> list[Finding]:
+        return []
+
+    async def fsck(self, *, repair: bool = False) -> list[Finding]:
+        return []
+
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         await self.bell.wait(queues, min(POLL_SECONDS, (until_ms - self.now()) / 1000))
 
@@ -418,11 +495,20 @@ class SlowStore:
     extend = verb(extend)
     report = verb(report)
     get = verb(get)
+    lease_ends = verb(lease_ends)
     find = verb(find)
     count = verb(count)
+    count_up_to = verb(count_up_to)
+    depths = verb(depths)
     stats = verb(stats)
     logs = verb(logs)
     purge = verb(purge)
     settings = verb(settings)
     publish = verb(publish)
     events = verb(events)
+    announce = verb(announce)
+    workers = verb(workers)
+    order_stop = verb(order_stop)
+    tallies = verb(tallies)
+    audit = verb(audit)
+    audit_log = verb(audit_log)

@@ -1,8 +1,8 @@
 """Options of this suite: `--store NAME` (repeatable), `--all` and `--shuffle SEED`; and the servers that tests use.
 
 Without `--store` the tests of all stores run. Without `--all` two kinds of tests are left out: those marked `extended`
-(test servers, benchmark, long fault runs) and those of older versions of a server. A file that the command line names
-runs whole, but for older versions; a test that it names with its parameters runs in any case.
+(test servers, benchmark, long fault runs, the browser on servers) and those of older versions of a server. A file that
+the command line names runs whole, but for older versions; a test that it names with its parameters runs in any case.
 
 Tests marked `alone` measure time. While one runs, the other test processes wait; so they come last.
 
@@ -21,16 +21,20 @@ test's own, and may be killed.
 indexes, for which tests that run on every store do not wait: those have one database in turn. And
 `mongo_standalone_url` one in a server that is in no set. `own_mongo` (one member) and `mongo_replica_set` (three) are
 one test's own, and may be killed.
+
+`serving(app)` is the address of an ASGI app, `proxying(...)` that of an nginx before it, and `tabs.open(url)` a page of
+a real browser. The test fails if anything went wrong in one of its pages; see tests/kit/browser.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -38,6 +42,7 @@ import pytest
 from tests import stores_under_test
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    from tests.kit.browser import Browser, Tabs
     from tests.kit.mongo import MongoDatabases, MongoReplicaSet, MongoServer
     from tests.kit.node import Packages
     from tests.kit.postgres import Databases, PostgresServer, PostgresServers
@@ -162,6 +167,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _mark(item: pytest.Item) -> None:
     folder = item.path.relative_to(HERE).parts[0]
     if folder in EXTENDED_FOLDERS or (MODEL in item.name and folder != "contract"):
+        item.add_marker(pytest.mark.extended)
+    if folder == "browser" and _params(item).get("store_name") in SERVERS:
         item.add_marker(pytest.mark.extended)
     takes_long = any(part in item.nodeid for part in LONG)
     if _is_of_older_version(item) or (takes_long and _params(item).get("store_name") in SERVERS):
@@ -388,3 +395,41 @@ def node_packages() -> Packages:
     packages = Packages()
     packages.install()
     return packages
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests of this process: not to be closed."""
+    from tests.kit.browser import Browser
+
+    async with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """`await serving(app, root_path="")`: the address of an ASGI app, which uvicorn serves until the test ends."""
+    from tests.kit.serve import serve
+
+    async with contextlib.AsyncExitStack() as apps:
+
+        async def serving(app: object, **options: Any) -> str:
+            return await apps.enter_async_context(serve(app, **options))
+
+        yield serving
+
+
+@pytest.fixture
+def proxying() -> Iterator[Callable[[str], str]]:
+    """`proxying(reverse_proxy("/jobs", url, strips=True))`: the address of an nginx with these directives."""
+    from tests.kit.nginx import Nginx
+
+    with contextlib.ExitStack() as proxies:
+        yield lambda directives: proxies.enter_context(Nginx(directives)).url
+
+
+@pytest.fixture
+async def tabs(browser: Browser, serving: object, proxying: object) -> AsyncIterator[Tabs]:
+    """Pages of this test. They close before apps and proxies do, because a server that is gone is a problem."""
+    async with browser.tabs() as tabs:
+        yield tabs

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from jobmill.core.values import Claim, Exchanged, Lease, Report, Settlement
+from jobmill.core.values import Claim, Exchanged, Lease, NewJob, Receipt, Report, Settlement
 from jobmill.stores.memory import MemoryStore
 
 
@@ -44,6 +44,11 @@ class FaultyStore(MemoryStore):
         error = fault(*args) if fault is not None and not isinstance(fault, BaseException) else fault
         if error is not None:
             raise error
+
+    async def enqueue(self, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        """As told."""
+        self._meet("enqueue", new_jobs)
+        return await super().enqueue(new_jobs)
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
         """As told."""

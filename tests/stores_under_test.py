@@ -20,7 +20,10 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 
     from tests.kit.postgres import PostgresServers
 
-_TABLES = ("jobs", "history", "runs", "logs", "queues", "running", "events", "sleepers", "usage")
+_TABLES = (
+    *("jobs", "history", "runs", "logs", "queues", "running", "events", "sleepers", "usage"),
+    *("workers", "tallies", "audit"),
+)
 _EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
 
 # By the name of the server.

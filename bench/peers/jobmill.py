@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import itertools
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from msgspec import structs
 
+from bench.child import BEGUN, SETTLED, halt
+from bench.clocks import Crowd, Looked
 from bench.queues import About, AsyncQueue, Handler
-from jobmill import Worker, connect
+from jobmill import Client, Dashboard, Worker, connect
+from jobmill.core.announcing import WorkerCard
+from jobmill.core.job import State
+from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded, settle
+from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, NOW, Claim, Claimed, Due, Filter, NewJob, Settlement, after
+from jobmill.errors import StoreUnavailable
+from jobmill.store import Store
 
 T = TypeVar("T")
 AT_ONCE = 10_000
+#: The jobs of a crowd: each name has a priority, one job in ten waits until tomorrow, one in a hundred has failed.
+PRIORITIES = {"mail": 0, "report": 0, "import": 5, "clean": 5}
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+WORKERS = 20
+#: An operation is called no more after this time.
+LOOKS_S = 5.0
 
 
 class Jobmill(AsyncQueue):
@@ -75,6 +93,184 @@ class Jobmill(AsyncQueue):
         async with self._opened(handler), Worker(self._client, concurrency=slots):
             yield
 
+    def crowd(self, crowd: Crowd) -> None:
+        """Through the port, many jobs a call: no store has a statement of its own here that its schema could break."""
+
+        async def fill() -> None:
+            async with self.connected():
+                await _fill(self._client.store, crowd)
+
+        self.run(fill())
+
+    def operations(self, crowds: Sequence[Crowd], looks: int) -> Looked:
+        """Each call right after a write: an enqueue, and the announcement of a worker."""
+
+        async def look() -> Looked:
+            async with AsyncExitStack() as opened:
+                await opened.enter_async_context(self.connected())
+                await self.prepare(crowds)
+                bare = await self.bare(opened)
+                return await self._look(crowds[0].queue, looks, bare)
+
+        return self.run(look())
+
+    async def prepare(self, crowds: Sequence[Crowd]) -> None:
+        """They are there already."""
+
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """The cheapest query of the driver, on a connection of its own."""
+        raise NotImplementedError
+
+    async def _look(self, queue: str, looks: int, bare: Callable[[], Awaitable[object]]) -> Looked:
+        store, took, bare_ms = self._client.store, dict[str, list[float]](), list[float]()
+
+        def page(*states: State) -> Callable[[], Awaitable[object]]:
+            return lambda: store.find(Filter(queue=queue, states=states), limit=50)
+
+        failed = Filter(queue=queue, states=("failed",))
+        operations: dict[str, Callable[[], Awaitable[object]]] = {
+            "depths": store.depths,
+            "workers": store.workers,
+            "page of 50: waiting, in claim order": page("waiting"),
+            "page of 50: running, longest first": page("running"),
+            "page of 50: succeeded, latest first": page("succeeded"),
+            "page of 50: failed, latest first": page("failed"),
+            "page of 50: all jobs": lambda: store.find(EVERYTHING, limit=50),
+            "count up to 10,000: failed": lambda: store.count_up_to(failed, DEPTH_LIMIT),
+            "count up to 10,000: all jobs": lambda: store.count_up_to(EVERYTHING, DEPTH_LIMIT),
+            "stats": store.stats,
+            **_dashboard(self._client, queue, (await store.find(Filter(queue=queue), limit=1)).jobs[0].id),
+        }
+        cards = itertools.cycle([_card(queue, number, store.now()) for number in range(WORKERS)])
+        for _ in range(WORKERS):
+            await store.announce(next(cards), [])
+        halt(BEGUN)
+        began = time.process_time()
+        for name, operation in operations.items():
+            took[name] = []
+            until = time.monotonic() + LOOKS_S
+            while len(took[name]) < looks and (not took[name] or time.monotonic() < until):
+                bare_ms.append(await _ms(bare))
+                await store.announce(next(cards), [])
+                await self.enqueue()
+                try:
+                    took[name].append(await _ms(operation))
+                except StoreUnavailable:  # it took longer than its deadline
+                    break
+        spent = time.process_time() - began
+        halt(SETTLED)
+        return Looked(took=took, bare=bare_ms, cpu_seconds=spent)
+
+
+def _dashboard(jobs: Client, queue: str, id: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Pages as a browser gets them, but for the network. None has been read before."""
+    dashboard = Dashboard(jobs)
+    paths = (
+        "/",
+        "/?range=30d",
+        "/jobs",
+        "/jobs?state=failed",
+        f"/jobs?q=queue:{queue}+name:mail&state=due",
+        f"/jobs/{id}",
+    )
+    lists = ("/queues", f"/queues/{queue}", "/errors", "/recurring", "/workers", "/audit", "/system")
+
+    def visit(address: str) -> Callable[[], Awaitable[object]]:
+        path, _, query = address.partition("?")
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "scheme": "http",
+            "http_version": "1.1",
+            "root_path": "",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"127.0.0.1")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            assert message.get("status", 200) == 200, f"{address}: {message}"
+
+        async def get() -> None:
+            dashboard.reads.forget()
+            await dashboard(dict(scope), receive, send)
+
+        return get
+
+    return {f"dashboard {address.replace(id, 'ID')}": visit(address) for address in (*paths, *lists)}
+
+
+async def _ms(call: Callable[[], Awaitable[object]]) -> float:
+    began = time.perf_counter()
+    await call()
+    return (time.perf_counter() - began) * 1e3
+
+
+def _card(queue: str, number: int, now_ms: int) -> WorkerCard:
+    return WorkerCard(
+        id=f"card-{number}",
+        name=f"worker-{number}",
+        host="bench",
+        pid=number,
+        version="1",
+        python="3",
+        started_ms=now_ms,
+        queues=(queue,),
+        names=tuple(PRIORITIES),
+        concurrency=50,
+    )
+
+
+async def _fill(store: Store, crowd: Crowd) -> None:
+    """The final jobs of each name in a task of its own: while one waits for the server, another one works."""
+    share, more = divmod(crowd.final, len(PRIORITIES))
+    sizes = [share + (number < more) for number in range(len(PRIORITIES))]
+    await asyncio.gather(*map(_finish, [store] * 4, [crowd.queue] * 4, PRIORITIES, sizes))
+    names = itertools.cycle(PRIORITIES)
+    dues = itertools.cycle([after(DAY_MS), *[NOW] * 9])
+    for first in range(0, crowd.waiting + crowd.running, AT_ONCE):
+        size = min(AT_ONCE, crowd.waiting + crowd.running - first)
+        await store.enqueue([_new(store, crowd.queue, next(names), next(dues)) for _ in range(size)])
+    running = 0
+    while running < crowd.running:
+        exchanged = await store.exchange([], _claim(store, crowd.queue, tuple(PRIORITIES), crowd.running - running))
+        running += len(exchanged.claimed)
+
+
+async def _finish(store: Store, queue: str, name: str, jobs: int) -> None:
+    for first in range(0, jobs, AT_ONCE // 4):
+        left = min(AT_ONCE // 4, jobs - first)
+        await store.enqueue([_new(store, queue, name) for _ in range(left)])
+        settlements: list[Settlement] = []
+        while left or settlements:
+            exchanged = await store.exchange(settlements, _claim(store, queue, (name,), left) if left else None)
+            assert set(exchanged.settled) <= {"done"}
+            claimed = [one for one in exchanged.claimed if isinstance(one, Claimed)]
+            settlements = [_settled(one, number, exchanged.now_ms) for number, one in enumerate(claimed)]
+            left -= len(claimed)
+
+
+def _new(store: Store, queue: str, name: str, due: Due = NOW) -> NewJob:
+    return NewJob(
+        id=store.new_id(), name=name, queue=queue, payload_json=b'{"number":0}', due=due, priority=PRIORITIES[name]
+    )
+
+
+def _claim(store: Store, queue: str, names: Sequence[str], n: int) -> Claim:
+    rooms, token = dict.fromkeys(names, n), store.new_id()
+    return Claim(queues=(queue,), names=rooms, n=n, lease_ms=HOUR_MS, worker="bench", token=token)
+
+
+def _settled(claimed: Claimed, number: int, now_ms: int) -> Settlement:
+    outcome = Succeeded(b"null") if number % 100 else Errored(error="no luck", traceback="Traceback", final=True)
+    return settle(claimed, outcome, DEFAULT_POLICY, now_ms)
+
 
 class InMemory(Jobmill):
     """`memory://`: what waits there was enqueued by the same process."""
@@ -92,6 +288,15 @@ class InMemory(Jobmill):
 
         return self.run(work())
 
+    async def prepare(self, crowds: Sequence[Crowd]) -> None:
+        """In this process."""
+        for one in crowds:
+            await _fill(self._client.store, one)
+
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """There is no driver: the job of an id that nobody has."""
+        return lambda: self._client.store.get(["unknown"])
+
 
 class OnSqlite(Jobmill):
     """At `synchronous=FULL`, the default."""
@@ -102,6 +307,16 @@ class OnSqlite(Jobmill):
     """
     rate = (2_200, 37_000)
 
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """In this thread."""
+        connection = sqlite3.connect(urlsplit(self.url).path[1:])
+        opened.callback(connection.close)
+
+        async def query() -> object:
+            return connection.execute("SELECT 1").fetchone()
+
+        return query
+
 
 class OnPostgres(Jobmill):
     """Jobs that have ended lie in a history table."""
@@ -109,12 +324,27 @@ class OnPostgres(Jobmill):
     left = "select exists (select from jobmill.jobs)"
     rate = (1_300, 30_000)
 
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """With asyncpg."""
+        import asyncpg
+
+        connection = await asyncpg.connect(self.url)
+        opened.push_async_callback(connection.close)
+        return lambda: connection.fetchval("select 1")
+
 
 class OnRedis(Jobmill):
     """With BullMQ's names for the lists."""
 
     left = (("llen", "bull:default:wait"), ("llen", "bull:default:active"))
     rate = (4_000, 38_000)
+
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """With redis-py."""
+        from redis.asyncio import Redis
+
+        client: Any = await opened.enter_async_context(Redis.from_url(self.url))
+        return lambda: client.ping()
 
 
 class OnMongo(Jobmill):
@@ -126,6 +356,15 @@ class OnMongo(Jobmill):
         {"jobmill_claim": {"status": "pending"}, "jobmill_lease": {"status": "processing"}},
     )
     rate = (350, 4_300)
+
+    async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:
+        """With PyMongo."""
+        from pymongo import AsyncMongoClient
+
+        client: Any = await opened.enter_async_context(
+            AsyncMongoClient(self.url.partition("?")[0], directConnection=True)
+        )
+        return lambda: client.admin.command("ping")
 
 
 class OnMongoWithMonquesIndexes(OnMongo):

@@ -32,34 +32,53 @@ from jobmill.errors import (
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client, connect
+    from jobmill.core.announcing import WorkerCard
+    from jobmill.core.audit import AuditEntry, AuditPage
     from jobmill.core.changes import Changed
+    from jobmill.core.due import Held
     from jobmill.core.events import Event
-    from jobmill.core.job import Job, Keep, Progress, State
+    from jobmill.core.explain import Reason
+    from jobmill.core.findings import Finding
+    from jobmill.core.job import Attempt, Job, Keep, Progress, State
     from jobmill.core.retry import Backoff, exponential, fixed
+    from jobmill.core.tallies import Tally
     from jobmill.core.usage import Usage
-    from jobmill.core.values import Count, LogLine, Page, QueueSettings, Stats
+    from jobmill.core.values import Count, Depth, LogLine, Page, Pause, QueueSettings, Stats
+    from jobmill.dashboard import Access, Dashboard
     from jobmill.handlers.context import Context
     from jobmill.handlers.enqueued import Enqueued
     from jobmill.handlers.handler import Draft, Handler
+    from jobmill.handlers.logs import JobLogFilter, JobLogHandler
+    from jobmill.handlers.wrappers import RunEnd
     from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
 __all__ = [
+    "Access",
+    "Attempt",
+    "AuditEntry",
+    "AuditPage",
     "Backoff",
     "Changed",
     "Client",
     "Context",
     "Count",
+    "Dashboard",
+    "Depth",
     "Draft",
     "Enqueued",
     "Event",
     "Fail",
+    "Finding",
     "Handler",
     "HandlerNotFound",
+    "Held",
     "InvalidValue",
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobLogFilter",
+    "JobLogHandler",
     "JobNotFound",
     "JobmillError",
     "Keep",
@@ -67,10 +86,13 @@ __all__ = [
     "LoginRefused",
     "MissingExtra",
     "Page",
+    "Pause",
     "PayloadTooLarge",
     "Progress",
     "QueueSettings",
+    "Reason",
     "ResultTimeout",
+    "RunEnd",
     "SchemaTooNew",
     "SchemaTooOld",
     "Snooze",
@@ -79,10 +101,12 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreUnavailable",
+    "Tally",
     "Tick",
     "UnsafeStore",
     "Usage",
     "Worker",
+    "WorkerCard",
     "__version__",
     "connect",
     "exponential",
@@ -94,12 +118,21 @@ _HOMES = {
     "jobmill.handlers.enqueued": ("Enqueued",),
     "jobmill.handlers.handler": ("Draft", "Handler"),
     "jobmill.handlers.context": ("Context",),
+    "jobmill.handlers.logs": ("JobLogFilter", "JobLogHandler"),
+    "jobmill.handlers.wrappers": ("RunEnd",),
+    "jobmill.core.announcing": ("WorkerCard",),
+    "jobmill.core.audit": ("AuditEntry", "AuditPage"),
     "jobmill.core.changes": ("Changed",),
-    "jobmill.core.values": ("Count", "LogLine", "Page", "QueueSettings", "Stats"),
+    "jobmill.core.due": ("Held",),
+    "jobmill.core.explain": ("Reason",),
+    "jobmill.core.findings": ("Finding",),
+    "jobmill.core.tallies": ("Tally",),
+    "jobmill.core.values": ("Count", "Depth", "LogLine", "Page", "Pause", "QueueSettings", "Stats"),
     "jobmill.core.events": ("Event",),
-    "jobmill.core.job": ("Job", "Keep", "Progress", "State"),
+    "jobmill.core.job": ("Attempt", "Job", "Keep", "Progress", "State"),
     "jobmill.core.retry": ("Backoff", "exponential", "fixed"),
     "jobmill.core.usage": ("Usage",),
+    "jobmill.dashboard": ("Access", "Dashboard"),
     "jobmill.worker.tick": ("Tick",),
     "jobmill.worker.worker": ("Worker",),
 }

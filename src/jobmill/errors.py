@@ -4,7 +4,7 @@
     ├── InvalidValue (ValueError)   a value was refused before any write: field, expected, given
     │   └── PayloadTooLarge
     ├── HandlerNotFound             this client has no handler of that name
-    ├── MissingExtra                a store's driver or a web server is not installed
+    ├── MissingExtra                a store's driver, a web server or an SDK is not installed
     ├── JobNotFound                 the job is not in the store, or not any more
     ├── JobFailed                   the result of a failed job was awaited
     │   └── JobCancelled
@@ -72,7 +72,7 @@ class HandlerNotFound(JobmillError):
 
 
 class MissingExtra(JobmillError):
-    """A package that this needs (a store's driver, a web server) is not installed."""
+    """A package that this needs (a store's driver, a web server, an SDK) is not installed."""
 
 
 class JobNotFound(JobmillError):

@@ -17,13 +17,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from jobmill.core.announcing import Orders, WorkerCard
+from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.changes import Change, Changed
 from jobmill.core.events import Event
+from jobmill.core.findings import Finding
 from jobmill.core.job import Job
+from jobmill.core.tallies import Tally
 from jobmill.core.usage import Usage
 from jobmill.core.values import (
+    DEPTH_LIMIT,
     Claim,
     Count,
+    Depth,
     Exchanged,
     Filter,
     Lease,
@@ -73,7 +79,8 @@ class Store(Protocol):
         The status is "exists" where a job has the id. It is "duplicate", with the id of that job, where a live job of
         the same queue and name has the unique key. It is "updated" where a live recurring job has the key: that job
         takes over recurrence (with the next revision), payload and due time; where the rule is the same and the new job
-        `keeps_due`, it takes over the payload and `declared` only. Within one call the first job wins.
+        `keeps_due`, it takes over the payload and `declared` only. It is "pinned" where a person has edited the rule of
+        that job (`Recurrence.restated`): it takes over the payload only. Within one call the first job wins.
         """
 
     async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
@@ -100,7 +107,7 @@ class Store(Protocol):
         """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
-        """Cancel, requeue, reschedule, reprioritize, remove or seize without a lease, at most `limit` jobs per call.
+        """Change jobs without a lease (`core.changes` has all changes), at most `limit` jobs per call.
 
         `core.changes.decide` decides what is written to each job, or why it is refused; a refusal concerns that job
         alone. An unknown id is refused as well, and so is a requeue that would make a second live owner of a unique
@@ -113,11 +120,61 @@ class Store(Protocol):
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """The jobs with these ids, in order; None for an unknown id."""
 
+    async def lease_ends(self, ids: Sequence[str]) -> list[int | None]:
+        """When the leases of these jobs end, or have ended; in order. None for a job without a lease.
+
+        A store that knows only that a lease has ended answers with the present time.
+        """
+
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-        """One page of the jobs that match. On a quiet store, following `next` returns each of them exactly once."""
+        """One page of the jobs that match. On a quiet store, following `next` returns each of them exactly once.
+
+        For one queue and one state, the order is fixed (`core.values.order_of`). Waiting jobs: due jobs as they will be
+        claimed, and jobs of the same priority that are due later after them, by due time. Running jobs: those that
+        were claimed first. Final jobs: those that finished last. Any other filter: the store's own order.
+        """
 
     async def count(self, filter: Filter) -> list[Count]:
         """How many jobs match, by queue, name and state; without zeros."""
+
+    async def count_up_to(self, filter: Filter, limit: int) -> int:
+        """How many jobs match, at most `limit`: the store stops to count there."""
+
+    async def depths(self, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
+        """How many jobs these queues have in each state, or all queues with jobs or settings; by name.
+
+        For each queue and state at most `limit` index entries are read.
+        """
+
+    async def announce(self, card: WorkerCard, tallies: Sequence[Tally], *, leaves: bool = False) -> Orders:
+        """A worker says that it lives and what it has counted, in tallies of a minute; the answer is what it must do.
+
+        The store adds each tally to those of its minute, its ten minutes and its hour (`core.tallies`), once per
+        `card.announcement`: a worker without an answer sends the same again. With `leaves`, the card is removed.
+        """
+
+    async def workers(self) -> list[WorkerCard]:
+        """The workers that announced themselves in the last `ANNOUNCED_MS`, by start; and those of other systems."""
+
+    async def order_stop(self, ids: Sequence[str]) -> list[str]:
+        """Order workers to stop gracefully, by the ids of their cards; returns the ids of those that are there.
+
+        A worker learns it with the answer to its next announcement.
+        """
+
+    async def tallies(
+        self, since_ms: int, until_ms: int, step_ms: int, queue: str | None = None, name: str | None = None
+    ) -> list[Tally]:
+        """Tallies that start in [since, until), in steps of `step_ms`, a multiple of a minute; by start, queue, name.
+
+        They are made of the longest stored step that divides `step_ms`, as long as that is kept (`TALLIES_KEPT_MS`).
+        """
+
+    async def audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries to the audit log, each once by its id, with the time of the store. Kept for `AUDIT_KEPT_MS`."""
+
+    async def audit_log(self, filter: AuditFilter, cursor: str | None = None, limit: int = 100) -> AuditPage:
+        """One page of the entries that match, newest first."""
 
     async def stats(self, queue: str | None = None, name: str | None = None) -> list[Stats]:
         """Statistics by queue and name, of jobs and of the runs of recurring jobs.
@@ -130,7 +187,10 @@ class Store(Protocol):
         """The last log lines of a job, oldest first."""
 
     async def purge(self, limit: int = 1_000) -> Purged:
-        """Remove final jobs that are past their own retention (`Keep`), at most `limit`; and runs past `KEEP_RUN`."""
+        """Remove final jobs that are past their own retention (`Keep`), at most `limit`; and runs past `KEEP_RUN`.
+
+        Tallies, cards and audit entries past their time go as well, here or by themselves.
+        """
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
         """Change the settings of a queue; returns the settings after it. Atomic about the queue."""
@@ -143,6 +203,19 @@ class Store(Protocol):
 
     async def events(self, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
         """The feed after the event with this id (None: from the oldest one), oldest first."""
+
+    async def diagnose(self) -> list[Finding]:
+        """How the database is set up and how it is doing, one finding for each check that this store has.
+
+        For example settings of the server that endanger jobs, the size of files, missing indexes. It changes nothing.
+        """
+
+    async def fsck(self, *, repair: bool = False) -> list[Finding]:
+        """Whether the stored data is consistent, one finding for each check that this store has.
+
+        Without `repair` it changes nothing. With it, damage of findings that say `can_repair` is repaired, each under a
+        guard: a record that has changed since it was found is left alone. It may run beside workers.
+        """
 
 
 @runtime_checkable

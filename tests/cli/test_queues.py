@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_counts_as_a_table(busy: Shell) -> None:
     busy("queues", "pause", "later")
     head, *lines = busy("queues").stdout.splitlines()
     assert head.split()[:6] == ["queue", "waiting", "running", "succeeded", "failed", "cancelled"]
-    rows = [line.replace(" (paused)", "").split()[:6] for line in lines]
+    rows = [re.sub(r" \(paused by \S+\)", "", line).split()[:6] for line in lines]
     assert rows == [
         ["default", "0", "0", "1", "1", "0"],
         ["bad", "0", "0", "0", "1", "0"],
@@ -28,7 +29,7 @@ def test_counts_as_a_table(busy: Shell) -> None:
         ["later", "1", "0", "0", "0", "0"],
         ["good", "1", "0", "0", "0", "0"],
     ]
-    assert lines[3].startswith("later (paused) ")
+    assert lines[3].startswith("later (paused by ")
 
 
 def test_counts_as_json(busy: Shell) -> None:
@@ -47,7 +48,7 @@ def test_counts_without_queues(shell: Shell) -> None:
 
 
 def test_pause_and_resume(busy: Shell) -> None:
-    assert busy("queues", "pause", "default").stdout == "queue default: paused\n"
+    assert re.fullmatch(r"queue default: paused by \S+\n", busy("queues", "pause", "default").stdout)
     assert busy.json("queues", "pause", "default")["paused"] is True
     assert busy("queues", "resume", "default").stdout == "queue default: no limits\n"
 

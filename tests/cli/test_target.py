@@ -86,7 +86,6 @@ def test_a_url_that_the_module_does_not_use_is_refused(here: Shell) -> None:
         (["--lease", "1ms"], "lease: expected a duration of at least"),
         (["--processes", "0"], "0 is not in the range"),
         (["--processes", "2", "--concurrency", "0"], "concurrency: expected a whole number from 1"),
-        (["--processes", "2", "--health", "8080"], "--health works with one process only"),
         (["--queue", "a:b"], 'queue: expected a name without ":"'),
     ],
 )

@@ -139,3 +139,42 @@ def test_logs_as_json(app: Shell) -> None:
     assert error["attempt"] >= 1
     assert error["job_id"] in error["message"]
     assert "RuntimeError: not today" in error["traceback"]
+
+
+LOGGING_APP = """
+import asyncio
+import logging
+import jobmill
+
+jobs = jobmill.connect()
+log = logging.getLogger("shop")
+
+@jobs.handler(queue="post")
+async def in_loop() -> None:
+    log.info("said in_loop")
+
+@jobs.handler(queue="post")
+def in_thread() -> None:
+    log.info("said in_thread")
+
+@jobs.handler(queue="post", isolate=True)
+def in_process() -> None:
+    log.info("said in_process")
+"""
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_lines_of_handlers_carry_their_job(app: Shell, log_format: str) -> None:
+    (app.folder / "app.py").write_text(LOGGING_APP)
+    worker = app.start("worker", "app:jobs", "--log-format", log_format, "--name", "press-1")
+    names = ("in_loop", "in_thread", "in_process")
+    ids = {name: app.enqueue(name, "--queue", "post", "--wait", "20s") for name in names}
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=20)
+    for name, id in ids.items():
+        (line,) = [line for line in said.splitlines() if f"said {name}" in line]
+        if log_format == "text":
+            assert line.endswith(f" INFO    job {id}: said {name}")
+        else:
+            job = {"job_id": id, "job_name": name, "queue": "post", "attempt": 1, "fence": 1, "worker": "press-1"}
+            assert json.loads(line).items() >= (job | {"logger": "shop", "message": f"said {name}"}).items()

@@ -49,7 +49,7 @@ async def test_a_job_is_stored_with_what_was_said(jobs: Client, send: Handler[..
     assert (job.priority, job.options.max_attempts, job.attempt) == (5, 7, 1)
     assert job.due_ms == job.created_ms == job.updated_ms == clock()
     assert (job.errors, job.crashes, job.claims, job.runs) == (0, 0, 0, 0)
-    assert (job.worker, job.progress, job.result, job.error, job.tracebacks) == (None, None, None, None, ())
+    assert (job.worker, job.progress, job.result, job.error, job.attempts) == (None, None, None, None, ())
     assert (job.unique_key, job.tenant, job.recurrence, job.started_at, job.finished_at) == (None,) * 5
 
 
@@ -103,7 +103,7 @@ async def test_none_is_as_good_as_not_said(send: Handler[..., Any]) -> None:
         ({"delay": timedelta(days=1)}, 24 * HOUR),
         ({"due_at": datetime(2023, 11, 14, 22, 13, 21, 999, tzinfo=UTC)}, 1_000),
         ({"due_at": datetime(1970, 1, 1, tzinfo=UTC)}, -1_700_000_000_000),
-        ({"due_at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}, 253_402_300_799_000 - 1_700_000_000_000),
+        ({"due_at": datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)}, 253_370_764_799_000 - 1_700_000_000_000),
     ],
 )
 async def test_when_a_job_is_due(

@@ -245,6 +245,18 @@ async def test_more_jobs_than_one_call_takes(jobs: Client, send: Handler[..., An
     assert await jobs.count() == []
 
 
+@pytest.mark.parametrize(
+    ("act", "options"), [("reprioritize", {"priority": 7}), ("reschedule", {"delay": 5}), ("hold", {})]
+)
+async def test_jobs_that_still_match_after_the_change_are_changed_once(
+    jobs: Client, send: Handler[..., Any], act: str, options: dict[str, Any]
+) -> None:
+    ids = await many(jobs, send, CHANGES_PER_CALL + 5)
+    answer = await getattr(jobs, act)(states="waiting", **options)
+    assert sorted(answer.ids) == sorted(ids)
+    assert answer.refused == {}
+
+
 async def test_reschedule_and_reprioritise(jobs: Client, send: Handler[..., Any], clock: ManualClock) -> None:
     (id,) = await many(jobs, send, 1)
     await jobs.reschedule(id, delay="1h")

@@ -144,7 +144,7 @@ async def test_what_becomes_of_a_job_is_seen_afterwards(
         assert (await jobs.tick()).claimed == 1
         job = await enqueued.job()
         assert (job.state, job.errors, job.claims, job.error) == (state, attempt, attempt, "ValueError: oops")
-        assert len(job.tracebacks) == attempt
+        assert len(job.attempts) == attempt
         assert job.worker is not None
         clock.advance(60)
 

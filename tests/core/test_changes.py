@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+from msgspec import structs
 
 from jobmill.core.changes import (
     CHANGES_FROM,
     Cancel,
     Change,
+    Hold,
     Patch,
+    Pin,
+    Release,
+    ReleasePin,
     Remove,
     Reprioritize,
     Requeue,
@@ -20,19 +25,35 @@ from jobmill.core.changes import (
     decide,
     states_for,
 )
+from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.job import FINAL, KEEP_FAILED, LIVE, NULL, STATES, JobOptions, Keep, State
 from jobmill.core.lifecycle import TRANSITIONS
+from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, after, at
 from tests.values import NOW, job
 
 SEIZE = Seize(token="t", worker="w", lease_ms=5_000)
-CHANGES: list[Change] = [Cancel(), Requeue(), Reschedule(at(7)), Reprioritize(3), Remove(), SEIZE]
+RULE = Recurrence(key="k", every_ms=5)
+HELD = Held(by=("person",), due=at(7), who="ada", note="why")
+CHANGES: list[Change] = [
+    *(Cancel(), Requeue(), Reschedule(at(7)), Reprioritize(3), Remove(), SEIZE),
+    *(Hold(), Release(), Pin(RULE), ReleasePin()),
+]
 
 
-def subject(state: State, keep_failed: Keep | None = None, *, ours: bool = True) -> Subject:
-    return Subject(
-        id="1", name="send", queue="mail", state=state, errors=2, keep_failed=keep_failed, has_our_retention=ours
-    )
+def subject(state: State, keep_failed: Keep | None = None, *, ours: bool = True, **about: Any) -> Subject:
+    given: dict[str, Any] = {"id": "1", "name": "send", "queue": "mail", "due_ms": NOW - 9, "errors": 2} | about
+    return Subject(state=state, keep_failed=keep_failed, has_our_retention=ours, **given)
+
+
+def changeable(change: Change, state: State) -> Subject:
+    """A job in this state that the change is possible for."""
+    about: dict[type[Change], dict[str, Any]] = {
+        Release: {"held": HELD},
+        Pin: {"recurrence": RULE},
+        ReleasePin: {"recurrence": RULE.edited(RULE)},
+    }
+    return subject(state, **about.get(type(change), {}))
 
 
 def patch(change: Change, one: Subject, index: int = 0) -> Patch:
@@ -50,7 +71,7 @@ def test_every_change_is_tested() -> None:
 def test_a_change_is_refused_from_other_states_and_follows_the_table_of_transitions(
     change: Change, state: State
 ) -> None:
-    decided = decide(change, subject(state), NOW)
+    decided = decide(change, changeable(change, state), NOW)
     if state not in CHANGES_FROM[type(change)]:
         assert decided == f"the job is {state}"
         return
@@ -58,7 +79,7 @@ def test_a_change_is_refused_from_other_states_and_follows_the_table_of_transiti
     if isinstance(change, Remove):
         assert decided.removes
     else:
-        verb = type(change).__name__.lower()
+        verb = "release pin" if isinstance(change, ReleasePin) else type(change).__name__.lower()
         assert decided.fields.get("state", state) == TRANSITIONS[state, verb]
 
 
@@ -122,13 +143,13 @@ def test_a_waiting_job_gets_another_due_time_or_priority() -> None:
 def test_the_fields_of_every_patch_are_fields_of_a_job() -> None:
     for change in CHANGES:
         for state in CHANGES_FROM[type(change)]:
-            assert patch(change, subject(state)).fields.keys() <= set(job().__struct_fields__)
+            assert patch(change, changeable(change, state)).fields.keys() <= set(job().__struct_fields__)
 
 
 def test_a_subject_is_made_of_a_job() -> None:
     one = job(state="failed", errors=4, options=JobOptions(keep_failed=Keep(last=1)))
     assert Subject.of(one) == Subject(
-        id=one.id, name=one.name, queue=one.queue, state="failed", errors=4, keep_failed=Keep(last=1)
+        id=one.id, name=one.name, queue=one.queue, state="failed", due_ms=one.due_ms, errors=4, keep_failed=Keep(last=1)
     )
 
 
@@ -136,3 +157,75 @@ def test_a_filter_only_selects_jobs_that_may_be_changed() -> None:
     assert states_for(Cancel(), Filter()) == ("waiting", "running")
     assert states_for(Cancel(), Filter(states=("failed", "running"))) == ("running",)
     assert states_for(Requeue(), Filter(states=("running",))) == ()
+
+
+# ---------------------------------------------------------------------------------------------------- held and pinned
+
+
+def test_a_held_job_keeps_its_due_time_for_its_release() -> None:
+    fields = patch(Hold(who="ada", note="why"), subject("waiting", due_ms=7)).fields
+    assert fields == {"held": HELD, "due_ms": NEVER_MS, "updated_ms": NOW}
+    assert patch(Release(), subject("waiting", held=HELD, due_ms=NEVER_MS)).fields == {
+        "held": None,
+        "due_ms": 7,
+        "updated_ms": NOW,
+    }
+
+
+def test_a_delay_counts_from_the_release() -> None:
+    held = structs.replace(HELD, due=after(500))
+    assert patch(Release(), subject("waiting", held=held)).fields["due_ms"] == NOW + 500
+
+
+def test_a_job_with_several_holders_waits_for_all() -> None:
+    lane = patch(Hold(by="lane"), subject("waiting", held=HELD)).fields["held"]
+    assert lane == structs.replace(HELD, by=("lane", "person"))
+    rest = patch(Release(), subject("waiting", held=lane)).fields
+    assert rest == {"held": Held(by=("lane",), due=at(7)), "updated_ms": NOW}
+
+
+def test_only_a_holder_can_release() -> None:
+    assert decide(Release(), subject("waiting"), NOW) == "the job is not held"
+    refused = decide(Release("lane"), subject("waiting", held=HELD), NOW)
+    assert refused == "the job is held by person, not by lane"
+
+
+def test_a_held_job_is_rescheduled_for_its_release() -> None:
+    fields = patch(Reschedule(after(5)), subject("waiting", held=HELD, due_ms=NEVER_MS)).fields
+    assert fields == {"held": structs.replace(HELD, due=after(5)), "updated_ms": NOW}
+
+
+@pytest.mark.parametrize("change", [Cancel(), SEIZE], ids=repr)
+def test_a_job_that_leaves_waiting_is_held_no_longer(change: Change) -> None:
+    fields = patch(change, subject("waiting", held=HELD, due_ms=NEVER_MS)).fields
+    assert (fields["held"], fields["due_ms"]) == (None, 7)
+
+
+def test_a_pin_keeps_what_code_stated() -> None:
+    rule = Recurrence(key="k", cron="0 5 * * *", revision=3, declared=True)
+    hourly = Recurrence(key="other", every_ms=3_600_000)
+    fields = patch(Pin(hourly), subject("running", recurrence=rule)).fields
+    pinned = fields["recurrence"]
+    stated = structs.replace(rule, revision=0, declared=False)
+    assert pinned == Recurrence(key="k", every_ms=3_600_000, revision=4, declared=True, pinned=True, stated=stated)
+    assert fields["due_ms"] == fields["occurrence_ms"] == NOW
+    again = patch(Pin(RULE), subject("waiting", recurrence=pinned)).fields["recurrence"]
+    assert (again.every_ms, again.stated) == (5, stated)
+    released = patch(ReleasePin(), subject("waiting", recurrence=again)).fields["recurrence"]
+    assert released == structs.replace(rule, revision=6)
+
+
+def test_what_cannot_be_pinned() -> None:
+    assert decide(Pin(RULE), subject("waiting"), NOW) == "the job is not recurring"
+    not_pinned = decide(ReleasePin(), subject("waiting", recurrence=RULE), NOW)
+    assert not_pinned == "the recurrence of the job is not pinned"
+    bad = decide(Pin(Recurrence(key="k", cron="never")), subject("waiting", recurrence=RULE), NOW)
+    assert str(bad).startswith("the rule cannot be read: ")
+    over = decide(Pin(Recurrence(key="k", every_ms=5, until_ms=1)), subject("waiting", recurrence=RULE), NOW)
+    assert over == "the rule has no occurrence any more"
+
+
+def test_the_rule_of_a_held_job_decides_its_due_time_after_the_release() -> None:
+    fields = patch(Pin(RULE), subject("waiting", recurrence=RULE, held=HELD)).fields
+    assert fields["held"] == structs.replace(HELD, due=at(NOW))
+    assert "due_ms" not in fields

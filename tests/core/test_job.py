@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw
 
 from jobmill.core.changes import Seize
-from jobmill.core.job import FINAL, STATES, Job, JobOptions, Keep, Progress
+from jobmill.core.job import FINAL, STATES, Attempt, Job, JobOptions, Keep, Progress
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import fixed
 from jobmill.core.values import Claim
@@ -61,7 +61,7 @@ def test_a_job_shows_all_that_the_issue_asks_for_and_it_is_json() -> None:
         due_ms=THEN,
         started_ms=NOW,
         progress=Progress(5, "slow"),
-        tracebacks=("Traceback",),
+        attempts=(Attempt(number=1, traceback="Traceback"),),
         options=JobOptions(backoff=fixed("1s"), keep_failed=Keep(last=3)),
         recurrence=Recurrence(key="k", every_ms=5),
         runs=2,
@@ -70,9 +70,9 @@ def test_a_job_shows_all_that_the_issue_asks_for_and_it_is_json() -> None:
     assert {
         *("id", "name", "queue", "payload", "state", "priority", "due_at", "created_at", "updated_at", "started_at"),
         *("finished_at", "attempt", "errors", "crashes", "claims", "worker", "progress", "result", "error"),
-        *("tracebacks", "unique_key", "tenant", "recurrence", "runs", "failed_runs"),
+        *("attempts", "headers", "unique_key", "tenant", "recurrence", "runs", "failed_runs"),
     } <= plain.keys()
-    assert json.loads(json.dumps(plain)) == {**plain, "tracebacks": ["Traceback"]}
+    assert json.loads(json.dumps(plain)) == {**plain, "attempts": [{"number": 1, "traceback": "Traceback"}]}
     assert (plain["payload"], plain["progress"]) == ({"to": "ada"}, {"value": 5, "message": "slow"})
     assert plain["recurrence"] == {"key": "k", "every_ms": 5}
     assert datetime.fromisoformat(plain["due_at"]) == AT

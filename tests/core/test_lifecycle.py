@@ -8,8 +8,21 @@ import pytest
 from msgspec import structs
 
 from jobmill.core import lifecycle
-from jobmill.core.changes import CHANGES_FROM, Cancel, Change, Remove, Reprioritize, Requeue, Reschedule, Seize
-from jobmill.core.job import FINAL, LIVE, NO_OPTIONS, STATES, TRACEBACKS_KEPT, JobOptions, Keep, State
+from jobmill.core.changes import (
+    CHANGES_FROM,
+    Cancel,
+    Change,
+    Hold,
+    Pin,
+    Release,
+    ReleasePin,
+    Remove,
+    Reprioritize,
+    Requeue,
+    Reschedule,
+    Seize,
+)
+from jobmill.core.job import ATTEMPTS_KEPT, FINAL, LIVE, NO_OPTIONS, STATES, Attempt, JobOptions, Keep, State
 from jobmill.core.lifecycle import (
     DEFAULT_POLICY,
     GIVEN_BACK_DELAY_CAP_MS,
@@ -32,6 +45,8 @@ from jobmill.core.values import Broken, Claimed, Refused, Settlement, after
 from tests.core.deciding import HOURLY, OUTCOMES, RULES, error, recurring
 from tests.values import NOW, claimed
 
+ONE = Attempt(number=1, error="one")
+
 # ---------------------------------------------------------------------------------------------------- one table
 
 VERBS: dict[type[Change], str] = {
@@ -40,6 +55,10 @@ VERBS: dict[type[Change], str] = {
     Reschedule: "reschedule",
     Reprioritize: "reprioritize",
     Seize: "seize",
+    Hold: "hold",
+    Release: "release",
+    Pin: "pin",
+    ReleasePin: "release pin",
 }
 
 
@@ -144,32 +163,60 @@ def test_every_outcome_under_every_budget(
     assert (decided.due, decided.keep, decided.runs, decided.rearm) == (due, keep, None, None)
 
 
-def test_a_success_leaves_no_error_and_keeps_its_tracebacks() -> None:
-    decided = settle(claimed(errors=1, error="no luck", tracebacks=("one",)), Succeeded(b'{"a":1}'), RULES, NOW)
-    assert (decided.outcome, decided.error, decided.tracebacks) == ("succeeded", None, None)
+def test_a_success_leaves_no_error_and_keeps_its_attempts() -> None:
+    decided = settle(claimed(errors=1, error="no luck", attempts=(ONE,)), Succeeded(b'{"a":1}'), RULES, NOW)
+    assert (decided.outcome, decided.error, decided.attempts) == ("succeeded", None, None)
     assert decided.result_json == b'{"a":1}'
 
 
 @pytest.mark.parametrize("outcome", [Snoozed(1), Released(), Released(1)], ids=repr)
 def test_a_job_that_goes_back_still_shows_its_last_error(outcome: Outcome) -> None:
-    decided = settle(claimed(errors=1, error="no luck", tracebacks=("one",)), outcome, RULES, NOW)
-    assert (decided.error, decided.tracebacks) == ("no luck", None)
+    decided = settle(claimed(errors=1, error="no luck", attempts=(ONE,)), outcome, RULES, NOW)
+    assert (decided.error, decided.attempts) == ("no luck", None)
 
 
 def test_an_error_that_is_retried_is_told_with_the_job() -> None:
-    decided = settle(claimed(), error("oops"), RULES, NOW)
-    assert (decided.outcome, decided.error, decided.tracebacks) == ("errored", "oops", ("Traceback of oops",))
+    one = claimed(started_ms=NOW - 5, worker="w")
+    decided = settle(one, Errored(error="oops", error_type="app.Oops", traceback="Traceback of oops"), RULES, NOW)
+    assert (decided.outcome, decided.error) == ("errored", "oops")
+    attempt = Attempt(number=1, started_ms=NOW - 5, finished_ms=NOW, worker="w", error_type="app.Oops", error="oops")
+    assert decided.attempts == (structs.replace(attempt, traceback="Traceback of oops"),)
 
 
-def test_the_last_ten_tracebacks_are_kept() -> None:
-    before = tuple(f"Traceback of {n}" for n in range(TRACEBACKS_KEPT))
-    decided = settle(claimed(errors=1, tracebacks=before), error("last"), RULES, NOW)
-    assert decided.tracebacks == (*before[1:], "Traceback of last")
-    assert TRACEBACKS_KEPT == 10
+def test_the_last_ten_attempts_are_kept() -> None:
+    before = tuple(Attempt(number=n, error=str(n)) for n in range(ATTEMPTS_KEPT))
+    decided = settle(claimed(errors=1, attempts=before), error("last"), RULES, NOW)
+    assert decided.attempts is not None
+    assert (decided.attempts[:-1], decided.attempts[-1].error) == (before[1:], "last")
+    assert ATTEMPTS_KEPT == 10
 
 
-def test_an_error_without_a_traceback_leaves_them_as_they_are() -> None:
-    assert settle(claimed(tracebacks=("one",)), Errored(error="timed out"), RULES, NOW).tracebacks is None
+def test_an_error_without_a_traceback_is_an_attempt_too() -> None:
+    decided = settle(claimed(attempts=(ONE,)), Errored(error="timed out"), RULES, NOW)
+    assert decided.attempts is not None
+    assert (decided.attempts[0], decided.attempts[1].error) == (ONE, "timed out")
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Snoozed(1), Released(), error("oops")], ids=repr)
+def test_a_crash_becomes_an_attempt_when_the_next_one_ends(outcome: Outcome) -> None:
+    recovered = structs.replace(claimed(crashes=1, attempts=(ONE,)), recovered_from="dead")
+    attempts = settle(recovered, outcome, RULES, NOW).attempts
+    assert attempts is not None
+    assert attempts[0] == ONE
+    assert (attempts[1].outcome, attempts[1].worker, attempts[1].number) == ("crashed", "dead", 1)
+    assert [attempt.error for attempt in attempts[2:]] == (["oops"] if isinstance(outcome, Errored) else [])
+
+
+def test_the_crash_that_ends_a_job_is_an_attempt() -> None:
+    recovered = structs.replace(claimed(crashes=RULES.max_crashes), recovered_from="")
+    decided = begin(recovered, RULES, NOW)
+    assert decided is not None
+    assert [(one.outcome, one.worker) for one in decided.attempts or ()] == [("crashed", None)]
+
+
+def test_headers_change_no_rules() -> None:
+    assert policy(JobOptions(headers={"a": "b"})) is DEFAULT_POLICY
+    assert policy(JobOptions(headers={"a": "b"}, max_attempts=9)) == policy(JobOptions(max_attempts=9))
 
 
 def test_the_delay_grows_with_the_errors_and_chance_is_passed_in() -> None:

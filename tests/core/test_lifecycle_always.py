@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from jobmill.core.job import STATES, TRACEBACKS_KEPT, Job
+from jobmill.core.job import ATTEMPTS_KEPT, STATES, Job
 from jobmill.core.lifecycle import Outcome, Policy, Released, Snoozed, Succeeded, begin, settle
 from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.values import Claimed, Settlement, at
@@ -23,7 +23,7 @@ def live(one: Job, decided: Settlement) -> Job:
         errors=decided.errors,
         crashes=decided.crashes,
         error=decided.error,
-        tracebacks=one.tracebacks if decided.tracebacks is None else decided.tracebacks,
+        attempts=one.attempts if decided.attempts is None else decided.attempts,
         claims=one.claims + 1,
         occurrence_ms=one.occurrence_ms if decided.rearm is None else decided.rearm.occurrence_ms,
         runs=one.runs if decided.runs is None else decided.runs.runs,
@@ -102,7 +102,7 @@ def test_a_recurring_job_rests_only_in_waiting_and_never_has_a_slot_in_the_past(
             job = live(one.job, decided)
         assert job.runs == runs
         assert job.failed_runs <= job.runs
-        assert len(job.tracebacks) <= TRACEBACKS_KEPT
+        assert len(job.attempts) <= ATTEMPTS_KEPT
         one = structs.replace(one, job=job)
 
 

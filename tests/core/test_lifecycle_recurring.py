@@ -44,7 +44,7 @@ def test_a_run_that_fails_goes_on_with_the_next_slot(one: Claimed, outcome: Outc
     assert decided.due == at(NOW + HOUR)
     assert decided.runs is not None
     assert (decided.runs.runs, decided.runs.failed_runs, decided.runs.last_error) == (5, 3, "last straw")
-    assert decided.tracebacks == ("Traceback of last straw",)
+    assert [one.traceback for one in decided.attempts or ()] == ["Traceback of last straw"]
 
 
 @pytest.mark.parametrize(

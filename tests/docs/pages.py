@@ -11,6 +11,8 @@ The text after the three backticks decides what the tests do with a block:
     js                      runs on Node to its end, with BullMQ installed
     js background           runs on Node until the page ends
     redis                   is only shown: commands of redis-cli, or lines of redis.conf
+    dockerfile, ini         are checked in tests/deploy
+    nginx                   runs in tests/browser
     console                 lines that begin with "$ jobmill" are parsed, but not run
 
 A page runs in an empty working directory without JOBMILL_URL, so `jobmill.connect()` creates its file there. If the

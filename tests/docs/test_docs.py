@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -58,7 +59,19 @@ run_page = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    """An example configures logging, which must not be seen by other tests."""
+    loggers = [logging.getLogger(name) for name in (None, "shop")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers = handlers
+
+
 @run_page
+@pytest.mark.usefixtures("_own_logging")
 async def test_the_examples_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -82,7 +95,7 @@ async def test_the_examples_run(
 
 @each_page
 def test_every_code_block_has_a_known_language(page: Path) -> None:
-    known = ("python", "console", "sql", "toml", "js", "redis")
+    known = ("python", "console", "sql", "toml", "js", "redis", "dockerfile", "ini", "nginx")
     assert [str(block) for block in blocks(page) if block.language not in known] == []
 
 
@@ -115,6 +128,10 @@ def test_the_quickstart_runs_until_ctrl_c(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- commands
 
 
+#: tests/deploy checks what their command lines name.
+PROGRAMS = ("curl", "docker", "kubectl", "promtool", "sudo")
+
+
 def commands(page: Path) -> Iterator[tuple[Block, str]]:
     for block in blocks(page):
         if block.language == "console":
@@ -128,7 +145,7 @@ def test_the_commands_exist(page: Path) -> None:
         if words[0] == "jobmill":
             parse(words[1:], f"{block}: {line}")
         else:
-            assert words[0] in ("python3", "pip"), f"{block}: {line}"
+            assert words[0] in ("python3", "pip", *PROGRAMS), f"{block}: {line}"
 
 
 def parse(words: list[str], where: str) -> None:
@@ -215,7 +232,7 @@ def definitions(path: Path) -> set[str]:
 
 def test_the_architecture_names_every_loop_and_every_layer() -> None:
     loops = {spans(row["loop"])[0] for row in table(ARCHITECTURE, "The loops of a worker", "loop")}
-    expected = ("exchanger", "heartbeat", "reporter", "janitor", "hooks", "usage")
+    expected = ("exchanger", "heartbeat", "reporter", "janitor", "hooks", "usage", "recycle", "announcer")
     assert loops == {f"worker/{name}.py" for name in expected}
     layers = {name for row in table(ARCHITECTURE, "The layers", "layer") for name in spans(row["modules"])}
     own = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))}

@@ -14,9 +14,16 @@ import pytest
 
 import jobmill
 from jobmill import bullmq
+from jobmill.core.audit import AuditEntry, AuditFilter
+from jobmill.core.changes import Hold, Release
+from jobmill.core.tallies import MINUTE_MS
+from jobmill.core.values import Filter, after
+from jobmill.store import Store
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.connection import connect, pipelined
 from jobmill.stores.redis.url import RedisUrl
+from jobmill.testing.contract.announce import card, group, tally
+from jobmill.testing.contract.support import new, put_one, started
 from tests.docs.pages import ROOT, blocks, code_of, section, spans, table
 from tests.kit.redis import Rooms
 
@@ -93,6 +100,7 @@ async def test_the_documented_rights_are_enough_for_every_call(
 ) -> None:
     async with jobmill.connect(limited_url) as jobs:
         await use(jobs)
+        await operate(jobs.store)
         user = str(urlsplit(limited_url).username)
         with redis_server.client() as client:
             refused = [row for row in client.acl_log() if row["username"] in (user, user.encode())]
@@ -150,3 +158,22 @@ async def use(jobs: jobmill.Client) -> None:
     await mail.drain(delayed=True)
     await mail.clean(0)
     await mail.rate_limit(10)
+
+
+async def operate(store: Store) -> None:
+    """Call the operations that people and dashboards use."""
+    later = await put_one(store, new(due=after(60_000)))
+    await store.change([later], Hold(who="ada"))
+    await store.change([later], Release())
+    assert await store.lease_ends([(await started(store, new(queue="leased"))).job.id]) != [None]
+    await store.depths()
+    await store.count_up_to(Filter(name="work"), 10)
+    now_ms = store.now()
+    await store.announce(card(), [tally(now_ms, claimed=1, error_groups=(group("x", 1, now_ms),))])
+    assert await store.order_stop(["w1"]) == ["w1"]
+    assert await store.workers()
+    assert await store.tallies(0, now_ms + MINUTE_MS, MINUTE_MS)
+    await store.audit([AuditEntry(id="a", who="ada", what="mark")])
+    assert (await store.audit_log(AuditFilter())).entries
+    await store.fsck(repair=True)
+    await store.diagnose()

@@ -179,6 +179,7 @@ async def test_a_worker_that_is_stopped_past_its_lease_cannot_settle(server: Fau
     async def is_stopped_without_a_lock() -> bool:
         """A process that is stopped within a transaction keeps SQLite's lock: then let it go on, and stop it again."""
         os.kill(sleeper.pid, signal.SIGSTOP)
+        os.waitpid(sleeper.pid, os.WUNTRACED)  # noqa: ASYNC222 - a signal returns before the process has stopped
         try:
             await asyncio.wait_for(jobs.queue("another").resume(), 1)
         except (TimeoutError, StoreUnavailable):

@@ -56,7 +56,7 @@ async def test_a_job_that_failed_here_and_succeeded_there(scene: Scene, generati
     assert (there.state, there.errors, there.error) == ("succeeded", 1, None)
     assert there.finished_at == (await scene.get(id))["updatedAt"]
     assert run_of(there) == (None, None, None, None)
-    assert len(there.tracebacks) == 1, "of the attempt here"
+    assert len(there.attempts) == 1, "of the attempt here"
     (stats,) = await scene.jobs.stats()
     assert (stats.succeeded, stats.p50_ms) == (1, None), "nobody knows when Monque began"
 

@@ -70,7 +70,8 @@ async def test_a_result_and_a_stack_with_half_a_pair(redis_url: str, node_ops: N
             assert await node_ops.ask("claim", **where, token="t") == id
             await node_ops.ask("settle", **where, job=id, token="t", json=f'{{"end": {end}}}')
             job = await jobs.get(f"mail:{id}")
-            assert (job.result, job.tracebacks) in ((None, ("\ufffd",)), ("\ufffd", ()))
+            texts = tuple(attempt.traceback for attempt in job.attempts)
+            assert (job.result, texts) in ((None, ("\ufffd",)), ("\ufffd", ()))
             await jobs.tick()
             assert (await jobs.get(f"mail:{id}")).state == "succeeded"
 

@@ -83,7 +83,7 @@ async def test_three_attempts_unless_said_otherwise(scene: Scene) -> None:
     with pytest.raises(jobmill.JobFailed, match="always broken"):
         await enqueued.result(timeout=20)
     job = await enqueued.job()
-    assert (job.errors, job.claims, len(job.tracebacks)) == (3, 3, 3)
+    assert (job.errors, job.claims, len(job.attempts)) == (3, 3, 3)
 
 
 async def test_a_recurring_job_of_ours(scene: Scene) -> None:

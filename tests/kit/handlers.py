@@ -72,6 +72,15 @@ def until_file(context: Context, path: str) -> int:
     return os.getpid()
 
 
+kept: list[bytes] = []
+
+
+@jobs.handler()
+async def grow(megabytes: int) -> None:
+    """Keep some memory."""
+    kept.append(os.urandom(1_000_000) * megabytes)
+
+
 @jobs.handler()
 async def endless(context: Context) -> None:
     """End only when it is stopped."""

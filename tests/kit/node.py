@@ -94,7 +94,7 @@ class Packages:
     def install(self) -> None:
         """Unless it is there already; who comes second waits for the first."""
         self.home.mkdir(parents=True, exist_ok=True)
-        with _alone(self.home / ".lock"):
+        with alone(self.home / ".lock"):
             stamp = self.home / "node_modules" / ".installed"
             digest = hashlib.sha256(b"".join((self.folder / name).read_bytes() for name in LOCKED)).hexdigest()
             if stamp.exists() and stamp.read_text("utf-8") == digest:
@@ -144,7 +144,8 @@ def _replace(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
+    """Hold a file's lock; another process waits."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -21,15 +21,13 @@ from pathlib import Path
 
 import msgspec
 
+from tests.kit.apt import AptPackages
 from tests.kit.places import at_port, is_reachable
 from tests.kit.processes import NoServer, Server
 
 BINARY = "JOBMILL_TEST_PGBOUNCER"
 SYSTEM = ("/usr/sbin/pgbouncer",)  # which is on root's path only
 CACHE = Path(__file__).parents[2] / ".cache" / "pgbouncer"
-
-#: How long a package may take to arrive.
-DOWNLOAD_S = 120.0
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +87,10 @@ def _download() -> Program:
     CACHE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE.parent) as work:
         root = Path(work) / "root"
-        packages = Packages(Path(work))
+        packages = AptPackages(
+            Path(work),
+            f"no PgBouncer: install it with the system (apt install pgbouncer), or name its binary in {BINARY}",
+        )
         wanted = ["pgbouncer"]
         for name in wanted:  # grows
             package = packages.fetch(name)
@@ -110,46 +111,6 @@ def _libraries_of(package: Path) -> list[str]:
     said = subprocess.run(["dpkg-deb", "--field", package, "Depends"], capture_output=True, text=True, check=True)
     names = re.findall(r"(?:^|[,|])\s*(lib[a-z0-9.+-]+)", said.stdout)
     return [name for name in names if subprocess.run(["dpkg", "-s", name], capture_output=True, check=False).returncode]
-
-
-class Packages:
-    """What apt can download, into a directory of ours; the system stays as it is."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._has_own_lists = False
-        # As root apt would drop to a user of its own, who may not write here.
-        self._options = ["-o", "APT::Sandbox::User=root", "-o", f"Dir::Cache={directory / 'cache'}"]
-        (directory / "cache/archives/partial").mkdir(parents=True)
-
-    def fetch(self, name: str) -> Path:
-        """A package's file. Where the system has no lists of packages, as in a container, they are fetched first."""
-        ran = self._apt("download", name)
-        if ran.returncode and not self._has_own_lists:
-            self._fetch_lists()
-            ran = self._apt("download", name)
-        if ran.returncode:
-            raise NoServer(
-                f"no PgBouncer: install it with the system (apt install pgbouncer), or name its binary in {BINARY}. "
-                f"apt could not download {name}: {ran.stderr.strip()[-500:]}"
-            )
-        return next(self._directory.glob(f"{name}_*.deb"))
-
-    def _fetch_lists(self) -> None:
-        self._has_own_lists = True
-        (self._directory / "lists/partial").mkdir(parents=True)
-        self._options += ["-o", f"Dir::State::Lists={self._directory / 'lists'}"]
-        self._apt("update")
-
-    def _apt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["apt-get", *self._options, *arguments],
-            cwd=self._directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DOWNLOAD_S,
-        )
 
 
 class PgBouncer(Server):

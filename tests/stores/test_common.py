@@ -219,9 +219,9 @@ class Odd(Exception):
 def test_the_message_of_an_error_has_no_type(error: Exception, message: str) -> None:
     with pytest.raises(type(error)) as raised:
         raise error
-    assert message_of(described(raised.value), [printed(raised.value)]) == message
+    assert message_of(described(raised.value), printed(raised.value)) == message
 
 
 def test_an_error_without_a_traceback_is_a_message() -> None:
-    assert message_of("to: expected text", ()) == "to: expected text"
-    assert message_of("to: expected text", ["Traceback of another error"]) == "to: expected text"
+    assert message_of("to: expected text", None) == "to: expected text"
+    assert message_of("to: expected text", "Traceback of another error") == "to: expected text"

@@ -119,12 +119,13 @@ async def test_a_document_that_no_claim_fits_keeps_no_other_from_being_claimed(
     assert [one.job.crashes for one in await claim(scene.store, queues=HOME)] == [1, 1][:others]
 
 
-async def test_tracebacks_that_are_none_are_no_tracebacks(scene: Scene) -> None:
-    id = await scene.insert(jobmill={"tracebacks": 5})
+@pytest.mark.parametrize("field", ["tracebacks", "attempts"])
+async def test_attempts_that_cannot_be_read_are_no_attempts(scene: Scene, field: str) -> None:
+    id = await scene.insert(jobmill={field: 5})
     await scene.put("good")
     claimed = {one.job.id: one.job for one in await claim(scene.store, queues=HOME)}
     assert claimed.keys() == {str(id), "good"}
-    assert claimed[str(id)].tracebacks == ()
+    assert claimed[str(id)].attempts == ()
 
 
 # The server takes them in the order of their _ids, and stops at the one that it refuses.

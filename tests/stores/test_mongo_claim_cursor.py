@@ -7,7 +7,7 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from bson import ObjectId
@@ -23,7 +23,7 @@ from jobmill.testing.contract.model import ModelContract
 from jobmill.testing.contract.support import claim_ids, release, settle, succeed, wish
 from tests.contract.mongo_harness import MongoHarness
 from tests.kit.mongo import MongoReplicaSet
-from tests.stores.mongo_scene import HOME, Document, Scene, foreign, home
+from tests.stores.mongo_scene import HOME, Document, Scene, foreign, home, profiled
 from tests.stores_under_test import InTurn, emptied_mongo
 
 pytestmark = pytest.mark.stores("mongo")
@@ -390,3 +390,59 @@ def test_a_claim_may_begin_at_the_start_before_it_is_time() -> None:
     assert start.is_return
     assert not start.has_positions
     assert cursor.stop("q") is None
+
+
+# ---------------------------------------------------------------------------------------------------- several names
+
+
+def of_several_names(now_ms: int, count: int, priorities: Sequence[object]) -> list[Document]:
+    """Jobs of Monque; their ids are in another order than their due times. "none": they have no priority."""
+    documents = []
+    for n in range(count):
+        about = {
+            "_id": ObjectId(f"{n * 7 % count:024x}"),
+            "name": NAMES[n % 3],
+            "priority": priorities[n % len(priorities)],
+        }
+        document = foreign(now_ms - 100 + n // 4, **about)
+        if document["priority"] == "none":
+            del document["priority"]
+        documents.append(document)
+    return documents
+
+
+def in_claim_order(documents: Sequence[Document]) -> list[str]:
+    rank = {one["_id"]: -(one.get("priority") or 0) for one in documents}
+    ordered = sorted(documents, key=lambda one: (rank[one["_id"]], int(one["nextRunAt"]), one["_id"]))
+    return [str(one["_id"]) for one in ordered]
+
+
+@pytest.mark.parametrize(
+    "priorities",
+    [(0,), ("none",), ("none", None), ("none", 0, None), (0, "none", 3, None, -2, 0.0)],
+    ids=["0", "missing", "missing or null", "missing, null or 0", "several"],
+)
+@pytest.mark.parametrize("n", [1, 5])
+async def test_a_busy_claim_of_several_names_keeps_the_order(busy: Busy, priorities: Sequence[object], n: int) -> None:
+    """Monque's first generation writes no priority: that is 0."""
+    documents = of_several_names(busy.harness.clock(), 60, priorities)
+    await busy.store.context.here.jobs.insert_many(documents)
+    found = list[str]()
+    while ids := await busy.claim(n):
+        found += ids
+    assert found == in_claim_order(documents)
+
+
+@pytest.mark.parametrize("priority", [0, "none"])
+async def test_a_claim_that_continues_reads_little_more_than_it_takes(mongo_url: str, priority: object) -> None:
+    scene = Scene(mongo_url)
+    await scene.open()
+    documents = of_several_names(scene.clock(), 600, [priority])
+    await scene.store.context.here.jobs.insert_many(documents)
+    first = await claim_ids(scene.store, queues=HOME, names=NAMES, n=10)
+    async with profiled(scene.store) as done:
+        ids = await claim_ids(scene.store, queues=HOME, names=NAMES, n=10)
+    assert first + ids == in_claim_order(documents)[:20]
+    searches = [one for one in done if one["command"].get("aggregate")]
+    assert sum(one["docsExamined"] for one in searches) < 60
+    await scene.store.close()

@@ -257,6 +257,12 @@ def kept(t: int, ms: int) -> Document:
     return {"purgeAt": date(t + ms)}
 
 
+def attempt(started_ms: int) -> Document:
+    """What is kept of an attempt that errored; the settlement of a test ends at 0."""
+    about = {"number": 1, "started_ms": started_ms, "finished_ms": 0, "worker": "w1", "error": "boom"}
+    return {**about, "traceback": "Traceback of boom"}
+
+
 SETTLED: list[tuple[str, Callable[[Claimed], Settlement], Callable[[int], Document]]] = [
     (
         "complete",
@@ -270,7 +276,7 @@ SETTLED: list[tuple[str, Callable[[Claimed], Settlement], Callable[[int], Docume
             "failCount": 1,
             "failReason": "boom",
             "nextRunAt": date(t + 2_000),
-            "jobmill": {"tracebacks": ["Traceback of boom"]},
+            "jobmill": {"attempts": [attempt(t - 1_000)]},
         },
     ),
     (
@@ -280,7 +286,7 @@ SETTLED: list[tuple[str, Callable[[Claimed], Settlement], Callable[[int], Docume
             "status": "failed",
             "failCount": 1,
             "failReason": "boom",
-            "jobmill": {"tracebacks": ["Traceback of boom"], **kept(t, 30 * DAY_MS)},
+            "jobmill": {"attempts": [attempt(t - 1_000)], **kept(t, 30 * DAY_MS)},
         },
     ),
     ("release", release, lambda t: {}),
@@ -417,7 +423,7 @@ async def test_a_job_that_is_retried_by_hand(scene: Scene) -> None:
     scene.clock.advance(1)
     await scene.store.change([ID], Requeue())
     now = scene.t + 1_000
-    history = {"tracebacks": ["Traceback of boom"]}
+    history = {"attempts": [attempt(scene.t)]}
     assert await scene.document() == ran(scene.t, now, nextRunAt=date(now), jobmill=history)
 
 

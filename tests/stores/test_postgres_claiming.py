@@ -288,7 +288,7 @@ async def test_declared_recurrences_come_from_an_index(
     wanted = Filter(declared=True, states=LIVE)
     assert [job.id for job in (await direct.find(wanted)).jobs] == ids[:1]
     where = PostgresConditions(wanted, first=2)
-    text = where.into(direct.context.statements("find")).replace("{order}", "DESC")
+    text = where.into(direct.context.statements, "find_own").replace("{order}", "DESC")
     plan = "\n".join([row[0] for row in await other.fetch(f"EXPLAIN {text}", 101)])
     assert "jobs_declared on jobs" in plan
     assert "Seq Scan" not in plan

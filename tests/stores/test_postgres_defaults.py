@@ -67,7 +67,7 @@ async def test_functions_and_tables_have_the_defaults_of_the_core(sql: asyncpg.C
 
 
 async def test_the_jobs_table_has_the_defaults_and_limits_of_the_core(sql: asyncpg.Connection) -> None:
-    assert f"now_ms + {KEEP_FAILED.age_ms} FROM gone" in await source(sql, "jobs_table_cancel")
+    assert f"now_ms + {KEEP_FAILED.age_ms}\n    FROM gone" in await source(sql, "jobs_table_cancel")
     assert f"finished_ms + {DAY_MS}," in await source(sql, "jobs_table_leave")
     for function in ("jobs_table_enqueue", "jobs_table_deciding"):
         assert f"type, {MAX_NAME}, false, false)" in await source(sql, function)

@@ -12,7 +12,9 @@ import asyncpg
 import pytest
 
 from jobmill import Context
-from jobmill.core.changes import Remove, Requeue
+from jobmill.core.changes import Hold, Release, Remove, Requeue, Reschedule
+from jobmill.core.due import NEVER_MS, Held, after, at
+from jobmill.core.durations import to_datetime
 from jobmill.testing import drain
 from jobmill.testing.contract.support import wish
 from jobmill.worker.worker import Worker
@@ -217,6 +219,39 @@ async def test_a_job_that_was_put_before_what_claims_have_passed_is_found(table:
     assert await ticked(table, 2) == others[:2]
     await table.update(first, next_run_at=datetime(2020, 1, 1, tzinfo=UTC))
     assert await ticked(table, 1) == [first]
+
+
+async def test_a_held_job_stays_held_when_its_row_is_moved(table: Desk) -> None:
+    id = await table.insert()
+    assert (await table.store.change([id], Hold())).ids == [id]
+    assert (await table.row(id))["next_run_at"] == to_datetime(NEVER_MS)
+    await table.check()
+    await table.update(id, next_run_at=LATER)
+    job = await table.job(id)
+    assert job is not None
+    assert job.held == Held(by=("person",), due=at(round(LATER.timestamp() * 1000)))
+    await table.check()
+    await table.store.change([id], Release())
+    assert (await table.row(id))["next_run_at"] == LATER
+    await table.check()
+
+
+@pytest.mark.parametrize("reschedule", [None, Reschedule(after(5_000))])
+async def test_failed_cancels_a_held_job(table: Desk, reschedule: Reschedule | None) -> None:
+    id = await table.insert(next_run_at=LATER)
+    await table.store.change([id], Hold())
+    if reschedule is not None:
+        await table.store.change([id], reschedule)
+    await table.update(id, status="failed")
+    job = await table.job(id)
+    assert job is not None
+    assert (job.state, job.held) == ("cancelled", None)
+    assert job.due_at is not None
+    assert job.due_at == LATER if reschedule is None else now() < job.due_at < now() + SOON
+    await table.check()
+    await table.update(id, status="queued")
+    answer = await table.store.exchange([], wish(queues=("default",), names=("scan",)))
+    assert [one.lease.id for one in answer.claimed] == [id]
 
 
 async def test_a_running_row_may_be_given_to_another_tenant(table: Desk) -> None:

@@ -12,14 +12,17 @@ import pytest
 
 import jobmill
 from jobmill import Client, StoreError
+from jobmill.core.audit import AuditEntry, AuditFilter
 from jobmill.core.changes import Cancel, Remove, Requeue, Reschedule
 from jobmill.core.events import Event
 from jobmill.core.job import Progress
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit, Report, after
 from jobmill.harmonyk import Repository, install_jobs_table
 from jobmill.stores.postgres import PostgresStore
+from jobmill.testing.contract.announce import card, tally
 from jobmill.testing.contract.support import claim_one, fail, new, put_one, retry, settle, state_of, succeed, wish
 from jobmill.worker.worker import Worker
 from tests.helpers import until
@@ -92,11 +95,18 @@ PUBLISHED = Event(type="paid", job_id="x", name="send", queue="mail", at_ms=1)
 
 LOOKS: dict[str, Verb] = {
     "get": lambda store: store.get(["x"]),
+    "lease_ends": lambda store: store.lease_ends(["x"]),
     "find": lambda store: store.find(EVERYTHING),
+    "find by payload": lambda store: store.find(Filter(payload={"n": 1})),
     "count": lambda store: store.count(EVERYTHING),
+    "count_up_to": lambda store: store.count_up_to(EVERYTHING, 10),
+    "depths": lambda store: store.depths(),
     "stats": lambda store: store.stats(),
     "logs": lambda store: store.logs("x"),
     "settings": lambda store: store.settings(),
+    "workers": lambda store: store.workers(),
+    "tallies": lambda store: store.tallies(0, 1, MINUTE_MS),
+    "audit_log": lambda store: store.audit_log(AuditFilter()),
 }
 RUNS: dict[str, Verb] = {
     "exchange": lambda store: store.exchange([], wish()),
@@ -106,6 +116,9 @@ RUNS: dict[str, Verb] = {
     "reschedule": lambda store: store.change(Filter(states=("waiting",)), Reschedule(after(1))),
     "remove": lambda store: store.change(Filter(states=("waiting",)), Remove()),
     "record_usage": lambda store: store.record_usage([USAGE]),
+    "announce": lambda store: store.announce(card(), [tally(store.now(), claimed=1)]),
+    "order_stop": lambda store: store.order_stop(["w1"]),
+    "audit": lambda store: store.audit([AuditEntry(id="e", who="ada", what="mark")]),
 }
 SETS: dict[str, Verb] = {
     "pause": lambda store: store.configure("mail", QueueChange(paused=True)),

@@ -7,15 +7,17 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from jobmill.core.changes import Cancel, Remove, Requeue
+from jobmill.core.changes import Cancel, Hold, Pin, Release, Remove, Requeue
 from jobmill.core.job import Job, Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Succeeded
 from jobmill.core.lifecycle import settle as decide
-from jobmill.core.recurrence import recurrence
+from jobmill.core.recurrence import Recurrence, recurrence
 from jobmill.core.values import EVERYTHING, Broken, Claimed, Filter, Lease, NewJob, QueueChange, Receipt, Report
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.postgres import PostgresStore, enqueue
@@ -142,7 +144,7 @@ def odd_jobs(draw: st.DrawFn) -> NewJob:
         key=draw(TEXTS),
         tenant=draw(TEXTS),
         payload={draw(LINES): draw(LINES)},
-        recurrence=draw(st.none() | st.just(recurrence(key="k", every_ms=1_000))),
+        recurrence=draw(st.none() | TEXTS.map(lambda text: recurrence(key=text, every_ms=1_000))),
     )
 
 
@@ -166,10 +168,21 @@ async def test_a_life_with_odd_texts(store: PostgresStore, one: NewJob, error: s
     assert await store.report([Report(lease=claimed.lease, progress=Progress(1, line), lines=(line, "x"))]) == []
     assert [logged.text for logged in await store.logs(one.id)] == [line, "x"]
     assert await store.extend([claimed.lease], 1_000) == []
-    errored = decide(claimed, Errored(error=error, traceback=line, delay_ms=0), DEFAULT_POLICY, store.now())
+    errored = decide(
+        claimed, Errored(error=error, error_type=worker, traceback=line, delay_ms=0), DEFAULT_POLICY, store.now()
+    )
     assert await settle(store, errored) == ["done"]
     after = await look(store, one.id)
-    assert (after.error, after.tracebacks) == (error, (line,))
+    (attempt,) = after.attempts
+    assert (after.error, attempt.traceback, attempt.error_type, attempt.worker) == (error, line, worker, worker)
+    assert await find_all(store, Filter(error_type=worker)) == [one.id]
+    assert (await store.change([one.id], Hold(who=one.tenant, note=one.unique_key))).ids == [one.id]
+    held = (await look(store, one.id)).held
+    assert held is not None
+    assert (held.who, held.note) == (one.tenant, one.unique_key)
+    if one.recurrence is not None:
+        await restated(store, one, one.recurrence)
+    assert (await store.change([one.id], Release())).ids == [one.id]
     assert (await store.change(filters(one)[0], Cancel())).ids == [one.id]
     assert said(await look(store, one.id)) == said(waiting)
     assert [event.job_id for event in await store.events(one.queue)] == [one.id] * len(await store.events(one.queue))
@@ -178,6 +191,21 @@ async def test_a_life_with_odd_texts(store: PostgresStore, one: NewJob, error: s
     async with connected(store.context.url.url) as connection:
         await connection.execute("DELETE FROM jobmill.queues; DELETE FROM jobmill.events")
     assert await store.count(EVERYTHING) == []
+
+
+async def restated(store: PostgresStore, one: NewJob, stated: Recurrence) -> None:
+    """The rule of a held job is updated, pinned, and stated again."""
+    again = structs.replace(one, id="again", recurrence=structs.replace(stated, every_ms=7))
+    assert await enqueue_one(store, again) == Receipt(one.id, "updated")
+    assert (await store.change([one.id], Pin(structs.replace(stated, every_ms=5)))).ids == [one.id]
+    for declared in (True, False):
+        rule = structs.replace(stated, declared=declared)
+        assert await enqueue_one(store, structs.replace(again, recurrence=rule)) == Receipt(one.id, "pinned")
+        job = await look(store, one.id)
+        assert job.recurrence is not None
+        assert job.held is not None
+        assert (job.recurrence.every_ms, job.recurrence.key) == (5, stated.key)
+        assert (job.recurrence.stated, job.recurrence.declared) == (stated, declared)
 
 
 def said(job: Job) -> tuple[object, ...]:
@@ -190,6 +218,8 @@ def filters(one: NewJob) -> list[Filter]:
         Filter(name=one.name),
         Filter(tenant=one.tenant),
         Filter(unique_key=one.unique_key),
+        Filter(name_prefix=one.name),
+        Filter(payload=msgspec.json.decode(one.payload_json)),
         Filter(queue=one.queue, name=one.name, tenant=one.tenant, unique_key=one.unique_key),
     ]
 

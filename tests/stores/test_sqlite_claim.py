@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.job import LIVE
-from jobmill.core.values import NOW, Due, Filter, after
+from jobmill.core.values import NOW, Due, Filter, after, at
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.filters import conditions
+from jobmill.stores.sqlite.read import find_statement
 from jobmill.stores.sqlite.statements import sql, sql_rows
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import NAME, QUEUE, new, wish
@@ -102,6 +104,16 @@ async def test_a_claim_that_finds_nothing_costs_the_same_too(store: SqliteStore)
     assert delayed[1] <= nothing[1] + 10
 
 
+async def test_a_claim_costs_the_same_beside_held_jobs(store: SqliteStore) -> None:
+    await store.enqueue([new() for _ in range(100)])
+    alone = await work(store)
+    await asyncio.to_thread(fill, store, due=at(NEVER_MS))
+    beside = await work(store)
+    assert alone[0] == beside[0] == 10
+    assert beside[1] <= alone[1] * 1.2 + 2
+    assert (await store.exchange([], wish(100))).next_due_ms is None
+
+
 async def test_a_purge_that_finds_nothing_costs_the_same_too(store: SqliteStore, clock: ManualClock) -> None:
     await asyncio.to_thread(fill, store)
     connection = sqlite3.connect(store.path)
@@ -173,5 +185,5 @@ async def test_counts_come_from_an_index(store: SqliteStore, state: str) -> None
 
 async def test_declared_recurrences_come_from_an_index(store: SqliteStore) -> None:
     where, _ = conditions(Filter(declared=True, states=LIVE))
-    find = sql("find").replace("{conditions}", where).replace("{beyond}", "<").replace("{order}", "DESC")
-    assert plan(store, find, 2) == "SEARCH jobs USING INDEX jobmill_declared (seq<?)"
+    assert plan(store, find_statement("own", where, True), 1) == "SCAN jobs USING INDEX jobmill_declared"
+    assert plan(store, find_statement("own", where, True, 1), 2) == "SEARCH jobs USING INDEX jobmill_declared (seq<?)"

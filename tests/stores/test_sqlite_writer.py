@@ -212,7 +212,10 @@ async def test_a_large_payload_is_stored_beside_its_job(store: SqliteStore, path
         "payload = CAST(x'ff22' AS TEXT)",
         "options = '[]'",
         "recurrence = 'never'",
-        "tracebacks = '{}'",
+        "attempts = '{}'",
+        "attempts = '[{'",
+        "tracebacks = '[1]'",
+        "tracebacks = 'never'",
     ],
 )
 async def test_a_row_of_garbage_is_broken_and_does_not_affect_the_others(

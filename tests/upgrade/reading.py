@@ -9,7 +9,7 @@ import msgspec
 
 from jobmill.core.job import Job
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import EVERYTHING
+from jobmill.core.values import EVERYTHING, QueueSettings
 from jobmill.store import Store
 from tests.upgrade.scene import TABLE
 
@@ -31,7 +31,7 @@ async def read(store: Store) -> dict[str, Any]:
     return {
         "jobs": {job.id: plain(job) for job in jobs},
         "logs": {id: lines for id, lines in logs.items() if lines},
-        "settings": {queue: msgspec.to_builtins(one) for queue, one in settings.items()},
+        "settings": {queue: _plain_settings(one) for queue, one in settings.items()},
         "events": {queue: told for queue, told in events.items() if told},
         "counts": sorted(counts),
     }
@@ -56,7 +56,7 @@ def plain(job: Job) -> dict[str, Any]:
         "worker": job.worker,
         "progress": None if job.progress is None else [job.progress.value, job.progress.message],
         "error": job.error,
-        "tracebacks": list(job.tracebacks) or None,
+        "tracebacks": [one.traceback for one in job.attempts] or None,
         "unique_key": job.unique_key,
         "tenant": job.tenant,
         "options": msgspec.to_builtins(job.options) or None,
@@ -70,6 +70,12 @@ def plain(job: Job) -> dict[str, Any]:
     present = {name: value for name, value in values.items() if value is not None}
     # None is a payload, and a result, like any other.
     return present | {"payload": job.payload, "result": job.result}
+
+
+def _plain_settings(settings: QueueSettings) -> dict[str, Any]:
+    """Without a pause that nothing is known of: the first version had none."""
+    values: dict[str, Any] = msgspec.to_builtins(settings)
+    return {name: value for name, value in values.items() if name != "pause" or value is not None}
 
 
 def _plain_recurrence(recurrence: Recurrence) -> dict[str, Any]:

@@ -143,7 +143,8 @@ async def test_a_retry_continues_to_count(frozen: Frozen) -> None:
     job = await frozen.jobs.get(frozen.id("retrying_due"))
     assert attempts == [3]
     assert (job.state, job.errors, job.error, job.due_ms) == ("waiting", 3, "OSError: third", frozen.clock() + 1_000)
-    assert list(job.tracebacks[:2]) == frozen.job("retrying_due")["tracebacks"]
+    assert [one.traceback for one in job.attempts[:2]] == frozen.job("retrying_due")["tracebacks"]
+    assert (len(job.attempts), job.attempts[2].number, job.error_type) == (3, 3, "OSError")
 
 
 # ---------------------------------------------------------------------------------------------------- unique keys

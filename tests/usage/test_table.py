@@ -177,17 +177,16 @@ async def test_a_file_of_the_first_schema_gets_the_table_when_it_is_opened(
     first = {1: schema.MIGRATIONS[1]}
     with monkeypatch.context() as older:
         older.setattr(schema, "MIGRATIONS", first)
-        jobs = jobmill.connect(store=SqliteStore(path))
-        enqueued = await jobs.enqueue("noop")
-        await jobs.close()
-        with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.OperationalError):
-            connection.execute("SELECT * FROM jobmill_usage")
+        await SqliteStore(path).migrate()
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.OperationalError):
+        connection.execute("SELECT * FROM jobmill_usage")
     jobs = jobmill.connect(store=SqliteStore(path))
     jobs.record_usage(jobs.store)
 
     @jobs.handler
     async def noop() -> None: ...
 
+    enqueued = await noop.enqueue()
     await jobs.tick()
     await jobs.close()
     assert [one.job_id for one in read(path)] == [enqueued.id]

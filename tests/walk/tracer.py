@@ -1,7 +1,7 @@
 """Traces one job through the code: which functions of jobmill run between `enqueue()` and the settled job.
 
 Only frames of the traced job count. Loops that run beside it (heartbeat, reporter, janitor, hooks) are left out by the
-names of their tasks, and several jobs are traced: a function counts if it ran for most of them.
+names of their tasks and threads, and several jobs are traced: a function counts if it ran for most of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 import jobmill
 
 SOURCE = str(Path(jobmill.__file__).parent) + "/"
-#: Tasks of a worker that have nothing to do with one particular job.
+#: Tasks and threads of a worker that have nothing to do with one particular job.
 BESIDE = (
     "jobmill heartbeat",
     "jobmill reporter",
@@ -27,6 +27,8 @@ BESIDE = (
     "jobmill teller",
     "jobmill hooks",
     "jobmill usage",
+    "jobmill memory",
+    "jobmill loop monitor",
 )
 TRACED_JOBS = 5
 #: Before these, connections, caches and scripts are made.
@@ -68,7 +70,7 @@ class Tracer:
 
 def _is_beside() -> bool:
     if asyncio._get_running_loop() is None:
-        return False
+        return threading.current_thread().name.startswith(BESIDE)
     task = asyncio.current_task()
     return task is not None and task.get_name().startswith(BESIDE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -171,3 +172,26 @@ def drops_its_result() -> set[int]:
 @jobs.handler(isolate=True, retry_on=ConnectionError)
 def retries_by_type(kind: str) -> None:
     raise getattr(builtins, kind)("x")
+
+
+log = logging.getLogger("isolated")
+
+
+def _copy_lines() -> None:
+    copied = jobmill.JobLogHandler()
+    copied.addFilter(jobmill.JobLogFilter())
+    fields = " ".join(f"%({field})s" for field in ("job_id", "job_name", "queue", "attempt", "fence", "worker"))
+    copied.setFormatter(logging.Formatter(f"{fields}: %(message)s %(trace_id)s", defaults={"trace_id": "untraced"}))
+    log.handlers = [copied]
+
+
+@jobs.handler(isolate=True)
+def logs_lines() -> None:
+    _copy_lines()
+    log.warning("sent")
+
+
+@jobs.handler(isolate=True)
+async def logs_lines_async() -> None:
+    _copy_lines()
+    log.warning("sent")

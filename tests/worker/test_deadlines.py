@@ -28,4 +28,4 @@ async def test_deadlines_forget_runs_that_are_over(monkeypatch: pytest.MonkeyPat
 
 def a_run() -> Run:
     nothing: Any = None
-    return Run(nothing, nothing, nothing, 0.0, nothing)
+    return Run(nothing, nothing, nothing, 0.0, nothing, nothing)

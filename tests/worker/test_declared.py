@@ -87,6 +87,7 @@ async def test_a_worker_states_what_its_handlers_declare(release: Callable[[], C
         True,
     )
     assert job.options.max_attempts is None, "the handler's options apply, as they are when the job runs"
+    assert job.due_at is not None
     assert job.due_at.weekday() == 0
 
 
@@ -113,6 +114,7 @@ async def test_a_new_rule_replaces_the_old_one(release: Callable[[], Client], ca
     await start(new)
     job = await the_live_one(new)
     assert job.recurrence is not None
+    assert job.due_at is not None
     assert (job.recurrence.cron, job.recurrence.revision, job.due_at.day) == ("0 0 2 1 *", 1, 2)
     assert endings(caplog) == []
 

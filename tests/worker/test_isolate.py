@@ -16,7 +16,7 @@ import pytest
 from msgspec import Raw
 
 import jobmill
-from jobmill.core.job import Job, JobOptions, Keep, Progress
+from jobmill.core.job import Attempt, Job, JobOptions, Keep, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.errors import InvalidValue
@@ -90,7 +90,7 @@ async def test_the_context_has_the_whole_job() -> None:
         "errors": 2,
         "claims": 7,
         "progress": Progress(12.5, "earlier"),
-        "tracebacks": ("one", "two"),
+        "attempts": (Attempt(traceback="one"), Attempt(error="two")),
         "options": JobOptions(max_attempts=9, keep_failed=Keep(last=3), backoff=jobmill.fixed("2s")),
         "recurrence": Recurrence(key="k", cron="* * * * *", timezone="Europe/Berlin"),
     }

@@ -43,6 +43,7 @@ async def test_an_attempt_with_a_retry_is_a_warning_and_the_last_one_an_error(
 
     @jobs.handler(max_attempts=2, backoff="1ms", queue="bills")
     async def charge() -> None:
+        await asyncio.sleep(0.02)
         raise ValueError("no money")
 
     async with Worker(jobs, name="till-1"):
@@ -57,6 +58,8 @@ async def test_an_attempt_with_a_retry_is_a_warning_and_the_last_one_an_error(
     assert isinstance(last.exc_info[1], ValueError)
     assert [vars(last)[field] for field in FIELDS] == [enqueued.id, "charge", "bills", 2, "till-1"]
     assert vars(retrying)["attempt"] == 1
+    assert [(vars(one)["fence"], vars(one)["outcome"]) for one in (retrying, last)] == [(1, "errored"), (2, "errored")]
+    assert 10 <= vars(last)["took_ms"] < 10_000
 
 
 async def test_a_timeout_and_an_unfit_payload_have_no_traceback(jobs: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -234,7 +234,7 @@ async def test_a_backoff_function_that_raises_fails_the_job_with_both_errors(
     assert job.error == f"{first}; then the backoff function raised KeyError: 'no such delay'"
     (record,) = (one for one in caplog.records if one.levelname == "ERROR")
     assert getattr(record, "job_id", None) == job.id
-    for shown in (logging.Formatter().format(record), job.tracebacks[-1]):
+    for shown in (logging.Formatter().format(record), job.attempts[-1].traceback or ""):
         assert timeout is not None or "ValueError: x\nThe backoff function raised an error too:\n" in shown
         assert 'in broken\n    raise KeyError("no such delay")' in shown, "the traceback of the backoff function"
 
@@ -275,7 +275,7 @@ async def test_a_payload_that_does_not_fit_is_neither_in_the_error_nor_in_a_log(
         enqueued = [await writer.enqueue("paint", payload) for payload in payloads]
         for one in enqueued:
             job = await failed(one)
-            assert "secret" not in (job.error or "") + "".join(job.tracebacks)
+            assert "secret" not in (job.error or "") + repr(job.attempts)
     assert "secret" not in caplog.text
 
 
@@ -319,7 +319,7 @@ async def test_the_error_of_a_payload_names_declared_fields_only(
     async with Worker(jobs):
         job = await failed(await jobmill.connect(store=jobs.store).enqueue("take", payload))
     assert job.error == f"payload: expected arguments that fit the handler's annotations; {why}"
-    assert "777777" not in caplog.text + (job.error or "") + "".join(job.tracebacks)
+    assert "777777" not in caplog.text + (job.error or "") + repr(job.attempts)
 
 
 async def test_a_caller_sees_what_is_wrong_with_the_own_payload(jobs: Client) -> None:

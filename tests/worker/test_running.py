@@ -32,6 +32,28 @@ async def test_an_async_handler_runs_and_its_result_is_stored(jobs: Client) -> N
         assert await (await add.enqueue(1)).result(timeout=5) == 3
 
 
+async def test_a_task_factory_of_the_application_makes_the_tasks_of_runs(jobs: Client) -> None:
+    class OwnTask(asyncio.Task[Any]):
+        """What the factory makes."""
+
+    @jobs.handler()
+    async def kind() -> list[str]:
+        task = asyncio.current_task()
+        return [type(task).__name__, "" if task is None else task.get_name()]
+
+    loop = asyncio.get_running_loop()
+    async with Worker(jobs):
+        job = await kind.enqueue()
+        assert await job.result(timeout=5) == ["Task", job.id]
+    loop.set_task_factory(lambda loop, work, **options: OwnTask(work, loop=loop, **options))
+    try:
+        async with Worker(jobs):
+            job = await kind.enqueue()
+            assert await job.result(timeout=5) == ["OwnTask", job.id]
+    finally:
+        loop.set_task_factory(None)
+
+
 async def test_a_sync_handler_runs_in_a_thread(jobs: Client) -> None:
     @jobs.handler()
     def where() -> str:
@@ -52,9 +74,9 @@ async def test_errors_are_retried_and_then_fail_with_error_and_tracebacks(jobs: 
             await enqueued.result(timeout=5)
     job = await enqueued.job()
     assert (job.state, job.errors, job.claims, job.attempt) == ("failed", 3, 3, 3)
-    assert len(job.tracebacks) == 3
-    assert "raise ValueError(x)" in job.tracebacks[0]
-    assert "jobmill/worker" not in job.tracebacks[0].replace("\\", "/")
+    assert len(job.attempts) == 3
+    assert "raise ValueError(x)" in (job.attempts[0].traceback or "")
+    assert "jobmill/worker" not in (job.attempts[0].traceback or "").replace("\\", "/")
 
 
 async def test_a_success_after_an_error_leaves_no_error(jobs: Client) -> None:
@@ -68,7 +90,7 @@ async def test_a_success_after_an_error_leaves_no_error(jobs: Client) -> None:
         enqueued = await flaky.enqueue()
         assert await enqueued.result(timeout=5) == 2
     job = await enqueued.job()
-    assert (job.error, job.errors, len(job.tracebacks)) == (None, 1, 1)
+    assert (job.error, job.errors, len(job.attempts)) == (None, 1, 1)
 
 
 async def test_fail_ends_a_job_before_its_last_attempt(jobs: Client) -> None:

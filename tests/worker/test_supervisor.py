@@ -17,6 +17,7 @@ import pytest
 
 from jobmill.errors import InvalidValue
 from jobmill.worker import supervisor
+from jobmill.worker.recycle import RECYCLED
 from jobmill.worker.supervisor import supervise
 
 SUPERVISED = Path(__file__).with_name("supervised.py")
@@ -198,6 +199,20 @@ def test_restart_pauses_grow_and_are_reset_after_a_long_run() -> None:
 
     assert [pause_after(1) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert pause_after(31) == 0.1
+
+
+def test_a_recycled_process_is_replaced_without_a_pause_unless_all_stop(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "jobmill")
+    watched = supervisor._Supervisor(["unused"], 1, 1.0, Random())
+    (child,) = watched._children
+    for _ in range(3):
+        watched._on_end(child, 1, RECYCLED)
+        assert 0 < (child.due or 0) <= time.monotonic()
+    watched._end_all(signal.SIGTERM)
+    watched._on_end(child, 1, RECYCLED)
+    assert watched._children[0].is_over
+    assert watched._code == 0
+    assert "crashed" not in caplog.text
 
 
 def test_the_number_of_processes_is_validated() -> None:

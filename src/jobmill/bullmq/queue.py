@@ -121,7 +121,7 @@ class Queue:
 
     async def promote_all(self) -> int:
         """Make all delayed jobs due now. Return how many there were."""
-        delayed = Filter(queue=self.name, states=("waiting",), due_after_ms=self._store.now() + 1)
+        delayed = Filter(queue=self.name, states=("waiting",), due_after_ms=self._store.now() + 1, held=False)
         return await self._change_all(delayed, Reschedule(after(0)))
 
     async def retry_all(self, state: Literal["failed", "completed"] = "failed") -> int:

@@ -9,7 +9,24 @@ from __future__ import annotations
 import click
 
 from jobmill._version import __version__
-from jobmill.cli import crontab, demo, enqueue, events, http, jobs, migrate, queues, worker
+from jobmill.cli import (
+    audit,
+    crontab,
+    dashboard,
+    demo,
+    doctor,
+    enqueue,
+    events,
+    health,
+    http,
+    jobs,
+    metrics,
+    migrate,
+    queues,
+    status,
+    worker,
+    workers,
+)
 from jobmill.cli.runner import MainGroup
 
 HELP = ["-h", "--help"]
@@ -22,7 +39,8 @@ def main() -> None:
 
     \b
     Exit codes: 0 success; 1 failed, refused or not found; 2 wrong usage or an
-    invalid value; 3 the store is unavailable or busy; 130 interrupted.
+    invalid value; 3 the store is unavailable or busy; 4 a worker reached
+    --max-jobs or --max-memory; 130 interrupted.
     JOBMILL_URL is the URL of the store. JOBMILL_DEBUG=1 shows tracebacks.
     """
 
@@ -30,12 +48,21 @@ def main() -> None:
 for command in (
     demo.demo,
     worker.worker,
+    health.health,
     http.http,
+    dashboard.dashboard,
     crontab.crontab,
     enqueue.enqueue,
+    status.status,
     jobs.jobs,
     queues.queues,
+    workers.workers,
     events.events,
+    audit.audit,
+    audit.mark,
+    metrics.metrics,
+    doctor.doctor,
+    doctor.fsck,
     migrate.migrate,
 ):
     # click keeps the help option of the first call of a command, which may be without this group.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmill.cli.params import log_options, shutdown_timeout_option
-from jobmill.cli.runner import Unusable, log_to_stderr, run_forever
+from jobmill.cli.runner import Unusable, run_forever
 from jobmill.cli.target import load_crontab
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def crontab(target: str, migrate: bool, shutdown_timeout: float | str, quiet: bo
     handlers; their documents are handled again when their locks have ended.
     """
     from jobmill.core.durations import to_ms
+    from jobmill.worker.stderr_log import log_to_stderr
 
     to_ms(shutdown_timeout, "shutdown_timeout")  # so that an invalid value is refused now, not at the stop
     log_to_stderr(quiet=quiet, log_format=log_format)

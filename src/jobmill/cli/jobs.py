@@ -1,4 +1,4 @@
-"""`jobmill jobs list` and `jobmill jobs show`; `manage` has the commands that change jobs."""
+"""`jobmill jobs list`, `jobmill jobs show` and `jobmill jobs why`; `manage` has the commands that change jobs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from jobmill.cli.show import details
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
+    from jobmill.core.explain import Reason
     from jobmill.core.job import Job
     from jobmill.core.values import LogLine, Page
 
@@ -39,7 +40,10 @@ def jobs() -> None:
     """List, show and change jobs."""
 
 
-for command in (manage.cancel, manage.requeue, manage.reschedule, manage.reprioritize, manage.remove):
+for command in (
+    *(manage.cancel, manage.requeue, manage.reschedule, manage.reprioritize),
+    *(manage.hold, manage.release, manage.remove),
+):
     jobs.add_command(command)
 
 
@@ -133,6 +137,8 @@ def _attempt(job: Job) -> str:
 
 def _when(job: Job, now_ms: int) -> str:
     """When a waiting job is due, how long a running job has run, or when a final job finished."""
+    if job.held is not None:
+        return f"held by {job.held.who or ' and '.join(job.held.by)}"
     if job.state == "waiting":
         return f"due {relative(job.due_ms, now_ms)}"
     if job.state == "running" and job.started_ms is not None:
@@ -163,3 +169,31 @@ def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
         print_json(document)
     else:
         print_rich(*details(job, lines if logs else None, now_ms))
+
+
+# ---------------------------------------------------------------------------------------------------- why
+
+
+@jobs.command()
+@click.argument("id")
+@store_options
+def why(id: str, url: str | None, as_json: bool) -> None:
+    """Say why a job does not run, and what to do about it."""
+
+    async def work(client: Client) -> list[Reason]:
+        return await with_spinner(client.explain(id), "collecting facts")
+
+    reasons = run(url, work)
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(reasons))
+        return
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for number, reason in enumerate(reasons, 1):
+        lines.append(Text.assemble((f"{number}. ", "bold"), reason.text, (f"  [{reason.code}]", "dim")))
+        if reason.remedy is not None:
+            lines.append(Text(f"   {reason.remedy}", "green"))
+    print_rich(*lines)

@@ -1,4 +1,4 @@
-"""`jobmill jobs cancel, requeue, reschedule, reprioritize, remove`: change jobs by id or by filter."""
+"""`jobmill jobs cancel, requeue, reschedule, reprioritize, hold, release, remove`: change jobs by id or by filter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from jobmill.core.changes import Changed
 
 #: The options of a change; all others select jobs.
-CHANGE_OPTIONS = ("spread", "delay", "due_at", "priority")
+CHANGE_OPTIONS = ("spread", "delay", "due_at", "priority", "note")
+#: A change needs one of its options, except of these.
+OPTIONAL = ("note",)
 
 
 class Verb(NamedTuple):
@@ -42,7 +44,7 @@ def _command(verb: Verb, what: str, *own: Callable[[Any], Any]) -> click.Command
     @options(*own, shared)
     def command(ids: Sequence[str], everything: bool, yes: bool, url: str | None, as_json: bool, **given: Any) -> None:
         change: dict[str, Any] = {name: given.pop(name) for name in CHANGE_OPTIONS if name in given}
-        if change and not given_options(change):
+        if change.keys() - OPTIONAL and not given_options(change):
             flags = " or ".join(f"--{name.replace('_', '-')}" for name in change)
             raise click.UsageError(f"give {flags}", click.get_current_context())
         which, filters = _ids(ids), given_options(given)
@@ -79,6 +81,12 @@ reprioritize = _command(
     "Change the priority of waiting jobs",
     click.option("--priority", type=int, required=True, help="New priority; 0 runs first, larger numbers wait longer."),
 )
+hold = _command(
+    Verb("hold", "holding", "held"),
+    "Hold waiting jobs back, until they are released",
+    click.option("--note", metavar="TEXT", help="Why the jobs are held."),
+)
+release = _command(Verb("release", "releasing", "released"), "Release jobs that a person holds back")
 remove = _command(Verb("remove", "removing", "removed"), "Remove jobs that are not running")
 
 

@@ -27,6 +27,11 @@ def duration(text: str) -> float | str:
         return text
 
 
+def port_or_path(text: str) -> int | str:
+    """A port, or the path of a unix socket, which the library validates."""
+    return int(text) if text.isdecimal() else text
+
+
 def instant(text: str) -> datetime:
     """ISO 8601 (local time if it has no offset), "now", "in 5m" or "7d ago", as an aware datetime."""
     given = text.strip()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobmill.cli.output import cell, duration_text, is_narrow, make_table, print_json, print_rich
-from jobmill.cli.params import STATES, rate, store_options
+from jobmill.cli.params import STATES, instant, rate, store_options
 from jobmill.cli.runner import run, with_spinner
 
 if TYPE_CHECKING:
@@ -102,10 +103,12 @@ def _duration(ms: float | None) -> str:
 
 @queues.command()
 @click.argument("name")
+@click.option("--note", metavar="TEXT", help="Why the queue is paused.")
+@click.option("--until", type=instant, help="Resume the queue by itself at this time.")
 @store_options
-def pause(name: str, url: str | None, as_json: bool) -> None:
+def pause(name: str, note: str | None, until: datetime | None, url: str | None, as_json: bool) -> None:
     """Pause a queue: workers claim no more jobs from it, and running jobs continue."""
-    _configure(name, url, as_json, lambda queue: queue.pause())
+    _configure(name, url, as_json, lambda queue: queue.pause(note=note, until=until))
 
 
 @queues.command()
@@ -170,7 +173,7 @@ def _settings_text(queue: dict[str, Any]) -> str:
     """The settings that differ from the defaults; empty if none does."""
     from jobmill.core.durations import shown_ms
 
-    parts = ["paused"] if queue["paused"] else []
+    parts = [_pause_text(queue["pause"] or {})] if queue["paused"] else []
     if queue["rate_limit"] is not None:
         parts.append(f"rate {queue['rate_limit']['count']:,}/{shown_ms(queue['rate_limit']['per_ms'])}")
     if queue["running_limit"] is not None:
@@ -178,3 +181,13 @@ def _settings_text(queue: dict[str, Any]) -> str:
     if queue["feed"]:
         parts.append("feed")
     return ", ".join(parts)
+
+
+def _pause_text(pause: dict[str, Any]) -> str:
+    """Who paused a queue, until when and why; a program that gives no name is left out."""
+    from jobmill.cli.output import iso
+
+    by = f" by {pause['who']}" if pause.get("who") else ""
+    until = f" until {iso(pause['until_ms'])}" if pause.get("until_ms") else ""
+    note = f" ({pause['note']})" if pause.get("note") else ""
+    return f"paused{by}{until}{note}"

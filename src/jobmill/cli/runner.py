@@ -116,15 +116,28 @@ def run(url: str | None, work: Callable[[Client], Awaitable[T]], *, creates: boo
 async def _with_client(url: str | None, work: Callable[[Client], Awaitable[T]], creates: bool) -> T:
     from jobmill.client.client import connect
 
-    client = connect(url)
-    _check_store(client.store, creates)
+    client = connect(url, who=user())
+    check_store(client.store, creates)
     try:
         return await work(client)
     finally:
         await client.close()
 
 
-def _check_store(store: Store, creates: bool) -> None:
+def user() -> str:
+    """The name of the person, for the audit log."""
+    import getpass
+
+    from jobmill.core.limits import storable
+
+    try:
+        return storable(getpass.getuser()).strip() or "unknown"
+    except (OSError, KeyError, ImportError):
+        return "unknown"
+
+
+def check_store(store: Store, creates: bool) -> None:
+    """Refuse a store that lives in another process, and a file that does not exist and may not be created."""
     if store.name == "memory":
         raise Unusable("a memory:// store exists inside one process, and commands cannot reach it; use sqlite:///path")
     path = getattr(store, "path", None)
@@ -153,12 +166,12 @@ async def with_spinner(call: Awaitable[T], doing: str) -> T:
 # ---------------------------------------------------------------------------------------------------- long commands
 
 
-def run_forever(main: Coroutine[Any, Any, None]) -> None:
-    """Run a command that ends only after a signal."""
+def run_forever(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command that ends only after a signal, or at a limit."""
     import asyncio
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(main)
+        return runner.run(main)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -168,21 +181,3 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def log_to_stderr(*, verbose: bool = False, quiet: bool, log_format: str) -> None:
-    """Log to stderr, including the logs of handlers. A module may add its own logging configuration."""
-    import logging
-
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
-    )
-    if log_format == "json":
-        from jobmill.cli.json_logs import JsonFormatter
-
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonFormatter())
-    if verbose:
-        logging.getLogger("jobmill").setLevel(logging.DEBUG)

@@ -10,13 +10,14 @@ from jobmill.cli.output import STATE_COLORS, duration_text, relative
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from jobmill.core.due import Held
     from jobmill.core.job import Job
     from jobmill.core.recurrence import Recurrence
     from jobmill.core.values import LogLine
 
 
 def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[RenderableType]:
-    """The fields that have a value, then the tracebacks, then the log lines."""
+    """The fields that have a value, then the attempts that did not succeed, then the log lines."""
     from rich.table import Table
     from rich.text import Text
 
@@ -27,8 +28,13 @@ def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[Renderab
         if value not in (None, ""):
             grid.add_row(name, value if isinstance(value, Text) else Text(str(value)))
     shown: list[RenderableType] = [grid]
-    for number, traceback in enumerate(job.tracebacks, 1):
-        shown += [Text(f"\ntraceback {number} of {len(job.tracebacks)}", "bold"), Text(traceback.rstrip())]
+    for attempt in job.attempts:
+        number = "" if attempt.number is None else f" {attempt.number}"
+        parts = [attempt.worker and f"on {attempt.worker}", attempt.started_ms and f"from {_clock(attempt.started_ms)}"]
+        parts.append(attempt.finished_ms and f"to {_clock(attempt.finished_ms)}")
+        about = " ".join(part for part in parts if part)
+        shown.append(Text(f"\nattempt{number} {attempt.outcome} {about}".rstrip(), "bold"))
+        shown.append(Text((attempt.traceback or attempt.error or "").rstrip()))
     if lines is not None:
         shown.append(Text("\nlog" if lines else "\nlog: no lines", "bold"))
         shown += [Text(f"{_clock(line.at_ms)}  {line.text}") for line in lines]
@@ -44,7 +50,9 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("name", job.name),
         ("queue", job.queue),
         ("state", Text(job.state, STATE_COLORS[job.state])),
+        ("held", None if job.held is None else _held(job.held)),
         ("priority", job.priority),
+        ("headers", _pretty(job.headers) if job.headers else None),
         ("payload", _pretty(job.payload)),
         ("progress", _progress(job)),
         ("result", None if job.result is None else _pretty(job.result)),
@@ -53,7 +61,7 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("claims", job.claims),
         ("worker", job.worker),
         ("created", _instant(job.created_ms, now_ms)),
-        ("due", _instant(job.due_ms, now_ms)),
+        ("due", _due(job, now_ms)),
         ("started", _instant(job.started_ms, now_ms)),
         ("finished", _instant(job.finished_ms, now_ms)),
         ("updated", _instant(job.updated_ms, now_ms)),
@@ -84,6 +92,16 @@ def _attempt(job: Job) -> str:
     return ", ".join(parts)
 
 
+def _held(held: Held) -> str:
+    return f"by {held.who or ' and '.join(held.by)}" + (f": {held.note}" if held.note else "")
+
+
+def _due(job: Job, now_ms: int) -> str | None:
+    if job.held is None:
+        return _instant(job.due_ms, now_ms)
+    return "after its release" if job.held.due.at_ms is None else f"held; {_instant(job.held.due.at_ms, now_ms)}"
+
+
 def _progress(job: Job) -> str | None:
     if job.progress is None:
         return None
@@ -94,6 +112,7 @@ def _options(job: Job) -> str | None:
     import msgspec
 
     options = msgspec.to_builtins(job.options)
+    options.pop("headers", None)
     return _pretty(options) if options else None
 
 

@@ -33,12 +33,12 @@ def is_url_given() -> bool:
     return click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
 
 
-def load_client(target: str, *, checks_url: bool = False) -> Client:
+def load_client(target: str, *, checks_url: bool = False, needs_handlers: bool = True) -> Client:
     """Import the module, with the working directory on the path, and return its client."""
     from jobmill.client.client import Client
 
     client = _load(target, Client, "jobs = jobmill.connect()")
-    if not client.handlers:
+    if needs_handlers and not client.handlers:
         where = target.rpartition(":")[0] if _has_attribute(target) else target
         raise Unusable(f"{target} has no handlers; import the modules that define them in {where}")
     if checks_url:
@@ -47,7 +47,7 @@ def load_client(target: str, *, checks_url: bool = False) -> Client:
 
 
 def _check_url(client: Client, target: str) -> None:
-    """Refuse a --url that the module does not use: the worker would run the jobs of another store."""
+    """Refuse a --url that the module does not use: the command would work on another store."""
     from jobmill.stores import store_for
 
     given = store_for(os.environ["JOBMILL_URL"])

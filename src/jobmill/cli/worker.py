@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmill.cli.output import duration_text, one_line
-from jobmill.cli.params import duration, given_options, log_options, shutdown_timeout_option, url_option
-from jobmill.cli.runner import log_to_stderr, run_forever
+from jobmill.cli.params import duration, given_options, log_options, port_or_path, shutdown_timeout_option, url_option
+from jobmill.cli.runner import run_forever
+from jobmill.cli.serving import WithDashboard, dashboard_beside, dashboard_option
 from jobmill.cli.target import is_url_given, load_client, use_url
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from jobmill.core.events import Event
 
 
-@click.command(short_help="Run jobs with the handlers of a client.")
+@click.command(cls=WithDashboard, short_help="Run jobs with the handlers of a client.")
 @click.argument("target", metavar="MODULE:CLIENT")
 @click.option("--concurrency", "-c", type=int, metavar="N", help="Number of jobs that run at once (default 20).")
 @click.option(
@@ -36,8 +37,15 @@ if TYPE_CHECKING:
 @click.option("--name", metavar="NAME", help="Name of the worker (default: hostname, process id and a random part).")
 @click.option("--lease", type=duration, help="How long a job stays reserved after its worker dies (default 15s).")
 @shutdown_timeout_option("running jobs", default=None)
-@click.option("--health", type=int, metavar="PORT", help="Serve /livez and /readyz on this port (default: no port).")
+@click.option(
+    "--health",
+    type=port_or_path,
+    metavar="PORT",
+    envvar="JOBMILL_HEALTH",
+    help="Serve /livez, /readyz and /metrics on this port (default: JOBMILL_HEALTH, else no port).",
+)
 @click.option("--health-host", metavar="HOST", help="Address for --health (default 127.0.0.1).")
+@dashboard_option("Serve the dashboard")
 @click.option(
     "--no-wait",
     "wait_for_store",
@@ -46,6 +54,8 @@ if TYPE_CHECKING:
     default=None,
     help="Exit if the store is unavailable at the start (default: wait for it).",
 )
+@click.option("--max-jobs", type=int, metavar="N", help="End with exit code 4 after this number of jobs.")
+@click.option("--max-memory", metavar="SIZE", help="End with exit code 4 above this memory (RSS), such as 512MB.")
 @click.option("--verbose", "-v", is_flag=True, help="Log every event of every job, and the traceback of every error.")
 @log_options
 @click.option("--checks-url", is_flag=True, hidden=True)
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
 def worker(
     target: str,
     processes: int,
+    dashboard: int | None,
     verbose: bool,
     quiet: bool,
     log_format: str,
@@ -64,26 +75,44 @@ def worker(
 
     After SIGTERM or Ctrl-C the worker claims no more jobs, waits for running
     jobs and exits with code 0. A second signal releases running jobs at once.
+    A process that reaches --max-jobs or --max-memory claims no more jobs, waits
+    for running jobs without a limit, and exits with code 4; with --processes it
+    is replaced at once.
     """
+    from jobmill.worker.stderr_log import log_to_stderr
+
     options = given_options(given)
     log_to_stderr(verbose=verbose, quiet=quiet, log_format=log_format)
     use_url(url)
     checks_url = checks_url or is_url_given()
     if processes > 1:
+        if dashboard is not None:
+            why = f"--dashboard works with one process only: run `jobmill dashboard {target}` beside this worker"
+            raise click.UsageError(why, click.get_current_context())
         # The URL is in the environment: a command line is visible to every user of the machine.
         flags = {"checks_url": checks_url, "verbose": verbose, "quiet": quiet, "log_format": log_format}
         click.get_current_context().exit(_supervise(target, processes, options, flags))
     client = load_client(target, checks_url=checks_url)
     if verbose:
         log_events(client)
-    run_forever(_work(client, options))
+    click.get_current_context().exit(run_forever(_work(client, options, dashboard)))
 
 
-async def _work(client: Client, options: dict[str, Any]) -> None:
+async def _work(client: Client, options: dict[str, Any], dashboard: int | None) -> int:
+    import logging
+
+    from jobmill.worker.recycle import RECYCLED
+    from jobmill.worker.worker import Worker
+
+    worker = Worker(client, **options)
     try:
-        await client.run_worker(**options)
+        async with dashboard_beside(client, dashboard) as link:
+            if link is not None:
+                logging.getLogger("jobmill").info("the dashboard is at %s", link)
+            await worker.run()
     finally:
         await client.close()
+    return RECYCLED if worker.recycled else 0
 
 
 # ---------------------------------------------------------------------------------------------------- several
@@ -93,16 +122,19 @@ def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict
     from jobmill.worker.options import worker_settings
     from jobmill.worker.supervisor import supervise
 
-    for option, why in (
-        ("health", "several processes cannot share a port"),
-        ("name", "each worker needs its own name"),
-    ):
-        if option in options:
-            raise click.UsageError(f"--{option} works with one process only: {why}", click.get_current_context())
+    if "name" in options:
+        why = "--name works with one process only: each worker needs its own name"
+        raise click.UsageError(why, click.get_current_context())
     # Checked in the parent, which reports an error once. Only the children import the module: it may start threads.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
-    argv = ["worker", target, *_to_argv({**options, **flags})]
-    return supervise(argv, processes, shutdown_timeout=settings.shutdown_timeout)
+    argv = ["worker", target, *_to_argv({**options, **flags, "health": None, "health_host": None})]
+    return supervise(
+        argv,
+        processes,
+        shutdown_timeout=settings.shutdown_timeout,
+        health=settings.health,
+        health_host=settings.health_host,
+    )
 
 
 def _to_argv(options: dict[str, Any]) -> list[str]:

@@ -27,6 +27,7 @@ from jobmill.handlers.hooks import Hooks, Moment
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.handlers.signature import to_plain
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
+from jobmill.handlers.wrappers import Begun, W, Wrapped
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import EnqueuesWithin, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -45,20 +46,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_OPTIONS_BYTES = 64 * 1024
 
 
-def connect(url: str | None = None, *, store: Store | None = None) -> Client:
-    """A client for the store of this URL; without one, of JOBMILL_URL, else of `jobmill.db` in this directory."""
+def connect(url: str | None = None, *, store: Store | None = None, who: str = "code") -> Client:
+    """A client for the store of this URL; without one, of JOBMILL_URL, else of `jobmill.db` in this directory.
+
+    `who` is the name in the audit log of what this client does.
+    """
     if url is not None and store is not None:
         raise InvalidValue("url", "either a url or a store, not both", without_credentials(str(url)))
     if url in (None, ""):
         url = os.environ.get("JOBMILL_URL") or DEFAULT_URL
-    return Client(store or store_for(url))
+    return Client(store or store_for(url), who=who)
 
 
 class Client(ManagesJobs):
     """One store and the handlers of one application: define handlers, enqueue, query and manage jobs."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, *, who: str = "code") -> None:
+        super().__init__(store, limits.check_note(who, "who"))
         self.hooks = Hooks()
         self.usage_recorders: list[UsageRecorder] = []
         self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
@@ -117,6 +121,10 @@ class Client(ManagesJobs):
         """Call a function on an event ("succeeded", "*") or a moment of a worker ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
 
+    def around(self, what: Wrapped) -> Callable[[W], W]:
+        """Call a generator function around each "run" of a job here, or around each call that enqueues ("enqueue")."""
+        return lambda wrapper: self.hooks.wrappers.add(what, wrapper)
+
     def record_usage(self, recorder: U) -> U:
         """Give a usage record of each run to a function, or to a store's table: `jobs.record_usage(jobs.store)`."""
         self.usage_recorders.append(check_usage_recorder(recorder))
@@ -144,21 +152,41 @@ class Client(ManagesJobs):
         """Enqueue a job by the name of its handler, which may be defined in another application."""
         return (await self.enqueue_many((self.draft(name, payload, **given),), within=within))[0]
 
-    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
+    def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
         """Enqueue many jobs in one call: `[send.draft(to="a"), send.options(delay="1m").draft(to="b")]`."""
-        await self.open()
+        return (self._send_wrapped if self.hooks.wrappers.enqueue else self._send)(drafts, within)
+
+    async def _send_wrapped(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
+        drafts = list(drafts)
+        begun = Begun(self.hooks.wrappers.enqueue, drafts)
+        try:
+            enqueued = await self._send(drafts, within)
+        except BaseException as error:
+            begun.fail(error)
+            raise
+        begun.end(enqueued)
+        return enqueued
+
+    async def _send(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
+        if not self._is_open:
+            await self.open()
         new_jobs = [self._new_job(draft) for draft in drafts]
         if within is None:
             if self._transactional is not None:
                 self._transactional.check_unlocked()
             receipts = await self._enqueue(new_jobs)
-        elif self._transactional is not None:
-            receipts = await self._transactional.enqueue_within(within, new_jobs)
+            for count in self.hooks.count_enqueued:
+                count(new_jobs, receipts)
         else:
-            raise InvalidValue("within", f"nothing: the {self.store.name} store has no transactions", within)
+            receipts = await self._enqueue_within(within, new_jobs)
         if self.hooks.wants_events:
             await self._call_hooks(new_jobs, receipts)
         return [Enqueued(self, receipt) for receipt in receipts]
+
+    async def _enqueue_within(self, within: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+        if self._transactional is None:
+            raise InvalidValue("within", f"nothing: the {self.store.name} store has no transactions", within)
+        return await self._transactional.enqueue_within(within, new_jobs)
 
     async def _call_hooks(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
         # Within a transaction of the caller these jobs may still be rolled back.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any, Unpack
 
 from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
-from jobmill.core.durations import Duration, to_ms
+from jobmill.core.announcing import WorkerCard
+from jobmill.core.audit import AuditFilter, AuditPage
+from jobmill.core.durations import Duration, instant_ms, to_ms
 from jobmill.core.events import Event
+from jobmill.core.explain import AHEAD_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason, explain
+from jobmill.core.findings import Finding
 from jobmill.core.job import Job
-from jobmill.core.values import Count, Filter, LogLine, Page, Stats
+from jobmill.core.tallies import MINUTE_MS, Tally
+from jobmill.core.values import Count, Depth, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
@@ -22,8 +28,10 @@ from jobmill.store import Store
 class QueriesJobs:
     """The part of a client that reads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, who: str = "code") -> None:
         self._store = store
+        #: The name in the audit log of what this client does.
+        self.who = who
         self.handlers: dict[str, Handler[..., Any]] = {}
         self._is_open = False
         self._get: Batcher[str, Job | None] = Batcher(store.get)
@@ -96,19 +104,10 @@ class QueriesJobs:
 
     async def find_all(self, **filters: Unpack[FilterOptions]) -> AsyncIterator[Job]:
         """All jobs that match, read page by page."""
-        async for job in self._matches(make_filter(filters)):
-            yield job
-
-    async def _matches(self, wanted: Filter) -> AsyncIterator[Job]:
+        wanted = make_filter(filters)
         await self.open()
-        cursor: str | None = None
-        while True:
-            page = await self.store.find(wanted, cursor, 1_000)
-            for job in page.jobs:
-                yield job
-            cursor = page.next
-            if cursor is None:
-                return
+        async for job in matching(self.store, wanted):
+            yield job
 
     async def count(self, **filters: Unpack[FilterOptions]) -> list[Count]:
         """How many jobs match, by queue, name and state."""
@@ -123,6 +122,111 @@ class QueriesJobs:
         """
         await self.open()
         return await self.store.stats(queue, name)
+
+    async def depths(self, *queues: str) -> list[Depth]:
+        """How many jobs these queues have in each state, or all queues; quick whatever the number of jobs.
+
+        A state with 10,000 jobs or more counts as 10,000, and `exact` is False.
+        """
+        for queue in queues:
+            limits.check_queue(queue)
+        await self.open()
+        return await self.store.depths(queues or None)
+
+    async def workers(self) -> list[WorkerCard]:
+        """The workers that run now. Each announces itself every ten seconds."""
+        await self.open()
+        return await self.store.workers()
+
+    async def tallies(
+        self,
+        since: datetime | Duration = "1h",
+        until: datetime | None = None,
+        *,
+        step: Duration = "1m",
+        queue: str | None = None,
+        name: str | None = None,
+    ) -> list[Tally]:
+        """What workers did, by time, queue and name, in steps. `since` is a time, or how long ago.
+
+        Steps of a minute are kept for 8 hours, steps of 10 minutes for 3 days, steps of an hour for 35 days.
+        """
+        step_ms = to_ms(step, "step", least=MINUTE_MS)
+        if step_ms % MINUTE_MS:
+            raise InvalidValue("step", "whole minutes", step)
+        await self.open()
+        now_ms = self.store.now()
+        since_ms = instant_ms(since, "since") if isinstance(since, datetime) else now_ms - to_ms(since, "since")
+        until_ms = now_ms + 1 if until is None else instant_ms(until, "until")
+        return await self.store.tallies(since_ms, until_ms, step_ms, queue, name)
+
+    async def audit_log(
+        self,
+        *,
+        who: str | None = None,
+        what: str | None = None,
+        queue: str | None = None,
+        job_id: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> AuditPage:
+        """Who changed what, newest first; kept for 90 days."""
+        limits.check_int(limit, "limit", 1, 10_000)
+        wanted = AuditFilter(
+            who=who,
+            what=what,
+            queue=queue,
+            job_id=job_id,
+            after_ms=None if after is None else instant_ms(after, "after"),
+            before_ms=None if before is None else instant_ms(before, "before"),
+        )
+        await self.open()
+        return await self.store.audit_log(wanted, cursor, limit)
+
+    async def explain(self, id: str) -> list[Reason]:
+        """Why a job does not run: the reasons in order of importance, each with its evidence and a remedy."""
+        job = await self.get(id)
+        return explain(await self._facts(job))
+
+    async def examine(self) -> list[Finding]:
+        """Check the store, its workers and its recurring jobs: what `jobmill doctor` shows."""
+        from jobmill.client.doctor import examine
+
+        await self.open()
+        return await examine(self.store)
+
+    async def _facts(self, job: Job) -> Facts:
+        """What `explain` needs to know."""
+        depths, workers, settings = await asyncio.gather(
+            self.store.depths([job.queue]), self.store.workers(), self.store.settings([job.queue])
+        )
+        ahead, running, lease_until_ms = None, list[Job](), None
+        if job.state == "running":
+            (lease_until_ms,) = await self.store.lease_ends([job.id])
+        if job.state == "waiting" and job.held is None:
+            wanted = Filter(queue=job.queue, states=("waiting",))
+            line, longest = await asyncio.gather(
+                self.store.find(wanted, limit=AHEAD_SHOWN),
+                self.store.find(Filter(queue=job.queue, states=("running",)), limit=RUNNING_SHOWN),
+            )
+            running = longest.jobs
+            ids = [one.id for one in line.jobs]
+            ahead = ids.index(job.id) if job.id in ids else len(ids)
+        now_ms = self.store.now()
+        recent = await self.store.tallies(now_ms - RECENT_MS, now_ms + 1, MINUTE_MS, job.queue)
+        return Facts(
+            job=job,
+            now_ms=now_ms,
+            settings=settings[job.queue],
+            depth=depths[0],
+            workers=workers,
+            running=running,
+            ahead=ahead,
+            claimed_recently=sum(tally.claimed for tally in recent),
+            lease_until_ms=lease_until_ms,
+        )
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """The last lines that a job logged."""
@@ -167,5 +271,16 @@ class QueriesJobs:
     async def queues(self) -> list[str]:
         """All queues that have jobs or settings."""
         await self.open()
-        counted = {one.queue for one in await self.store.count(Filter())}
-        return sorted(counted | set(await self.store.settings()))
+        return [one.queue for one in await self.store.depths(limit=1)]
+
+
+async def matching(store: Store, wanted: Filter) -> AsyncIterator[Job]:
+    """All jobs that match, read page by page."""
+    cursor: str | None = None
+    while True:
+        page = await store.find(wanted, cursor, 1_000)
+        for job in page.jobs:
+            yield job
+        cursor = page.next
+        if cursor is None:
+            return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from jobmill.core import limits
-from jobmill.core.durations import Duration, to_ms
-from jobmill.core.values import QueueChange, QueueSettings, RateLimit
+from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
+from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -23,37 +24,58 @@ class Queue:
         """The name of the queue."""
         return f"<queue {self.name!r}>"
 
-    async def pause(self) -> QueueSettings:
-        """Stop claiming from this queue; running jobs continue."""
-        return await self._configure(QueueChange(paused=True))
+    async def pause(
+        self, *, who: str | None = None, note: str | None = None, until: datetime | Duration | None = None
+    ) -> QueueSettings:
+        """Stop claiming from this queue; running jobs continue.
 
-    async def resume(self) -> QueueSettings:
+        `until` is when the queue resumes by itself: a time, or how long from now.
+        """
+        await self._client.open()
+        now_ms = self._client.store.now()
+        if until is None or isinstance(until, datetime):
+            until_ms = None if until is None else instant_ms(until, "until")
+        else:
+            until_ms = now_ms + to_ms(until, "until", least=1)
+        who = self._client.who if who is None else limits.check_note(who, "who")
+        note = None if note is None else limits.check_note(note)
+        pause = Pause(who=who, note=note, since_ms=now_ms, until_ms=until_ms)
+        return await self._configure("pause", QueueChange(paused=True, pause=pause), who, note)
+
+    async def resume(self, *, who: str | None = None) -> QueueSettings:
         """End a pause."""
-        return await self._configure(QueueChange(paused=False))
+        return await self._configure("resume", QueueChange(paused=False), who)
 
-    async def rate_limit(self, count: int | None, per: Duration = 1) -> QueueSettings:
+    async def rate_limit(self, count: int | None, per: Duration = 1, *, who: str | None = None) -> QueueSettings:
         """At most `count` claims in each window of `per`, over all workers; None for no limit."""
         if count is None:
-            return await self._configure(QueueChange(rate_limit=None))
+            return await self._configure("rate_limit", QueueChange(rate_limit=None), who, "none")
         limit = RateLimit(limits.check_int(count, "count", 1, 2**31 - 1), to_ms(per, "per", least=1))
-        return await self._configure(QueueChange(rate_limit=limit))
+        return await self._configure(
+            "rate_limit", QueueChange(rate_limit=limit), who, f"{count} per {shown_ms(limit.per_ms)}"
+        )
 
-    async def running_limit(self, limit: int | None) -> QueueSettings:
+    async def running_limit(self, limit: int | None, *, who: str | None = None) -> QueueSettings:
         """At most `limit` running jobs, over all workers; None for no limit."""
         if limit is not None:
             limits.check_int(limit, "running_limit", 1, 2**31 - 1)
-        return await self._configure(QueueChange(running_limit=limit))
+        return await self._configure("running_limit", QueueChange(running_limit=limit), who, str(limit or "none"))
 
-    async def feed(self, on: bool = True, *, events_max_len: int = 10_000) -> QueueSettings:
+    async def feed(self, on: bool = True, *, events_max_len: int = 10_000, who: str | None = None) -> QueueSettings:
         """Switch the event feed on or off; the last `events_max_len` events are kept."""
         limits.check_int(events_max_len, "events_max_len", 1, 2**31 - 1)
-        return await self._configure(QueueChange(feed=on, events_max_len=events_max_len))
+        change = QueueChange(feed=on, events_max_len=events_max_len)
+        return await self._configure("feed", change, who, "on" if on else "off")
 
     async def settings(self) -> QueueSettings:
         """The settings of this queue."""
         await self._client.open()
         return (await self._client.store.settings([self.name]))[self.name]
 
-    async def _configure(self, change: QueueChange) -> QueueSettings:
+    async def _configure(
+        self, what: str, change: QueueChange, who: str | None, note: str | None = None
+    ) -> QueueSettings:
         await self._client.open()
-        return await self._client.store.configure(self.name, change)
+        settings = await self._client.store.configure(self.name, change)
+        await self._client.audit(what, who=who, queue=self.name, note=note)
+        return settings

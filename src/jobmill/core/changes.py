@@ -10,9 +10,12 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
+from jobmill.core.due import NEVER_MS, NOW, Due, Held, at
 from jobmill.core.events import Event, EventType, bare_job, job_event
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
-from jobmill.core.values import NOW, Due, Filter
+from jobmill.core.recurrence import Recurrence, first_occurrence
+from jobmill.core.values import Filter
+from jobmill.errors import InvalidValue
 
 
 class Cancel(Struct, frozen=True, tag=True):
@@ -60,7 +63,31 @@ class Seize(Struct, frozen=True, tag=True, kw_only=True):
         return f"Seize(worker={self.worker!r}, lease_ms={self.lease_ms})"
 
 
-Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritize | Remove | Seize
+class Hold(Struct, frozen=True, tag=True, kw_only=True):
+    """A waiting job gets one more holder: no worker claims it until it has none. It may have this one already."""
+
+    by: str = "person"
+    who: str | None = None
+    note: str | None = None
+
+
+class Release(Struct, frozen=True, tag=True):
+    """A held job loses a holder. Without any, it is due as `Held.due` says."""
+
+    by: str = "person"
+
+
+class Pin(Struct, frozen=True, tag=True):
+    """A person gives a recurring job another rule, which stays when code states its own again."""
+
+    rule: Recurrence
+
+
+class ReleasePin(Struct, frozen=True, tag=True):
+    """A pinned job gets the rule that code stated last."""
+
+
+Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritize | Remove | Seize | Hold | Release | Pin | ReleasePin
 
 #: From which states each change is possible; elsewhere it is refused, for that job alone.
 CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
@@ -70,7 +97,16 @@ CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
     Reprioritize: ("waiting",),
     Remove: ("waiting", "succeeded", "failed", "cancelled"),
     Seize: ("waiting", "running"),
+    Hold: ("waiting",),
+    Release: ("waiting",),
+    Pin: ("waiting", "running"),
+    ReleasePin: ("waiting", "running"),
 }
+
+
+def act_name(change: Change) -> str:
+    """The name of a change in the audit log: "cancel", "release_pin"."""
+    return "release_pin" if isinstance(change, ReleasePin) else type(change).__name__.lower()
 
 
 class Changed(Struct, frozen=True, kw_only=True):
@@ -109,7 +145,10 @@ class Subject(Struct, frozen=True, kw_only=True):
     name: str
     queue: str
     state: State
+    due_ms: int
     errors: int = 0
+    held: Held | None = None
+    recurrence: Recurrence | None = None
     keep_failed: Keep | None = None
     #: False for a job of another system, whose own retention applies when it is cancelled.
     has_our_retention: bool = True
@@ -122,7 +161,10 @@ class Subject(Struct, frozen=True, kw_only=True):
             name=job.name,
             queue=job.queue,
             state=job.state,
+            due_ms=job.due_ms,
             errors=job.errors,
+            held=job.held,
+            recurrence=job.recurrence,
             keep_failed=job.options.keep_failed,
         )
 
@@ -154,13 +196,17 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
         case Requeue():
             return _requeue(change, subject, now_ms, index)
         case Reschedule():
-            return Patch(fields={"due_ms": change.due.resolve(now_ms), "updated_ms": now_ms})
+            return Patch(fields={**_due_fields(subject, change.due, now_ms), "updated_ms": now_ms})
         case Reprioritize():
             return Patch(fields={"priority": change.priority, "updated_ms": now_ms})
         case Remove():
             return Patch(fields={}, removes=True, events=(removed_event(subject, now_ms),))
         case Seize():
             return _seize(change, subject, now_ms)
+        case Hold() | Release():
+            return _hold(change, subject, now_ms) if isinstance(change, Hold) else _release(change, subject, now_ms)
+        case Pin() | ReleasePin():
+            return _pin(change, subject, now_ms) if isinstance(change, Pin) else _release_pin(subject, now_ms)
 
 
 def removed_event(subject: Subject, now_ms: int) -> Event:
@@ -175,7 +221,12 @@ def _cancel(subject: Subject, now_ms: int) -> Patch:
     if removes:
         events.append(_event(subject, "removed", "cancelled", now_ms))
     return Patch(
-        fields={"state": "cancelled", "finished_ms": now_ms, "updated_ms": now_ms},
+        fields={
+            "state": "cancelled",
+            "finished_ms": now_ms,
+            "updated_ms": now_ms,
+            **_no_longer_held(subject, now_ms),
+        },
         ends_lease=True,
         keep=keep,
         removes=removes,
@@ -204,10 +255,73 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
 
 def _seize(change: Seize, subject: Subject, now_ms: int) -> Patch:
     return Patch(
-        fields={"state": "running", "worker": change.worker, "started_ms": now_ms, "updated_ms": now_ms},
+        fields={
+            "state": "running",
+            "worker": change.worker,
+            "started_ms": now_ms,
+            "updated_ms": now_ms,
+            **_no_longer_held(subject, now_ms),
+        },
         seize=change,
         events=(_event(subject, "claimed", "running", now_ms, worker=change.worker),),
     )
+
+
+def _due_fields(subject: Subject, due: Due, now_ms: int) -> dict[str, Any]:
+    """A new due time; a held job gets it when it is released."""
+    if subject.held is None:
+        return {"due_ms": due.resolve(now_ms)}
+    return {"held": structs.replace(subject.held, due=due)}
+
+
+def _no_longer_held(subject: Subject, now_ms: int) -> dict[str, Any]:
+    """The fields of a job that nothing holds any more."""
+    return {} if subject.held is None else {"held": None, "due_ms": subject.held.due.resolve(now_ms)}
+
+
+def _hold(change: Hold, subject: Subject, now_ms: int) -> Patch:
+    held = subject.held or Held(by=(), due=at(subject.due_ms))
+    by = tuple(sorted({*held.by, change.by}))
+    if change.by == "person":
+        held = structs.replace(held, who=change.who, note=change.note)
+    return Patch(fields={"held": structs.replace(held, by=by), "due_ms": NEVER_MS, "updated_ms": now_ms})
+
+
+def _release(change: Release, subject: Subject, now_ms: int) -> Patch | str:
+    held = subject.held
+    if held is None:
+        return "the job is not held"
+    if change.by not in held.by:
+        return f"the job is held by {' and '.join(held.by)}, not by {change.by}"
+    rest = tuple(one for one in held.by if one != change.by)
+    if not rest:
+        return Patch(fields={**_no_longer_held(subject, now_ms), "updated_ms": now_ms})
+    if change.by == "person":
+        held = structs.replace(held, who=None, note=None)
+    return Patch(fields={"held": structs.replace(held, by=rest), "updated_ms": now_ms})
+
+
+def _pin(change: Pin, subject: Subject, now_ms: int) -> Patch | str:
+    rule = subject.recurrence
+    return "the job is not recurring" if rule is None else _new_rule(rule.edited(change.rule), subject, now_ms)
+
+
+def _release_pin(subject: Subject, now_ms: int) -> Patch | str:
+    rule = subject.recurrence
+    if rule is None or not rule.pinned:
+        return "the recurrence of the job is not pinned"
+    return _new_rule(rule.unpinned(), subject, now_ms)
+
+
+def _new_rule(rule: Recurrence, subject: Subject, now_ms: int) -> Patch | str:
+    try:
+        first_ms = first_occurrence(rule, now_ms)
+    except InvalidValue as error:
+        return f"the rule cannot be read: {error}"
+    if first_ms is None:
+        return "the rule has no occurrence any more"
+    due = _due_fields(subject, at(first_ms), now_ms)
+    return Patch(fields={"recurrence": rule, **due, "occurrence_ms": first_ms, "updated_ms": now_ms})
 
 
 def _event(subject: Subject, type: EventType, state: State, now_ms: int, **data: Any) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -27,6 +28,22 @@ def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
     if cursor is None or position is None:
         return newer, None
     return newer, read_position(position, "cursor", cursor)
+
+
+def read_ordered_cursor(cursor: str | None) -> tuple[bool, tuple[int, ...] | None]:
+    """The same where the position of a job is several numbers, as `shown_position` writes them."""
+    back, text = split_cursor(cursor)
+    if text is None:
+        return back, None
+    numbers = text.split(",")
+    if not all(re.fullmatch(r"-?[0-9]{1,18}", number, re.ASCII) for number in numbers):
+        raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
+    return back, tuple(map(int, numbers))
+
+
+def shown_position(position: tuple[int, ...]) -> str:
+    """A position of several numbers in a cursor."""
+    return ",".join(map(str, position))
 
 
 def cut_page(

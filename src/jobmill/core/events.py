@@ -81,7 +81,7 @@ def settlement_events(settlement: Settlement, now_ms: int) -> list[Event]:
         return []
     events = []
     if settlement.outcome == "errored":
-        traceback = settlement.tracebacks[-1] if settlement.tracebacks else None
+        traceback = settlement.attempts[-1].traceback if settlement.attempts else None
         events.append(_settled(settlement, "errored", now_ms, error=settlement.error, traceback=traceback))
     if settlement.state == "waiting" and settlement.rearm is None and settlement.due is not None:
         delay_ms = max(0, settlement.due.resolve(now_ms) - now_ms)

@@ -6,12 +6,14 @@ aware datetime. Payload and result cross every layer as JSON text and are decode
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Raw, Struct
 
+from jobmill.core.due import Held
 from jobmill.core.durations import to_datetime
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.retry import Backoff
@@ -22,7 +24,7 @@ LIVE: tuple[State, ...] = ("waiting", "running")
 FINAL: tuple[State, ...] = ("succeeded", "failed", "cancelled")
 
 NULL = Raw(b"null")
-TRACEBACKS_KEPT = 10
+ATTEMPTS_KEPT = 10
 LOG_LINES_KEPT = 1_000
 
 
@@ -55,10 +57,31 @@ class Progress(Struct, frozen=True):
     message: str | None = None
 
 
+class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """One attempt that did not succeed. What an older version or another program stored has a traceback only."""
+
+    number: int | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    worker: str | None = None
+    #: "errored": the handler raised an error, or its timeout passed. "crashed": the lease ended while it ran.
+    outcome: Literal["errored", "crashed"] = "errored"
+    #: The qualified name of the class, without "builtins"; None if the error has no class.
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+
+def attempts_from_tracebacks(tracebacks: Iterable[str]) -> tuple[Attempt, ...]:
+    """Attempts of which only the tracebacks were stored."""
+    return tuple(Attempt(traceback=text) for text in tracebacks)
+
+
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Options of one job, given when it was enqueued; None means the option of its handler, else the default.
 
     A `timeout_ms` of 0 means no timeout, even where the handler has one. A `preset` names other defaults than ours.
+    `headers` are texts that travel with the job, such as the context of a trace: they are no rules for the job.
     """
 
     max_attempts: int | None = None
@@ -68,6 +91,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_succeeded: Keep | None = None
     keep_failed: Keep | None = None
     preset: str | None = None
+    headers: dict[str, str] | None = None
 
 
 NO_OPTIONS = JobOptions()
@@ -119,7 +143,8 @@ class Job(
     progress: Progress | None = None
     result_json: Raw = NULL
     error: str | None = None
-    tracebacks: tuple[str, ...] = ()
+    #: The last attempts that errored or crashed. A crash is added when the next attempt ends.
+    attempts: tuple[Attempt, ...] = ()
     unique_key: str | None = None
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
@@ -130,6 +155,8 @@ class Job(
     failed_runs: int = 0
     last_error: str | None = None
     last_finished_ms: int | None = None
+    #: What holds a waiting job back; its `due_ms` is then NEVER_MS.
+    held: Held | None = None
     # Why the next claim must fail this job instead of running it: BullMQ's deferred failure, or an unreadable job.
     deferred_error: str | None = None
 
@@ -149,9 +176,19 @@ class Job(
         return max(self.errors, 1) if self.state == "failed" else self.errors + 1
 
     @property
-    def due_at(self) -> datetime:
-        """When the job may be claimed, or could have been."""
-        return to_datetime(self.due_ms)
+    def error_type(self) -> str | None:
+        """The class of the error of the last attempt that did not succeed."""
+        return self.attempts[-1].error_type if self.attempts else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Texts that the caller of `enqueue` gave beside the payload."""
+        return self.options.headers or {}
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the job may be claimed, or could have been; None for a held job that is due after its release."""
+        return _datetime(self.due_ms if self.held is None else self.held.due.at_ms)
 
     @property
     def created_at(self) -> datetime:
@@ -195,9 +232,9 @@ class Job(
 
 
 _SHOWN = (
-    *("id", "name", "queue", "payload", "state", "priority", "due_at", "created_at", "updated_at"),
+    *("id", "name", "queue", "payload", "state", "priority", "due_at", "held", "created_at", "updated_at"),
     *("started_at", "finished_at", "attempt", "errors", "crashes", "claims", "worker", "progress", "result"),
-    *("error", "tracebacks", "unique_key", "tenant", "options", "recurrence", "runs", "failed_runs"),
+    *("error", "attempts", "unique_key", "tenant", "headers", "options", "recurrence", "runs", "failed_runs"),
     *("last_error", "last_finished_at"),
 )
 
@@ -226,4 +263,6 @@ def _plain(value: Any) -> Any:
     plain = msgspec.to_builtins(value)
     if isinstance(value, Recurrence) and "zone" in plain:
         plain["timezone"] = plain.pop("zone")
+    elif isinstance(value, JobOptions):
+        plain.pop("headers", None)
     return plain

@@ -15,6 +15,7 @@ MAX_KEY = 1_024
 MAX_PRIORITY = 2_097_151
 KEEP_LAST_WARNED = 10_000
 MAX_LINE_BYTES = 64 * 1024
+MAX_HEADERS_BYTES = 4 * 1024
 
 # White space as in JavaScript's \s, and all control characters: Monque refuses both.
 _BLANK_OR_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
@@ -61,6 +62,30 @@ def check_unique_key(key: object, field: str = "unique_key") -> str:
 def check_tenant(tenant: object, field: str = "tenant") -> str:
     """The tenant that a job belongs to."""
     return _text(tenant, field, MAX_NAME, _CONTROL, "control characters")
+
+
+def check_note(note: object, field: str = "note") -> str:
+    """What a person writes about an act, or the person's name."""
+    return _text(note, field, MAX_KEY, _CONTROL, "control characters")
+
+
+def check_headers(headers: object, field: str = "headers") -> dict[str, str]:
+    """Texts by name, of at most 4 KiB together."""
+    expected = f"a dict of texts by name, at most {MAX_HEADERS_BYTES} bytes together"
+    if not isinstance(headers, dict):
+        raise InvalidValue(field, expected, headers)
+    for name, value in headers.items():
+        if (
+            not isinstance(name, str)
+            or not isinstance(value, str)
+            or not name
+            or storable(name + value) != name + value
+        ):
+            raise InvalidValue(f"{field}[{name!r}]", "a name and a text of UTF-8 without NUL", value)
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidValue(field, expected, f"{size} bytes")
+    return dict(headers)
 
 
 def check_priority(priority: object) -> int:

@@ -26,9 +26,13 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
             return None
         return rate.count if now_ms >= self.window_ends_ms else max(0, rate.count - self.window_used)
 
+    def limited_until_ms(self, now_ms: int) -> int | None:
+        """When the rate limit allows the next claim; None if it allows one now."""
+        return self.window_ends_ms if self.claims_left(now_ms) == 0 else None
+
     def room(self, running: int, now_ms: int) -> int | None:
         """How many jobs may be claimed while `running` jobs of the queue run; None: any number."""
-        if self.settings.paused:
+        if self.settings.at(now_ms).paused:
             return 0
         limit, left = self.settings.running_limit, self.claims_left(now_ms)
         free = None if limit is None else max(0, limit - running)
@@ -49,4 +53,6 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
 def changed_settings(settings: QueueSettings, change: QueueChange) -> QueueSettings:
     """The settings of a queue after a change; what the change leaves UNSET stays."""
     given = {field: value for field in change.__struct_fields__ if (value := getattr(change, field)) is not UNSET}
+    if "paused" in given:
+        given.setdefault("pause", None)
     return structs.replace(settings, **given)

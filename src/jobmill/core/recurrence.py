@@ -25,10 +25,31 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     until_ms: int | None = None  # an occurrence at this very millisecond still runs
     revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
     declared: bool = False  # a handler's definition states it, and a worker ends it when that does so no longer
+    pinned: bool = False  # a person has edited it: what code states does not replace it
+    stated: Recurrence | None = None  # of a pinned one: what code stated last
 
     def same_rule(self, other: Recurrence) -> bool:
-        """Whether both have the same occurrences, whatever their revisions, declared or not."""
-        return msgspec.structs.replace(self, revision=other.revision, declared=other.declared) == other
+        """Whether both have the same occurrences, whatever their revisions, declared or pinned or not."""
+        return self._bare() == other._bare()
+
+    def restated(self, stated: Recurrence) -> Recurrence:
+        """This pinned recurrence after code has stated another rule."""
+        return msgspec.structs.replace(self, stated=stated._bare(), declared=stated.declared)
+
+    def edited(self, rule: Recurrence) -> Recurrence:
+        """This recurrence with the rule of a person: pinned, with what code stated beside it."""
+        stated = self.stated if self.pinned else self._bare()
+        return msgspec.structs.replace(
+            rule, key=self.key, revision=self.revision + 1, declared=self.declared, pinned=True, stated=stated
+        )
+
+    def unpinned(self) -> Recurrence:
+        """What code stated last, in place of this pinned recurrence."""
+        rule = self._bare() if self.stated is None else self.stated
+        return msgspec.structs.replace(rule, revision=self.revision + 1, declared=self.declared)
+
+    def _bare(self) -> Recurrence:
+        return msgspec.structs.replace(self, revision=0, declared=False, pinned=False, stated=None)
 
 
 def recurrence(

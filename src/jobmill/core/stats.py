@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
 
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, Stats
@@ -50,10 +54,31 @@ def matches(job: Job, wanted: Filter) -> bool:
         and (wanted.tenant is None or job.tenant == wanted.tenant)
         and (wanted.unique_key is None or job.unique_key == wanted.unique_key)
         and (not wanted.declared or (job.recurrence is not None and job.recurrence.declared))
+        and (wanted.held is None or (job.held is not None) == wanted.held)
+        and (wanted.recurring is None or (job.recurrence is not None) == wanted.recurring)
+        and (wanted.name_prefix is None or job.name.startswith(wanted.name_prefix))
+        and (wanted.error_type is None or job.error_type == wanted.error_type)
+        and (wanted.payload is None or payload_matches(job.payload_json, wanted.payload))
         and _within(job.created_ms, wanted.created_after_ms, wanted.created_before_ms)
         and _within(job.due_ms, wanted.due_after_ms, wanted.due_before_ms)
         and _within(job.finished_ms, wanted.finished_after_ms, wanted.finished_before_ms)
     )
+
+
+def payload_matches(payload_json: Raw, wanted: dict[str, Any]) -> bool:
+    """Whether a payload is an object that has these values; False where it cannot be read."""
+    try:
+        payload = msgspec.json.decode(payload_json)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(payload, dict) and all(
+        field in payload and _same(payload[field], value) for field, value in wanted.items()
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    # To Python, True equals 1.
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _within(ms: int | None, first: int | None, end: int | None) -> bool:

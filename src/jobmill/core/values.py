@@ -13,33 +13,12 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from jobmill.core.job import NO_OPTIONS, Job, JobOptions, Keep, Progress, State
+from jobmill.core.due import NOW as NOW
+from jobmill.core.due import Due as Due
+from jobmill.core.due import after as after
+from jobmill.core.due import at as at
+from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, Progress, State
 from jobmill.core.recurrence import Recurrence
-
-
-class Due(Struct, frozen=True, gc=False):
-    """When a job may be claimed: at an instant, or after a delay that the store adds to its own clock."""
-
-    at_ms: int | None = None
-    after_ms: int = 0
-
-    def resolve(self, now_ms: int) -> int:
-        """The instant, by the store's clock."""
-        return now_ms + self.after_ms if self.at_ms is None else self.at_ms
-
-
-def at(ms: int) -> Due:
-    """Due at an instant."""
-    return Due(at_ms=ms)
-
-
-def after(ms: int) -> Due:
-    """Due after a delay, by the store's clock."""
-    return Due(after_ms=ms)
-
-
-NOW = Due()
-
 
 # ---------------------------------------------------------------------------------------------------- enqueue
 
@@ -66,10 +45,12 @@ class Receipt(Struct, frozen=True, gc=False):
 
     created: a new job. exists: a job with this id is in the store. duplicate: a live job has this unique key.
     updated: a live recurring job with this key took over recurrence, payload and (see keeps_due) due time.
+    pinned: a person has edited the rule of that job. It keeps its rule, stores the new one beside it, and takes over
+    the payload.
     """
 
     id: str
-    status: Literal["created", "exists", "duplicate", "updated"]
+    status: Literal["created", "exists", "duplicate", "updated", "pinned"]
 
     @property
     def created(self) -> bool:
@@ -176,8 +157,8 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     #: While waiting: when it is due; None keeps due time and position.
     due: Due | None = None
     error: str | None = None
-    #: None keeps the stored ones.
-    tracebacks: tuple[str, ...] | None = None
+    #: The attempts that did not succeed; None keeps the stored ones.
+    attempts: tuple[Attempt, ...] | None = None
     result_json: bytes = b"null"
     #: When final: how long the job stays.
     keep: Keep | None = None
@@ -260,17 +241,44 @@ class Filter(Struct, frozen=True, kw_only=True):
     finished_before_ms: int | None = None
     #: Only recurring jobs that are declared by handlers. A store finds the live ones without reading other jobs.
     declared: bool = False
+    #: Only held jobs, or only others.
+    held: bool | None = None
+    #: Only recurring jobs, or only others.
+    recurring: bool | None = None
+    name_prefix: str | None = None
+    #: The class of the error of the last attempt that did not succeed, as `Attempt.error_type` has it.
+    error_type: str | None = None
+    #: Fields of the payload, which must have these values. A store need not search more than `PAYLOADS_SEARCHED` jobs,
+    #: the newest ones.
+    payload: dict[str, Any] | None = None
 
 
 EVERYTHING = Filter()
+#: A filter by payload is applied to this number of jobs at least, the newest ones.
+PAYLOADS_SEARCHED = 100_000
+
+#: The order in which `find` returns jobs.
+#: claim: as they will be claimed. longest: those that have run longest first. latest: those that finished last first.
+#: own: as the store likes, usually the newest first.
+Order: TypeAlias = Literal["claim", "longest", "latest", "own"]
+
+
+def order_of(wanted: Filter) -> Order:
+    """The order of jobs of one queue and one state; every other filter leaves it to the store."""
+    if wanted.queue is None or wanted.states is None or len(wanted.states) != 1:
+        return "own"
+    orders: dict[str, Order] = {"waiting": "claim", "running": "longest"}
+    return orders.get(wanted.states[0], "latest")
 
 
 class Page(Struct, frozen=True):
-    """Some of the jobs that match, in the store's own order. A short page may still have cursors."""
+    """Some of the jobs that match, in the order that `order_of` gives. A short page may still have cursors."""
 
     jobs: list[Job]
     next: str | None = None
     previous: str | None = None
+    #: Whether older jobs were left out, because a filter by payload searches only the newest ones.
+    partial: bool = False
 
 
 class Count(Struct, frozen=True):
@@ -280,6 +288,31 @@ class Count(Struct, frozen=True):
     name: str
     state: State
     count: int
+
+
+#: `depths` counts at most this many jobs of each queue and state.
+DEPTH_LIMIT = 10_000
+
+
+class Depth(Struct, frozen=True, kw_only=True):
+    """How many jobs of one queue there are in each state: waiting jobs that are due, due later, or held, and others.
+
+    Where a count has reached the limit there may be more, and `exact` is False.
+    """
+
+    queue: str
+    due: int = 0
+    later: int = 0
+    held: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    #: The due time of the waiting job that has been due longest; None if no job is due.
+    oldest_due_ms: int | None = None
+    #: When the rate limit of the queue allows the next claim; None if it allows one now.
+    limited_until_ms: int | None = None
+    exact: bool = True
 
 
 class Stats(Struct, frozen=True, kw_only=True):
@@ -313,20 +346,38 @@ class RateLimit(Struct, frozen=True):
     per_ms: int
 
 
+class Pause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who paused a queue, why, since when and until when. A pause by another program has none of it."""
+
+    who: str | None = None
+    note: str | None = None
+    since_ms: int | None = None
+    #: The queue resumes by itself at this instant.
+    until_ms: int | None = None
+
+
 class QueueSettings(Struct, frozen=True, kw_only=True):
     """The settings of one queue."""
 
     paused: bool = False
+    pause: Pause | None = None
     rate_limit: RateLimit | None = None
     running_limit: int | None = None
     feed: bool = False
     events_max_len: int = 10_000
 
+    def at(self, now_ms: int) -> QueueSettings:
+        """The settings as they apply at this time: a pause that is over is left out."""
+        if self.pause is None or self.pause.until_ms is None or now_ms < self.pause.until_ms:
+            return self
+        return structs.replace(self, paused=False, pause=None)
+
 
 class QueueChange(Struct, frozen=True, kw_only=True):
-    """Settings to change; those that are UNSET stay."""
+    """Settings to change; those that are UNSET stay. A change of `paused` without a `pause` removes the old one."""
 
     paused: bool | UnsetType = UNSET
+    pause: Pause | UnsetType | None = UNSET
     rate_limit: RateLimit | UnsetType | None = UNSET
     running_limit: int | UnsetType | None = UNSET
     feed: bool | UnsetType = UNSET

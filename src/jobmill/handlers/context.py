@@ -17,7 +17,7 @@ ReportFunction = Callable[[Progress | str], None]
 class Context:
     """A handler gets a context if its first parameter is annotated with this class."""
 
-    __slots__ = ("_report", "cancelled", "job")
+    __slots__ = ("_report", "cancelled", "job", "trace_id")
 
     def __init__(self, job: Job, report: ReportFunction) -> None:
         self.job = job
@@ -25,6 +25,8 @@ class Context:
         #: Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
         #: Async handlers and isolated processes are stopped. A handler in a thread has to check this.
         self.cancelled = False
+        #: The trace that this run belongs to, as 32 hexadecimal digits, if `jobmill.otel` traces it.
+        self.trace_id: str | None = None
 
     @property
     def attempt(self) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from jobmill.core.events import EVENT_TYPES, Event
+from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
+from jobmill.handlers.wrappers import Wrappers
 from jobmill.runtime.tasks import being_cancelled
 
 log = logging.getLogger("jobmill")
@@ -28,8 +30,11 @@ class Hooks:
 
     def __init__(self) -> None:
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        self.wrappers = Wrappers()
         #: Whether any hook is called on events; if not, no events are made.
         self.wants_events = False
+        #: Called with the new jobs and their receipts after each enqueue of this process.
+        self.count_enqueued: list[Callable[[Sequence[NewJob], Sequence[Receipt]], None]] = []
 
     def add(self, what: str, hook: F) -> F:
         """Call `hook` at a moment ("start"), on an event ("succeeded") or on every event ("*")."""

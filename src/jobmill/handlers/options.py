@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 from msgspec import Struct, structs
 
 from jobmill.core import limits
+from jobmill.core.due import NEVER_MS
 from jobmill.core.durations import Duration, instant_ms, to_ms
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
 from jobmill.core.recurrence import Recurrence, recurrence
@@ -62,6 +63,7 @@ class EnqueueOptions(CommonOptions, total=False):
     unique_key: str
     dedupe: bool
     tenant: str
+    headers: dict[str, str]
     backoff: Backoff | dict[str, Any] | Duration
     cron: str
     every: Duration
@@ -169,6 +171,8 @@ def _stored(given: dict[str, Any], base: JobOptions) -> JobOptions:
     for field in ("keep_succeeded", "keep_failed"):
         if given.get(field) is not None:
             options[field] = limits.keep(given[field], field)
+    if given.get("headers"):
+        options["headers"] = limits.check_headers(given["headers"])
     return structs.replace(base, **options) if options else base
 
 
@@ -176,7 +180,10 @@ def _due(given: dict[str, Any]) -> Due:
     if "due_at" in given:
         if "delay" in given:
             raise InvalidValue("due_at", "either delay or due_at, not both", given["due_at"])
-        return at(instant_ms(given["due_at"], "due_at"))
+        due_ms = instant_ms(given["due_at"], "due_at")
+        if due_ms >= NEVER_MS:
+            raise InvalidValue("due_at", "a datetime before the year 9999", given["due_at"])
+        return at(due_ms)
     return after(to_ms(given["delay"], "delay")) if "delay" in given else NOW
 
 

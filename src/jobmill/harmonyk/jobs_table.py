@@ -111,9 +111,9 @@ def _statements(schema: str, table: str | None = None) -> Statements:
 
     name = "" if table is None else quoted_name(schema, table)
     values = {"table": name, "table_text": literal(name), "options": literal(OPTIONS)}
-    # What a job that is cancelled takes along into the history, and how the store removes jobs.
-    values["kept_columns"] = ", ".join(column for column in SHARED_COLUMNS if column != "updated_ms")
-    values["remove"] = Statements(schema)("remove")
+    # What a job that is cancelled takes along into the history, and how the store removes jobs and moves held ones.
+    values["kept_columns"] = ", ".join(column for column in SHARED_COLUMNS if column not in ("updated_ms", "due_ms"))
+    values |= {name: Statements(schema)(name) for name in ("remove", "held_until")}
     return Statements(schema, FOLDER, **values)
 
 

@@ -11,9 +11,8 @@ from jobmill.http.responses import NO_TOKEN, NOT_LOCAL, Scope, TickResponse
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
-# With one of these headers the request does not come from the peer itself: a proxy forwards it, or a web page made a
-# browser send it. X-Forwarded-… is matched by its prefix.
-_FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip", b"origin"})
+# With one of these headers a proxy forwards the request. X-Forwarded-… is matched by its prefix.
+_FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
 
 
 def refusal(scope: Scope, token: str | None) -> TickResponse | None:
@@ -44,13 +43,19 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _is_local(scope: Scope) -> bool:
+def is_direct_from_loopback(scope: Scope) -> bool:
+    """Whether a program on this machine sends the request itself, and does not forward it for another one."""
     # Without an address the request is refused: a Unix socket, for example, usually has a proxy in front.
     client = scope.get("client")
     if not client or not is_loopback(client[0]):
         return False
     names = [name.lower() for name, _ in scope["headers"]]
     return not any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in names)
+
+
+def _is_local(scope: Scope) -> bool:
+    # With `origin`, a web page made a browser send the request.
+    return is_direct_from_loopback(scope) and not any(name.lower() == b"origin" for name, _ in scope["headers"])
 
 
 def _bearer(scope: Scope) -> bytes | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from jobmill.errors import StoreUnavailable
@@ -29,13 +29,13 @@ class Batcher(Generic[T, R]):
         # One per event loop: futures belong to their loop.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatcher[T, R]] = WeakKeyDictionary()
 
-    async def __call__(self, items: Sequence[T]) -> list[R]:
+    def __call__(self, items: Sequence[T]) -> Coroutine[Any, Any, list[R]]:
         """The results for these items, in order."""
         loop = asyncio.get_running_loop()
         batcher = self._by_loop.get(loop)
         if batcher is None:
             batcher = self._by_loop[loop] = _LoopBatcher(self._call, self._max_items)
-        return await batcher.ask(loop, items)
+        return batcher.ask(loop, items)
 
 
 class _LoopBatcher(Generic[T, R]):

@@ -35,10 +35,14 @@ class Watchdog:
         """The loop begins an iteration."""
         self._last[loop] = self._monotonic()
 
+    def ages(self) -> dict[str, float]:
+        """How many seconds ago each loop began its last iteration."""
+        now = self._monotonic()
+        return {loop: now - last for loop, last in self._last.items()}
+
     def stuck(self) -> dict[str, float]:
         """Loops without an iteration for 30 s, and for how many seconds."""
-        now = self._monotonic()
-        return {loop: now - last for loop, last in self._last.items() if now - last > STUCK_AFTER_S}
+        return {loop: age for loop, age in self.ages().items() if age > STUCK_AFTER_S}
 
     def store_failed(self, error: BaseException) -> None:
         """The store did not answer."""

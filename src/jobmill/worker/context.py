@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 from msgspec import Struct
 
 from jobmill.core.events import EventType, job_event
+from jobmill.core.usage import RunEnded
 from jobmill.core.values import Settlement
 from jobmill.handlers.handler import Handler
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Watchdog
 from jobmill.store import Store
+from jobmill.worker.counts import Counts
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.hooks import HookQueue
 from jobmill.worker.logs import about
@@ -41,10 +44,13 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     deadlines: Deadlines
     hooks: HookQueue
     reporter: Reporter
+    counts: Counts
     #: None without usage recorders.
     usage: UsageLog | None
     #: Whether all tasks were cancelled at once, as asyncio.run does at its end.
     cut_off: Callable[[], bool]
+    #: Called with the reason when a limit of this process is reached: it finishes its jobs, and ends.
+    recycle: Callable[[str], None]
     #: The jobs that the log has called given back.
     given_back: set[str] = set()
 
@@ -52,10 +58,15 @@ class WorkerContext(Struct, eq=False, kw_only=True):
         """Stop a run whose lease this worker has lost, and report the loss."""
         run.stop("lost")
         job = run.claimed.job
-        extra = about(run.claimed.lease, job.attempt, self.settings.name)
+        extra = about(job, job.attempt, self.settings.name, run)
         log.warning("job %s (%s) was stopped: %s", job.id, job.name, why, extra=extra)
+        ended: RunEnded = "cancelled" if event in ("cancelled", "removed") else "lost"
+        self.counts.leases_lost += ended == "lost"
+        if run.started:
+            run.series.runs[ended] += 1
+            run.series.run_seconds.values.append((run.over or time.monotonic()) - run.started)
         if self.usage is not None:
-            self.usage.lost(run, event)
+            self.usage.lost(run, ended)
         if self.hooks.wants_events:
             self.hooks.events([job_event(run.claimed.job, event, self.store.now(), reason=why)])
 

@@ -18,6 +18,7 @@ class HookQueue(HandoffQueue[tuple[Any, ...]]):
     def __init__(self, hooks: Hooks, worker: object) -> None:
         super().__init__("hooks", self._call_hooks)
         self._hooks = hooks
+        self.wrappers = hooks.wrappers
         self._worker = worker
 
     @property

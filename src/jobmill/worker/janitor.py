@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections import defaultdict
 
 from jobmill.core.job import Job
@@ -49,6 +50,8 @@ class Janitor:
         if self._has_undeclared:
             self._has_undeclared = await end_undeclared(self._registry)
         purged = await context.store.purge(BATCH)
+        if not purged.more:
+            context.counts.purged_at = time.monotonic()
         if self._has_undeclared:
             return UNDECLARED_S
         return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())

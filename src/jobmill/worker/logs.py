@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobmill.core.job import Job
 from jobmill.core.values import Claimed, Lease, Settlement
+
+if TYPE_CHECKING:
+    from jobmill.worker.running import Run
 
 log = logging.getLogger("jobmill")
 
 ERROR_SHOWN = 300
 
 
-def about(job: Lease | Job, attempt: int, worker: str) -> dict[str, Any]:
+def about(job: Lease | Job, attempt: int, worker: str, run: Run | None = None) -> dict[str, Any]:
     """The fields of a log line about a job. (`name` would overwrite the name of the logger.)"""
-    return {"job_id": job.id, "job_name": job.name, "queue": job.queue, "attempt": attempt, "worker": worker}
+    fields = {"job_id": job.id, "job_name": job.name, "queue": job.queue, "attempt": attempt, "worker": worker}
+    if run is not None and run.trace_id is not None:
+        fields["trace_id"] = run.trace_id
+    return fields | {"fence": job.claims} if isinstance(job, Job) else fields
 
 
 def log_recovered(claimed: Claimed, worker: str) -> None:
@@ -26,13 +32,17 @@ def log_recovered(claimed: Claimed, worker: str) -> None:
         lease.id,
         lease.name,
         f"worker {claimed.recovered_from}" if claimed.recovered_from else "a worker without a name",
-        extra=about(lease, job.attempt, worker),
+        extra=about(job, job.attempt, worker),
     )
 
 
-def log_settlement(settlement: Settlement, error: BaseException | None, worker: str, *, lost: bool) -> None:
+def log_settlement(settlement: Settlement, run: Run | None, worker: str, *, lost: bool) -> None:
     """Log how a run ended: a job that failed for good as an error with the traceback, one with a retry as a warning."""
-    lease, extra = settlement.lease, about(settlement.lease, settlement.attempt, worker)
+    lease, error = settlement.lease, None if run is None else run.error
+    extra = about(lease if run is None else run.claimed.job, settlement.attempt, worker, run)
+    extra["outcome"] = "lost" if lost else settlement.outcome
+    if run is not None:
+        extra["took_ms"] = round((run.over - run.started) * 1000)
     job = f"job {lease.id} ({lease.name})"
     if lost:
         log.warning("%s: the settlement came too late", job, extra=extra)
@@ -64,4 +74,5 @@ def tally_key(settlement: Settlement) -> str:
 
 
 def _traceback(settlement: Settlement) -> str:
-    return f"\n{settlement.tracebacks[-1].rstrip()}" if settlement.tracebacks else ""
+    text = settlement.attempts[-1].traceback if settlement.attempts else None
+    return f"\n{text.rstrip()}" if text else ""

@@ -15,6 +15,7 @@ from jobmill.core.durations import Duration, to_ms
 from jobmill.errors import InvalidValue
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import DEFAULT_QUEUE
+from jobmill.worker.recycle import to_bytes
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -25,9 +26,11 @@ class WorkerOptions(TypedDict, total=False):
     name: str
     lease: Duration
     shutdown_timeout: Duration
-    health: int | None
+    health: int | str | None
     health_host: str
     wait_for_store: bool
+    max_jobs: int | None
+    max_memory: int | str | None
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -38,9 +41,12 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     name: str
     lease_ms: int
     shutdown_timeout: float
-    health: int | None
+    health: int | str | None
     health_host: str
     wait_for_store: bool
+    max_jobs: int | None
+    #: In bytes.
+    max_memory: int | None
 
 
 def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]]) -> WorkerSettings:
@@ -52,14 +58,25 @@ def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]])
     if isinstance(queues, str):
         queues = [queues]
     name = given.get("name") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    health = given.get("health")
+    health, max_jobs, max_memory = given.get("health"), given.get("max_jobs"), given.get("max_memory")
     return WorkerSettings(
         concurrency=limits.check_int(given.get("concurrency", 20), "concurrency", 1, 10_000),
         queues=tuple(dict.fromkeys(limits.check_queue(queue) for queue in queues)),
         name=limits.check_name(name, "worker name"),
         lease_ms=to_ms(given.get("lease", 15), "lease", least=100),
         shutdown_timeout=to_ms(given.get("shutdown_timeout", 30), "shutdown_timeout") / 1000,
-        health=None if health is None else limits.check_int(health, "health", 0, 65_535),
+        health=None if health is None else check_health(health),
         health_host=given.get("health_host", "127.0.0.1"),
         wait_for_store=limits.check_bool(given.get("wait_for_store", True), "wait_for_store"),
+        max_jobs=None if max_jobs is None else limits.check_int(max_jobs, "max_jobs", 1),
+        max_memory=None if max_memory is None else to_bytes(max_memory, "max_memory"),
     )
+
+
+def check_health(health: int | str) -> int | str:
+    """A port, or the path of a unix socket."""
+    if isinstance(health, str):
+        if os.sep not in health:
+            raise InvalidValue("health", "a port, or the path of a unix socket (with a /)", health)
+        return health
+    return limits.check_int(health, "health", 0, 65_535)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sysconfig
 import traceback
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -49,15 +52,42 @@ def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Ou
         except Exception as wrong:
             error = wrong
     final = isinstance(error, Fail) or not handler.retries(error)
-    outcome = Errored(error=described(error), traceback=printed(error), final=final)
+    kind = type_name(error)
+    outcome = Errored(
+        error=described(error), error_type=kind, traceback=printed(error), location=location(error), final=final
+    )
     return with_own_delay(outcome, error, handler, attempt)
 
 
 def timed_out(timeout_ms: int, handler: Handler[..., Any], attempt: int) -> Errored:
     """The handler was stopped at its timeout. For `retry_on`, `fail_on` and the backoff this is a TimeoutError."""
     error = TimeoutError(f"timed out after {shown_ms(timeout_ms)}")
-    outcome = Errored(error=str(error), final=not handler.retries(error))
+    outcome = Errored(error=str(error), error_type=type_name(error), final=not handler.retries(error))
     return with_own_delay(outcome, error, handler, attempt)
+
+
+def type_name(error: BaseException) -> str:
+    """The qualified name of the class of an error, without "builtins"."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return storable(name[:ERROR_KEPT])
+
+
+def location(error: BaseException) -> str | None:
+    """The innermost frame outside of libraries: file, line and function; the innermost one if all are in libraries."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if found is None or (not file.startswith(_LIBRARIES) and not file.startswith("<")):
+            found = f"{os.path.basename(file)}:{line} in {frame.f_code.co_name}"
+    return None if found is None else storable(found[:ERROR_KEPT])
+
+
+#: Where the files of libraries are: Python's own, installed ones, and ours.
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+)
 
 
 def described(error: BaseException) -> str:
@@ -73,14 +103,19 @@ def described(error: BaseException) -> str:
 
 def printed(error: BaseException) -> str:
     """The traceback without the frames that lead to the handler; only its end if it is very long."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_globals.get("__name__")):
-        frames = frames.tb_next
     try:
-        text = "".join(traceback.format_exception(type(error), error, frames))
+        text = "".join(traceback.format_exception(type(error), error, frames_of_handler(error)))
     except Exception:
         text = f"{type(error).__name__} (its traceback cannot be printed)"
     return storable(text[-TRACEBACK_KEPT:])
+
+
+def frames_of_handler(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames that lead to the handler."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_globals.get("__name__")):
+        frames = frames.tb_next
+    return frames
 
 
 def with_own_delay(outcome: Errored, error: BaseException, handler: Handler[..., Any], attempt: int) -> Errored:

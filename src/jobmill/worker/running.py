@@ -11,11 +11,14 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from jobmill.core.job import Progress
-from jobmill.core.lifecycle import Policy
+from jobmill.core.lifecycle import Errored, Policy
 from jobmill.core.usage import RunEnded
-from jobmill.core.values import Claimed
+from jobmill.core.values import Claimed, Settlement
 from jobmill.handlers.context import Context, ReportFunction
 from jobmill.handlers.handler import Handler
+from jobmill.handlers.wrappers import RunEnd
+from jobmill.worker.counts import Series
+from jobmill.worker.logs import tally_key
 
 #: Why a run is stopped from outside. lost: the store says that the lease has ended, or its time ran out on our clock.
 Why: TypeAlias = Literal["timeout", "lost", "shutdown"]
@@ -29,16 +32,21 @@ class Run(Struct, eq=False):
     rules: Policy
     #: When the lease ends on this worker's own clock.
     expires: float
+    series: Series
     _report: Callable[[Claimed, Progress | str], None]
     _context: Context | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Any] | None = None
     why: Why | None = None
     #: How a run that this worker has lost counts as usage.
     lost_as: RunEnded | None = None
-    started: bool = False
-    over: bool = False
+    #: When the handler was called and when its run was over, on this worker's own clock; 0 before that.
+    started: float = 0.0
+    over: float = 0.0
     #: What the handler raised, for the log.
     error: BaseException | None = None
+    #: The same for hooks and wrappers, or an exception that stands for it; and the outcome.
+    shown_error: BaseException | None = None
+    errored: Errored | None = None
     #: The job is settled but its thread still runs: a thread cannot be stopped, and it occupies a slot.
     in_thread: bool = False
 
@@ -53,6 +61,24 @@ class Run(Struct, eq=False):
         if self._context is None:
             self._context = Context(self.claimed.job, self.report)
         return self._context
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that this run belongs to."""
+        return None if self._context is None else self._context.trace_id
+
+    def end(self, decided: Settlement | None) -> RunEnd:
+        """How the run ended, for wrappers; None: it was lost."""
+        if decided is None or decided.outcome == "crashed":  # crashed jobs are settled without a run
+            return RunEnd(outcome="lost")
+        errored = self.errored
+        return RunEnd(
+            outcome=decided.outcome,
+            error=self.shown_error,
+            error_type=None if errored is None else errored.error_type,
+            traceback=None if errored is None else errored.traceback,
+            failed=tally_key(decided) == "failed",
+        )
 
     def stop(self, why: Why) -> None:
         """Stop the run from outside. The first reason counts, except that a lost run is never settled."""

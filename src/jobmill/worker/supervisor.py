@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -18,7 +19,10 @@ from msgspec import Struct
 
 from jobmill.core.limits import check_int
 from jobmill.runtime.backoff import LoopBackoff
+from jobmill.worker.health import Address, Health
 from jobmill.worker.isolate.parent import how_ended, signal_group
+from jobmill.worker.recycle import RECYCLED
+from jobmill.worker.supervisor_health import supervisor_views
 
 log = logging.getLogger("jobmill")
 
@@ -29,6 +33,8 @@ USAGE_ERROR, UNAVAILABLE = 2, 3
 STEADY_S = 30.0
 #: How much longer than `shutdown_timeout` a process may take to end before it is killed.
 KILL_AFTER_S = 10.0
+#: The path of a unix socket has at most 107 bytes, 103 on macOS; a folder with a longer path is not used for sockets.
+MAX_FOLDER = 60
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,11 +44,15 @@ def supervise(
     processes: int,
     *,
     shutdown_timeout: float,
+    health: Address | None = None,
+    health_host: str = "127.0.0.1",
     program: Sequence[str] = PROGRAM,
     kill_after: float = KILL_AFTER_S,
     random: Random | None = None,
 ) -> int:
     """Run `jobmill *argv` in several processes until they have ended, or until SIGTERM or SIGINT. Returns an exit code.
+
+    With `health` it answers probes there for all processes; each of them gets a socket of its own as `--health`.
 
     0: all processes ended normally. 1: a process had to be killed, or crashed while it stopped. 2: the command line was
     refused. 3: the store could not be used at the start. Call it in the main thread, because signals arrive there.
@@ -50,14 +60,21 @@ def supervise(
     count = check_int(processes, "processes", 1)
     supervisor = _Supervisor([*program, *argv], count, shutdown_timeout + kill_after, random or Random())
     with _wakes() as wakes:
-        return supervisor.run(wakes)
+        if health is None:
+            return asyncio.run(supervisor.run(wakes))
+        with tempfile.TemporaryDirectory(prefix="jobmill-", dir=_short_folder()) as folder:
+            return asyncio.run(supervisor.run_with_health(wakes, health, health_host, folder))
 
 
 class _Child(Struct):
     """One of the worker processes. It has the process that runs now, or the time of its next start."""
 
+    number: int
     label: str
     backoff: LoopBackoff
+    #: Where it answers probes, if it does.
+    socket: str = ""
+    answered: bool = False
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     starts: int = 0
@@ -68,21 +85,43 @@ class _Child(Struct):
     def age(self) -> float:
         return time.monotonic() - self.started
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended for good."""
+        return self.process is None and self.due is None
+
 
 class _Supervisor:
     def __init__(self, command: list[str], count: int, patience: float, random: Random) -> None:
         self._command = command
         self._patience = patience
-        self._children = [_Child(f"process {n} of {count}", LoopBackoff(random)) for n in range(1, count + 1)]
+        self._children = [_Child(n, f"process {n} of {count}", LoopBackoff(random)) for n in range(1, count + 1)]
         self._die_with_us = _death_signal()
         self._kill_at: float | None = None
         self._code = 0
 
-    def run(self, wakes: int) -> int:
+    async def run_with_health(self, wakes: int, address: Address, host: str, folder: str) -> int:
+        for child in self._children:
+            child.socket = f"{folder}/{child.number}"
+        views = supervisor_views(
+            lambda: [child for child in self._children if not child.is_over], lambda: self._kill_at is not None
+        )
+        health = Health(address, views, host)
+        await health.start()
         try:
-            while any(child.process is not None or child.due is not None for child in self._children):
+            return await self.run(wakes)
+        finally:
+            await health.stop()
+
+    async def run(self, wakes: int) -> int:
+        try:
+            while not all(child.is_over for child in self._children):
                 self._start_due()
-                for signum in _woken(wakes, self._pause()):
+                for signum in await _woken(wakes, self._pause()):
                     if signum in (signal.SIGTERM, signal.SIGINT):
                         self._end_all(signal.Signals(signum))
                 self._reap()
@@ -109,10 +148,11 @@ class _Supervisor:
             child.due = None
             child.started = time.monotonic()
             child.starts += 1
+            child.answered = False
             try:
                 # In a new session, so that Ctrl-C reaches only the supervisor, which passes the signal on once.
                 child.process = subprocess.Popen(
-                    self._command,
+                    [*self._command, *([f"--health={child.socket}"] if child.socket else [])],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                     preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
@@ -139,8 +179,11 @@ class _Supervisor:
 
     def _on_end(self, child: _Child, pid: int, code: int) -> None:
         how = f"{how_ended(code)} after {child.age:.1f} s (pid {pid})"
-        if code == 0:
+        if code == 0 or (code == RECYCLED and self._kill_at is not None):
             log.info("%s: ended (pid %d)", child.label, pid)
+        elif code == RECYCLED:
+            log.info("%s: replacing it after %.1f s (pid %d)", child.label, child.age, pid)
+            child.due = time.monotonic()
         elif self._kill_at is None and child.age < STEADY_S and code in self._hopeless(child):
             log.error("%s: %s; a restart would not help", child.label, how)
             self._code = code
@@ -212,7 +255,20 @@ def _caught(signum: int, frame: object) -> None:
     """Python writes a signal to the wake-up pipe only if it has a handler; the handler has nothing to do."""
 
 
-def _woken(wakes: int, timeout: float | None) -> bytes:
+async def _woken(wakes: int, timeout: float | None) -> bytes:
     """Wait for signals. Return their numbers; empty if the timeout has passed."""
-    ready, _, _ = select.select([wakes], [], [], timeout)
-    return os.read(wakes, 4096) if ready else b""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(wakes, ready.set)
+    try:
+        async with asyncio.timeout(timeout):
+            await ready.wait()
+        return os.read(wakes, 4096)
+    except TimeoutError:
+        return b""
+    finally:
+        loop.remove_reader(wakes)
+
+
+def _short_folder() -> str | None:
+    return None if len(tempfile.gettempdir()) <= MAX_FOLDER else "/tmp"

@@ -20,7 +20,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from jobmill.core.events import EventType
 from jobmill.core.usage import GLOBAL, RunEnded, Usage
 from jobmill.core.values import Ended
 from jobmill.errors import StoreUnavailable
@@ -80,11 +79,11 @@ class UsageLog:
         if run.lost_as is not None:
             self.settled(run, run.lost_as)
 
-    def lost(self, run: Run, event: EventType) -> None:
-        """This worker has lost the run, by this event; the handler may have ended before that was known."""
-        run.lost_as = "cancelled" if event in ("cancelled", "removed") else "lost"
+    def lost(self, run: Run, ended: RunEnded) -> None:
+        """This worker has lost the run; the handler may have ended before that was known."""
+        run.lost_as = ended
         if run.over:
-            self.settled(run, run.lost_as)
+            self.settled(run, ended)
 
     def settled(self, run: Run, outcome: Ended | RunEnded) -> None:
         """The outcome of the run is known: write its record."""

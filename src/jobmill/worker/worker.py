@@ -16,15 +16,20 @@ from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Turn, Watchdog
+from jobmill.worker.announcer import Announcer
 from jobmill.worker.context import WorkerContext
+from jobmill.worker.counts import Counts
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.declared import state_declared
 from jobmill.worker.exchanger import Exchanger
-from jobmill.worker.health import Health
+from jobmill.worker.health import Health, worker_views
 from jobmill.worker.heartbeat import beat
 from jobmill.worker.hooks import HookQueue
 from jobmill.worker.janitor import Janitor
+from jobmill.worker.loop_monitor import LoopMonitor
+from jobmill.worker.metrics import worker_metrics
 from jobmill.worker.options import WorkerOptions, worker_settings
+from jobmill.worker.recycle import MemoryLimit
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import RunningJobs
 from jobmill.worker.tick import Tick
@@ -53,6 +58,8 @@ class Worker:
         self._begun = False
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
+        #: Whether it has ended because it reached `max_jobs` or `max_memory`: a new process should take its place.
+        self.recycled = False
 
     def __repr__(self) -> str:
         """Name and state."""
@@ -80,6 +87,7 @@ class Worker:
         _check_handlers(self._registry)
         self._begun = True
         self._stopping = None
+        self._is_recycling = self.recycled = False
         self._hurry = asyncio.Event()
         self._end = asyncio.Event()
         # A tick may start a worker every few seconds, which is too often for INFO.
@@ -87,7 +95,7 @@ class Worker:
         try:
             await self._prepare(once)
             if await self._open_store(once):
-                await self._start()
+                await self._start(once)
         except BaseException:
             # For example, the health port is taken. The loops that have started already must not stay.
             await self._end_loops()
@@ -104,7 +112,10 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         self._exchanging: list[asyncio.Task[None]] = []
         self._health: Health | None = None
+        self._announcer: Announcer | None = None
+        self._monitor: LoopMonitor | None = None
         context = self._context = self._new_context()
+        self._registry.hooks.count_enqueued.append(context.counts.enqueued)
         self._exchangers = [
             Exchanger(f"exchanger {number}", slots, context, once=once)
             for number, slots in enumerate(self._shares(once), 1)
@@ -112,13 +123,14 @@ class Worker:
         context.hooks.start()
         if context.usage is not None:
             context.usage.start()
+        if not once and any(one.is_async and not one.isolate for one in context.handlers.values()):
+            self._monitor = LoopMonitor(context)
+            self._monitor.start()
         if self.settings.health is not None:
-            self._health = Health(
-                self.settings.health,
-                self.watchdog,
-                lambda: self._started and self._stopping is None,
-                host=self.settings.health_host,
+            views = worker_views(
+                self.watchdog, self._not_ready, lambda: worker_metrics(context, is_started=self._started)
             )
+            self._health = Health(self.settings.health, views, self.settings.health_host)
             await self._health.start()
 
     async def _open_store(self, once: bool) -> bool:
@@ -162,17 +174,25 @@ class Worker:
         await self._registry.open()
         self._has_undeclared = await state_declared(self._registry, once=once)
 
-    async def _start(self) -> None:
+    async def _start(self, once: bool) -> None:
         context = self._context
+        self._announcer = Announcer(
+            context, is_stopping=lambda: self._stopping is not None, on_stop=self._stop_by_order
+        )
         self._loops += [
             self._loop("heartbeat", lambda: beat(context), self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
             self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),
         ]
+        if not once:
+            self._loops.append(self._loop("announcer", self._announcer.turn, self.watchdog))
         await self._registry.hooks.call_moment("start", self)
         self._exchanging += [_task(one.name, one.run()) for one in self._exchangers]
         self._started = True
+        if self.settings.max_memory is not None:
+            limit = MemoryLimit(self.settings.max_memory, self._recycle)
+            self._loops.append(self._loop("memory", limit.turn, self.watchdog))
         log.log(
             self._log_level,
             "worker %s: concurrency %d, queues %s, handlers %s, %s store",
@@ -197,13 +217,22 @@ class Worker:
             deadlines=Deadlines(),
             hooks=hooks,
             reporter=Reporter(store, hooks),
+            counts=Counts(self._registry.handlers, self.settings.queues),
             usage=UsageLog(store, self.name, queues) if queues else None,
             cut_off=self._cut_off,
+            recycle=self._recycle,
         )
 
+    def _not_ready(self) -> dict[str, Any]:
+        """Why this worker claims no jobs, for a probe; empty if it does."""
+        if self._end.is_set() or self._stopping is not None or self._is_recycling:
+            return {"stopping": True}
+        return {} if self._started else {"ready": False}
+
     def _shares(self, once: bool) -> list[int]:
-        """The slots of each exchanger. The store says how many exchangers it can use; a tick needs one."""
-        count = 1 if once else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
+        """The slots of each exchanger. The store says how many it can use; a tick and `max_jobs` need a single one."""
+        is_single = once or self.settings.max_jobs is not None
+        count = 1 if is_single else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
         share, rest = divmod(self.settings.concurrency, count)
         return [share + (number < rest) for number in range(count)]
 
@@ -231,6 +260,10 @@ class Worker:
         if asyncio.current_task() not in (self._stopping, self._context.hooks.task):
             await asyncio.shield(self._stopping)
 
+    def _stop_by_order(self) -> None:
+        """Stop because somebody ordered it, without waiting for the end: the announcer ends with the worker."""
+        self._ordered = _task("ordered stop", self.stop())
+
     async def _stop(self, patience: float) -> None:
         if self._cut_off():
             patience = 0  # all tasks were cancelled, and threads cannot be waited for
@@ -254,6 +287,22 @@ class Worker:
             log.error("worker %s: a stop hook did not end within %g s and was abandoned", self.name, LAST_CALLS_S)
         await self._end_loops()
         log.log(self._log_level, "worker %s: stopped", self.name)
+
+    def _recycle(self, why: str) -> None:
+        """A limit of this process is reached: claim no more jobs, finish those that run, however long, and stop."""
+        if self._is_recycling or self._end.is_set() or self._stopping is not None:
+            return
+        self._is_recycling = True
+        log.info("worker %s: %s; it finishes its running jobs (%d) and ends", self.name, why, self.running)
+        self._loops.append(_task("recycle", self._finish()))
+
+    async def _finish(self) -> None:
+        for exchanger in self._exchangers:
+            exchanger.stopping = True
+            exchanger.wake()
+        await asyncio.wait(self._exchanging)
+        self.recycled = not self._end.is_set()
+        await self.stop()
 
     def _cut_off(self) -> bool:
         """Whether all tasks were cancelled at once, handlers and exchangers alike, as asyncio.run does at its end."""
@@ -289,11 +338,16 @@ class Worker:
         except Exception as error:
             log.warning("worker %s: the last progress and log lines could not be stored: %r", self.name, error)
         await end([*self._loops, *self._exchanging])
+        if self._announcer is not None:
+            await self._announcer.leave()
         await self._context.hooks.stop()
+        self._registry.hooks.count_enqueued.remove(self._context.counts.enqueued)
         if self._context.usage is not None:
             await self._context.usage.stop()
         if self._health is not None:
             await self._health.stop()
+        if self._monitor is not None:
+            self._monitor.stop()
         self._context.deadlines.clear()
         self._context.threads.close()
         self._started = self._begun = False
@@ -311,10 +365,10 @@ class Worker:
         for ended in self._exchanging:
             ended.result()
         (exchanger,) = self._exchangers
-        return Tick(**exchanger.tally)
+        return Tick(claimed=exchanger.claimed, **exchanger.tally)
 
     async def run(self) -> None:
-        """Start, work until SIGTERM, SIGINT, a call of `stop` or the cancellation of this task, then stop."""
+        """Start, work until SIGTERM, SIGINT, a call of `stop`, a limit or the cancellation of this task, then stop."""
         self._check_not_running()
         loop = asyncio.get_running_loop()
         signals: list[signal.Signals] = []

@@ -62,6 +62,10 @@ UNIQUE = IndexModel(
     partialFilterExpression={"uniqueKey": {"$exists": True}, "status": {"$in": LIVE}},
 )
 
+#: The longest timer of Node, and how long a longer one is.
+LONGEST_TIMER_MS = 2**31 - 1
+OVERFLOWN_MS = 1.0
+
 #: The changes that wake a Monque process; a replaced document does not.
 WAKING: list[Document] = [
     {
@@ -290,6 +294,13 @@ def hazards(job: Document) -> list[str]:
     if isinstance(cron := job.get("repeatInterval"), str) and len(cron.split()) != 5 and not cron.startswith("@"):
         found.append(f"repeatInterval is {cron!r}")
     return found
+
+
+def timer_ms(job: Document) -> float:
+    """The timer that a process sets for a job which is due later; Node makes those above 24.8 days this short."""
+    at = job.get("nextRunAt")
+    wait_ms = (at - now()) / timedelta(milliseconds=1) if isinstance(at, datetime) else 0
+    return OVERFLOWN_MS if wait_ms > LONGEST_TIMER_MS else wait_ms
 
 
 def _is_text(job: Document, name: str) -> bool:

@@ -25,7 +25,7 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import PyMongoError
 
-from tests.interop.monque.monque import WAKING, Document, Generation, Monque, hazards
+from tests.interop.monque.monque import OVERFLOWN_MS, WAKING, Document, Generation, Monque, hazards, timer_ms
 
 #: After a change it waits for more of them, each time anew.
 DEBOUNCE_S = 0.1
@@ -48,6 +48,7 @@ class Peer:
         self.running: dict[asyncio.Task[None], Document] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._woken = asyncio.Event()
+        self.polls = 0
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -98,6 +99,7 @@ class Peer:
     async def _poll(self) -> None:
         while True:
             self._woken.clear()
+            self.polls += 1
             try:
                 for name, room in self.workers.items():
                     await self._fill(name, room)
@@ -138,6 +140,11 @@ class Peer:
                 async for change in stream:
                     if (job := change.get("fullDocument")) is not None:
                         self._check(job, change["operationType"])
+                        if change["operationType"] == "insert" and (wait_ms := timer_ms(job)) > 0:
+                            loop.call_later(wait_ms / 1_000, self._woken.set)
+                            if wait_ms == OVERFLOWN_MS and "jobmill" in job:
+                                what = f"no timer is as long as to {job['nextRunAt']}"
+                                tell({"event": "hazard", "job": str(job["_id"]), "where": "insert", "what": what})
                     if timer is not None:
                         timer.cancel()
                     timer = loop.call_later(DEBOUNCE_S, self._woken.set)
@@ -220,6 +227,10 @@ class Commands:
     async def delete(self, job: str) -> Any:
         """Whether it was there."""
         return await self.monque.delete(bson.ObjectId(job))
+
+    async def polls(self) -> Any:
+        """How often it looked for jobs."""
+        return self.peer.polls
 
     async def check(self) -> Any:
         """What is wrong with any document, by its id."""

@@ -93,6 +93,8 @@ const ops = {
     const { timestamp, processedBy } = job;
     return { state: await job.getState(), returnvalue, failedReason, stacktrace, ...counted, timestamp, processedBy };
   },
+  opts: async (about) => (await queueOf(about).getJob(about.job)).opts,
+  meta: async (about) => queueOf(about).getMeta(),
   children: async (about) => (await queueOf(about).getJob(about.job)).getChildrenValues(),
   logs: async (about) => (await queueOf(about).getJobLogs(about.job)).logs,
   counts: async (about) => queueOf(about).getJobCounts(),
@@ -101,6 +103,7 @@ const ops = {
   pause: async (about) => queueOf(about).pause(),
   resume: async (about) => queueOf(about).resume(),
   limit: async (about) => queueOf(about).setGlobalConcurrency(about.value),
+  rate: async (about) => queueOf(about).setGlobalRateLimit(about.max, about.ms),
   orphans: async (about) => queueOf(about).removeOrphanedJobs(),
 };
 

@@ -22,6 +22,7 @@ from jobmill.cli.demo import handlers
 from jobmill.cli.demo.story import Story
 from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import duration_text, plural
+from jobmill.cli.serving import dashboard_beside
 from jobmill.client.client import Client, connect
 from jobmill.handlers.handler import Draft
 from jobmill.worker.worker import Worker
@@ -46,8 +47,8 @@ app.py. Run `jobmill worker app.py:jobs` and, in another terminal,
 `jobmill enqueue NAME '{...}' --wait`."""
 
 
-async def run_demo() -> None:
-    """Run the demo."""
+async def run_demo(dashboard: int | None = None) -> None:
+    """Run the demo; with the port of a dashboard, until Ctrl-C."""
     # Log lines would break the live view, and the story shows the same.
     logging.getLogger("jobmill").setLevel(logging.CRITICAL)
     _end_on_sigterm()
@@ -56,7 +57,9 @@ async def run_demo() -> None:
     with tempfile.TemporaryDirectory(prefix="jobmill-demo-") as folder:
         story = Story(prints=not console.is_terminal)
         url = f"sqlite:///{folder}/jobmill.db"
-        async with _working(url, story, handlers.jobs) as client:
+        async with _working(url, story, handlers.jobs) as client, dashboard_beside(client, dashboard) as link:
+            if link is not None:
+                console.print(f"dashboard {link}\n", soft_wrap=True)
             with _live_view(console, story, client) as draw:
                 tasks = [_watch(client, story, draw), _kill_a_worker(url, story)]
                 background = [asyncio.create_task(one) for one in tasks]
@@ -71,6 +74,17 @@ async def run_demo() -> None:
                 await _refresh(client, story)
                 draw(True)
             await _print_summary(client, console, measured, time.monotonic() - began)
+            if link is not None:
+                await _until_signal(console, link)
+
+
+async def _until_signal(console: Console, link: str) -> None:
+    """Wait for Ctrl-C or SIGTERM, which here is the normal end."""
+    end = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    console.print(f"\nThe dashboard stays open at {link} until Ctrl-C.", soft_wrap=True)
+    await end.wait()
 
 
 def _end_on_sigterm() -> None:

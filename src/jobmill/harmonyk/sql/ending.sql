@@ -10,8 +10,17 @@ BEGIN
         DELETE FROM {schema}.jobs WHERE jobs.id = ANY (these) RETURNING jobs.*
     )
 
-    INSERT INTO {schema}.history ({kept_columns}, state, updated_ms, finished_ms, expires_ms)
-    SELECT {kept_columns}, 'cancelled', now_ms, now_ms, now_ms + {keep_failed_ms} FROM gone;
+    INSERT INTO {schema}.history ({kept_columns}, due_ms, state, updated_ms, finished_ms, expires_ms)
+    SELECT
+        {kept_columns},
+        CASE
+            WHEN held IS NULL THEN due_ms
+            ELSE coalesce(
+                (held::json #>> '{due,at_ms}')::bigint, now_ms + coalesce((held::json #>> '{due,after_ms}')::bigint, 0)
+            )
+        END,
+        'cancelled', now_ms, now_ms, now_ms + {keep_failed_ms}
+    FROM gone;
 END $$;
 
 -- Delete jobs in any state, with their log lines; a worker that runs one loses its lease.

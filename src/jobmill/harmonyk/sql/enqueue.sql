@@ -22,14 +22,15 @@ BEGIN
     inserted AS (
         INSERT INTO {schema}.jobs (
             id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options, errors, error, claims,
-            started_ms, worker, log_lines, tracebacks
+            started_ms, worker, log_lines, attempts, tracebacks
         )
         SELECT
             ours.id::text, coalesce(gone.queue, {default_queue}), ours.type, coalesce(gone.priority, 0),
             {schema}.jobs_table_ms(ours.next_run_at),
             coalesce(gone.created_ms, {schema}.jobs_table_ms(ours.created_at)), now_ms, ours.payload::text,
             ours.org_id::text, {options}, ours.attempts, ours.last_error, coalesce(gone.claims, 0),
-            coalesce(gone.started_ms, 0), coalesce(gone.worker, ''), gone.log_lines, gone.tracebacks
+            coalesce(gone.started_ms, 0), coalesce(gone.worker, ''), gone.log_lines, gone.attempts,
+            gone.tracebacks
         FROM unnest(these) WITH ORDINALITY AS one (id, n)
         JOIN {schema}.jobs_table AS ours ON ours.id = one.id
         LEFT JOIN gone ON gone.id = one.id::text

@@ -5,7 +5,8 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     this text := NEW.id::text;
     is_running boolean;
-    is_held boolean;
+    is_locked boolean;
+    due bigint := {schema}.jobs_table_ms(NEW.next_run_at);
     is_moved boolean := NEW.next_run_at IS DISTINCT FROM OLD.next_run_at AND NEW.next_run_at IS NOT NULL;
 BEGIN
     SELECT jobs.lease_until_ms > 0 INTO is_running FROM {schema}.jobs WHERE jobs.id = this;
@@ -25,20 +26,21 @@ BEGIN
         RETURN NULL;
     END IF;
     -- A job that is being claimed at this moment counts as running.
-    SELECT true INTO is_held FROM {schema}.jobs WHERE jobs.id = this AND jobs.lease_until_ms = 0 FOR UPDATE SKIP LOCKED;
+    SELECT true INTO is_locked FROM {schema}.jobs WHERE jobs.id = this AND jobs.lease_until_ms = 0 FOR UPDATE SKIP LOCKED;
     IF NEW.status = 'failed' AND OLD.status <> 'failed' THEN
-        IF is_held THEN
+        IF is_locked THEN
             PERFORM {schema}.jobs_table_cancel(ARRAY[this]);
         ELSE
             INSERT INTO {schema}.jobs_table_asked (id) VALUES (NEW.id);
         END IF;
-    ELSIF is_held THEN
+    ELSIF is_locked THEN
         UPDATE {schema}.jobs SET
             updated_ms = {schema}.now_ms(), tenant = NEW.org_id::text,
             name = CASE WHEN NEW.type <> OLD.type THEN NEW.type ELSE jobs.name END,
             payload = CASE WHEN NEW.payload <> OLD.payload THEN NEW.payload::text ELSE jobs.payload END,
             errors = CASE WHEN NEW.attempts <> OLD.attempts THEN NEW.attempts ELSE jobs.errors END,
-            due_ms = CASE WHEN is_moved THEN {schema}.jobs_table_ms(NEW.next_run_at) ELSE jobs.due_ms END,
+            due_ms = CASE WHEN is_moved AND jobs.held IS NULL THEN due ELSE jobs.due_ms END,
+            held = CASE WHEN is_moved THEN {held_until} ELSE jobs.held END,
             error = CASE WHEN NEW.last_error IS DISTINCT FROM OLD.last_error THEN NEW.last_error ELSE jobs.error END
         WHERE jobs.id = this;
         -- The job may now stand before the position of a claim cursor, and workers may sleep too long.

@@ -17,7 +17,7 @@ from weakref import WeakSet
 ELSEWHERE_SECONDS = 3.0
 
 
-class Held(Protocol):
+class LoopResource(Protocol):
     """A resource of one event loop."""
 
     async def close(self) -> None:
@@ -27,7 +27,7 @@ class Held(Protocol):
         """Forget everything, when the loop does not run and nothing can be awaited on it."""
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=LoopResource)
 
 
 class _Kept(Generic[H]):

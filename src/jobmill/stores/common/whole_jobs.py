@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
-from jobmill.core.cursors import cut_page, read_cursor
+from jobmill.core.cursors import cut_page, read_ordered_cursor, shown_position
+from jobmill.core.due import NEVER_MS, at
 from jobmill.core.job import NULL, STATES, Job, Keep
 from jobmill.core.queue_limits import QueueLimits
-from jobmill.core.recurrence import Recurrence
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
-from jobmill.core.values import Claim, Count, NewJob, Page, Stats
+from jobmill.core.values import (
+    Claim,
+    Count,
+    Depth,
+    Filter,
+    NewJob,
+    Order,
+    Page,
+    Stats,
+    order_of,
+)
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -41,14 +51,19 @@ def new_job(new: NewJob, now_ms: int) -> Job:
     )
 
 
-def updated_fields(new: NewJob, old: Recurrence, now_ms: int) -> dict[str, object]:
+def updated_fields(new: NewJob, job: Job, now_ms: int) -> dict[str, object]:
     """What a live recurring job takes over from a new one with the same unique key."""
     fields: dict[str, object] = {"payload_json": Raw(new.payload_json), "updated_ms": now_ms}
-    if new.recurrence is not None:
-        changes = not (new.keeps_due and new.recurrence.same_rule(old))
-        fields["recurrence"] = structs.replace(new.recurrence, revision=old.revision + changes)
-        if changes:
-            fields["due_ms"] = fields["occurrence_ms"] = new.due.resolve(now_ms)
+    old = job.recurrence
+    if new.recurrence is None or old is None:
+        return fields
+    if old.pinned:
+        return fields | {"recurrence": old.restated(new.recurrence)}
+    changes = not (new.keeps_due and new.recurrence.same_rule(old))
+    fields["recurrence"] = structs.replace(new.recurrence, revision=old.revision + changes)
+    if changes:
+        due_ms = fields["occurrence_ms"] = new.due.resolve(now_ms)
+        fields |= {"due_ms": due_ms} if job.held is None else {"held": structs.replace(job.held, due=at(due_ms))}
     return fields
 
 
@@ -67,8 +82,8 @@ def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]
     fields |= {"progress": None} if done.state == "waiting" else {"finished_ms": now_ms}
     if done.due is not None:
         fields["due_ms"] = done.due.resolve(now_ms)
-    if done.tracebacks is not None:
-        fields["tracebacks"] = done.tracebacks
+    if done.attempts is not None:
+        fields["attempts"] = done.attempts
     if done.rearm is not None:
         fields["occurrence_ms"] = done.rearm.occurrence_ms
     if (runs := done.runs) is not None:
@@ -83,19 +98,27 @@ def finished_run(job: Job, done: Settlement, now_ms: int) -> Job:
     return structs.replace(job, id=id, state=done.run_state, finished_ms=now_ms, payload_json=NULL)
 
 
+NO_LIMITS = QueueLimits()
+
+
 def claimable_ms(
     limits: QueueLimits, due_ms: int | None, running: int, now_ms: int, lease_end_ms: int | None = None
 ) -> int | None:
     """When the limits of a queue allow the job that is due first, or the job whose lease ends first; None for never.
 
-    A full queue has room again when a lease ends, and a paused one has none.
+    A full queue has room again when a lease ends, a paused one when its pause is over.
     """
+    if due_ms == NEVER_MS:
+        due_ms = None
     limit = limits.settings.running_limit
     is_full = limit is not None and running >= limit
     first_ms = earliest(None if is_full else due_ms, lease_end_ms)
-    if first_ms is None or limits.settings.paused:
+    settings = limits.settings.at(now_ms)
+    resumes_ms = settings.pause.until_ms if settings.pause is not None else None
+    if first_ms is None or (settings.paused and resumes_ms is None):
         return None
-    return max(first_ms, limits.window_ends_ms) if limits.claims_left(now_ms) == 0 else first_ms
+    first_ms = max(first_ms, resumes_ms or 0)
+    return max(first_ms, limits.limited_until_ms(now_ms) or 0)
 
 
 def earliest(*times_ms: int | None) -> int | None:
@@ -117,13 +140,58 @@ def expired(jobs: Iterable[tuple[int, Job, Keep]], now_ms: int) -> list[str]:
     return ids
 
 
-def page(jobs: Iterable[tuple[int, Job]], cursor: str | None, limit: int) -> Page:
-    """A page of jobs, newest first. A cursor is "<" (older) or ">" (newer) and the seq that the page is beyond."""
-    newer, seq = read_cursor(cursor)
-    by_seq = dict(jobs)
-    beyond = [one for one in by_seq if seq is None or (one > seq if newer else one < seq)]
-    part, next, previous = cut_page(sorted(beyond, reverse=not newer), limit, cursor, str)
-    return Page([by_seq[seq] for seq in part], next, previous)
+def page(jobs: Iterable[tuple[int, Job]], wanted: Filter, cursor: str | None, limit: int) -> Page:
+    """A page of jobs that match. A cursor is "<" (further) or ">" (back) and the position that the page is beyond."""
+    back, position = read_ordered_cursor(cursor)
+    order = order_of(wanted)
+    by_position = {_position(order, seq, job): job for seq, job in jobs}
+    beyond = [one for one in by_position if position is None or (one < position if back else one > position)]
+    part, next, previous = cut_page(sorted(beyond, reverse=back), limit, cursor, shown_position)
+    return Page([by_position[one] for one in part], next, previous)
+
+
+def _position(order: Order, seq: int, job: Job) -> tuple[int, ...]:
+    """Where a job stands in an order. The last number is unique."""
+    match order:
+        case "claim":
+            return (job.priority, job.due_ms, seq)
+        case "longest":
+            return (job.started_ms or 0, seq)
+        case "latest":
+            return (-(job.finished_ms or 0), -seq)
+        case "own":
+            return (-seq,)
+
+
+def depths(
+    jobs: Iterable[Job], wanted: Sequence[str] | None, queues: Mapping[str, QueueLimits], limit: int, now_ms: int
+) -> list[Depth]:
+    """How many of these jobs each wanted queue has in each state. `queues` are those with settings."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    oldest: dict[str, int] = {}
+    for queue in queues if wanted is None else wanted:
+        found[queue] = Counter()
+    for job in jobs:
+        if wanted is not None and job.queue not in wanted:
+            continue
+        place = job.state if job.state != "waiting" else _wait_place(job, now_ms)
+        found[job.queue][place] += 1
+        if place == "due":
+            oldest[job.queue] = min(oldest.get(job.queue, job.due_ms), job.due_ms)
+    return [
+        Depth(
+            queue=queue,
+            **{place: min(limit, n) for place, n in counts.items()},
+            oldest_due_ms=oldest.get(queue),
+            limited_until_ms=queues.get(queue, NO_LIMITS).limited_until_ms(now_ms),
+            exact=all(n < limit for n in counts.values()),
+        )
+        for queue, counts in sorted(found.items())
+    ]
+
+
+def _wait_place(job: Job, now_ms: int) -> str:
+    return "held" if job.held is not None else "due" if job.due_ms <= now_ms else "later"
 
 
 def counts(jobs: Iterable[Job]) -> list[Count]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields, earliest
@@ -65,10 +66,9 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
 
 def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, counts_leases: bool) -> int | None:
     """The earliest instant at which a job of this queue that waits now, or runs, may be claimed."""
-    ranges, running = context.jobs.waiting[queue].items(), context.jobs.running[queue].values()
+    ranges, runs, now_ms = context.jobs.waiting[queue].items(), context.jobs.running[queue].values(), context.now_ms
     due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
-    held = [one for one in running if counts_leases and one.job.name in names and one.lease_until_ms > context.now_ms]
-    lease_end_ms = min((one.lease_until_ms for one in held), default=None)
+    ends = [r.lease_until_ms for r in runs if counts_leases and r.job.name in names and r.lease_until_ms > now_ms]
     if queue not in context.queues:
-        return earliest(due_ms, lease_end_ms)
-    return claimable_ms(context.queues[queue].limits, due_ms, len(running), context.now_ms, lease_end_ms)
+        return earliest(None if due_ms == NEVER_MS else due_ms, *ends)
+    return claimable_ms(context.queues[queue].limits, due_ms, len(runs), now_ms, earliest(*ends))

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
+from jobmill.stores.common.operations import Operations
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
 
@@ -26,6 +27,8 @@ class MemoryContext(Struct):
     queues: dict[str, QueueState] = field(default_factory=dict)
     #: Finished runs of recurring jobs that wait again, for the statistics.
     runs: dict[str, Job] = field(default_factory=dict)
+    #: Announced workers, tallies and the audit log.
+    operations: Operations = field(default_factory=Operations)
     last_event: int = 0
     now_ms: int = 0
     #: Set by a verb that may have made work for a sleeping worker.

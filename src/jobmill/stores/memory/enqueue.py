@@ -32,8 +32,8 @@ def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:
 
 def _update(context: MemoryContext, owner: StoredJob, new: NewJob) -> Receipt:
     """A live job has the unique key. Where both are recurring, the new job updates it."""
-    old = owner.job.recurrence
-    if new.recurrence is None or old is None:
+    rule = owner.job.recurrence
+    if new.recurrence is None or rule is None:
         return Receipt(owner.job.id, "duplicate")
-    context.jobs.write(owner, **updated_fields(new, old, context.now_ms))
-    return Receipt(owner.job.id, "updated")
+    context.jobs.write(owner, **updated_fields(new, owner.job, context.now_ms))
+    return Receipt(owner.job.id, "pinned" if rule.pinned else "updated")

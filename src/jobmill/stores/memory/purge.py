@@ -15,6 +15,7 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, or not among the last of their queue and state."""
     for id in expired(((0, run, KEEP_RUN) for run in context.runs.values()), context.now_ms):
         del context.runs[id]
+    context.operations.purge(context.now_ms)
     ids = expired(((stored.seq, stored.job, stored.keep) for stored in context.jobs.by_id.values()), context.now_ms)
     for id in ids[:limit]:
         remove(context, context.jobs.by_id[id])

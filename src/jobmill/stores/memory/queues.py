@@ -35,4 +35,4 @@ def configure(context: MemoryContext, queue: str, change: QueueChange) -> QueueS
 def settings(context: MemoryContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """What is set for these queues, or for all that have settings."""
     wanted = list(context.queues) if queues is None else queues
-    return {queue: context.queues.get(queue, QueueState()).limits.settings for queue in wanted}
+    return {queue: context.queues.get(queue, QueueState()).limits.settings.at(context.now_ms) for queue in wanted}

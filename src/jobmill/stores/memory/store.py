@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from jobmill.core.findings import Finding
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.memory import change, enqueue, exchange, extend, feed, purge, queues, read, report
+from jobmill.stores.memory import announce, audit, change, enqueue, exchange, extend, feed, purge, queues, read, report
 from jobmill.stores.memory.context import MemoryContext
 
 T = TypeVar("T")
@@ -72,6 +73,14 @@ class MemoryStore:
         """A uuid7."""
         return new_id()
 
+    async def diagnose(self) -> list[Finding]:
+        """There is no database that could be set up wrongly."""
+        return []
+
+    async def fsck(self, *, repair: bool = False) -> list[Finding]:
+        """Nothing else writes to these dictionaries."""
+        return []
+
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         await self._bell.wait(queues, (until_ms - self._clock()) / 1000)
 
@@ -83,8 +92,11 @@ class MemoryStore:
     purge = _verb(purge.purge)
 
     get = _verb(read.get)
+    lease_ends = _verb(read.lease_ends)
     find = _verb(read.find)
     count = _verb(read.count)
+    count_up_to = _verb(read.count_up_to)
+    depths = _verb(read.depths)
     stats = _verb(read.stats)
     logs = _verb(read.logs)
 
@@ -92,3 +104,10 @@ class MemoryStore:
     settings = _verb(queues.settings)
     publish = _verb(feed.publish)
     events = _verb(feed.events)
+
+    workers = _verb(announce.workers)
+    order_stop = _verb(announce.order_stop)
+    tallies = _verb(announce.tallies)
+    announce = _verb(announce.announce)
+    audit_log = _verb(audit.audit_log)
+    audit = _verb(audit.audit)

@@ -30,10 +30,13 @@ from jobmill.stores.mongo.codec import (
     STATUS,
     WITHOUT_PAYLOAD,
     Document,
+    date,
     due_fields,
     is_ours,
     job_fields,
     keep_fields,
+    ours_of,
+    rule_fields,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, refused_writes
@@ -42,6 +45,9 @@ from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import lease_update, marked, remove, remove_marked
+
+#: How often a change is decided anew because another process holds or releases its jobs at the same time.
+MAX_ATTEMPTS = 5
 
 
 class _Decided(Struct, frozen=True):
@@ -52,12 +58,31 @@ class _Decided(Struct, frozen=True):
     patch: Patch
 
     @property
+    def unchanged(self) -> Document:
+        """A filter: nobody else has held or released the job since it was read."""
+        return {"_id": self.document["_id"], "jobmill.held": ours_of(self.document).get("held")}
+
+    @property
     def key(self) -> tuple[str, Any]:
         return self.job.name, self.document.get("uniqueKey")
 
 
 async def change(ctx: MongoContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
     """Change jobs by id, or those that match a filter; at most `limit`."""
+    done = await _change(ctx, which, change, limit)
+    allowed = {not_from(state) for state in CHANGES_FROM[type(change)]}
+    for _ in range(MAX_ATTEMPTS):
+        late = [id for id, why in done.refused.items() if why in allowed]
+        if not late:
+            break
+        # Another process has held or released them since they were read.
+        again = await _change(ctx, late, change, limit)
+        refused = {id: why for id, why in done.refused.items() if id not in late}
+        done = Changed(ids=[*done.ids, *again.ids], refused=refused | again.refused, more=done.more)
+    return done
+
+
+async def _change(ctx: MongoContext, which: Sequence[str] | Filter, change: Change, limit: int) -> Changed:
     now_ms = ctx.now()
     refused: dict[str, str] = {}
     if isinstance(which, Filter):
@@ -91,7 +116,7 @@ async def _write(ctx: MongoContext, decided: list[_Decided], statuses: list[str]
     """Write patches where the states still allow it; why not, for the others."""
     mark = new_object_id()
     writes = [
-        UpdateOne({"_id": one.document["_id"], "status": {"$in": statuses}}, _update(one, mark, now_ms), hint=BY_ID)
+        UpdateOne(one.unchanged | {"status": {"$in": statuses}}, _update(ctx, one, mark, now_ms), hint=BY_ID)
         for one in decided
     ]
     refused: dict[str, str] = {}
@@ -128,21 +153,28 @@ async def _refusals(ctx: MongoContext, errors: list[tuple[_Decided, str]]) -> di
     return {one.job.id: key_taken(owners[one.key]) if one.key in owners else why for one, why in errors}
 
 
-def _update(one: _Decided, mark: ObjectId, now_ms: int) -> Document:
+def _update(ctx: MongoContext, one: _Decided, mark: ObjectId, now_ms: int) -> Document:
     """The update that writes a patch."""
     patch, job = one.patch, one.job
     if patch.seize is not None:
         update = lease_update(patch.seize, now_ms)
         update["$set"]["jobmill.mark"] = mark
+        if job.held is not None:
+            update["$set"]["nextRunAt"] = date(patch.fields["due_ms"])
+            update["$unset"]["jobmill.held"] = ""
         return update
     fields = {"jobmill.mark": mark, **job_fields(patch.fields)}
-    if "due_ms" in patch.fields:
-        fields |= due_fields(patch.fields["due_ms"], job.occurrence_ms)
+    if "due_ms" in patch.fields or "occurrence_ms" in patch.fields:
+        fields |= dict.fromkeys(("jobmill.due", "jobmill.dueOf"))
+        due_ms = patch.fields.get("due_ms", job.due_ms)
+        fields |= due_fields(due_ms, now_ms, patch.fields.get("occurrence_ms", job.occurrence_ms))
+    if "recurrence" in patch.fields:
+        fields |= rule_fields(patch.fields["recurrence"], ctx.url)
     if "state" in patch.fields:
         fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
         fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None
     if patch.becomes_live:
-        fields |= {"jobmill.purgeAt": None, "jobmill.keepLast": None}
+        fields |= dict.fromkeys(("jobmill.purgeAt", "jobmill.keepLast", "jobmill.held"))
     if patch.keep is not None:
         fields |= keep_fields(patch.keep, now_ms)
     return update_of(fields)

@@ -27,11 +27,14 @@ from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
 from jobmill.stores.mongo.codec import (
+    FAR_MS,
     ODD_PRIORITY,
     OURS,
     UNRANKED,
     Document,
     date,
+    due_of,
+    is_held,
     left_to_monque,
     ms_of,
     order_of,
@@ -40,18 +43,24 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import BY_ID, QUEUES
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import NO_ID, claim_id
+from jobmill.stores.mongo.purge import postpone
 from jobmill.stores.mongo.queues import NO_LIMITS, QueueLock, limits_of, locked, queue_limits
 from jobmill.stores.mongo.settle import Leasing, send
 
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
 MAX_REFUSED = 1_000
+#: If no job is due soon, the number of jobs of which the first due time is read.
+MAX_FAR = 100
 #: The number of jobs without a priority that get one in one write.
 RANKED = 1_000
 #: How long claims do not search for such jobs after a search that found none; a busy process waits longer.
 RANK_SECONDS = 0.05
 
 ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
+#: The same within one priority, or without one. If the order named the priority, the server would read and sort all
+#: jobs of several names, and not merge their index ranges. Measured: 20 of 14,000 jobs of seven names in 4 ms, not 22.
+_WITHIN_PRIORITY = {"nextRunAt": 1, "_id": 1}
 _FIRST_MS = -(2**62)
 #: A filter: no process has claimed the job since it was found, and no program has counted a failure of it.
 _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
@@ -94,6 +103,8 @@ class QueueClaim(Struct):
     _limits: dict[str, QueueLimits] = {}
     # Searches with the cursor: where they began, what they found, and whether there may be more.
     _searches: list[tuple[Start, list[Document], bool]] = []
+    # Whether a search has found a job that is held or due much later.
+    _has_far: bool = False
     # When a scan from the start, or for ended leases, is due. It may find jobs that this claim has not found.
     _again_ms: int | None = None
 
@@ -101,8 +112,17 @@ class QueueClaim(Struct):
         """`run`, unless the queue is paused, and within the limits of the queue."""
         self.has_feed = limits.settings.feed
         if limits.settings.paused:
-            return None
+            return await self._run_paused(limits, n)
         return await (self._run_locked(n) if limits.counts_claims else self.run(n))
+
+    async def _run_paused(self, limits: QueueLimits, n: int) -> int | None:
+        """`run_within` if the pause is over. Return when a job may be claimed after it."""
+        settings = limits.settings.at(self.now_ms)
+        if not settings.paused:
+            return await self.run_within(structs.replace(limits, settings=settings), n)
+        resumes_ms = settings.pause and settings.pause.until_ms
+        due_ms = await self._next_due() if resumes_ms else None
+        return None if due_ms is None else max(due_ms, resumes_ms or 0)
 
     async def _run_locked(self, n: int) -> int | None:
         """`run` under the queue's lock, so that claims are counted one after the other."""
@@ -110,7 +130,7 @@ class QueueClaim(Struct):
         async with locked(self.ctx, self.queue) as lock:
             if lock is None:
                 return now_ms
-            if lock.limits.settings.paused:
+            if lock.limits.settings.at(now_ms).paused:
                 return None
             max_running = lock.limits.settings.running_limit
             running = 0 if max_running is None else await leases.count_running(self.ctx, self.queue, now_ms)
@@ -118,9 +138,7 @@ class QueueClaim(Struct):
             due_ms = await self.run(n if room is None else min(n, room), lock)
             if max_running is not None and await leases.count_running(self.ctx, self.queue, now_ms) >= max_running:
                 due_ms = await self._first_lease_end()
-        if due_ms is None or lock.limits.claims_left(now_ms) != 0:
-            return due_ms
-        return max(due_ms, lock.limits.window_ends_ms)
+        return None if due_ms is None else max(due_ms, lock.limits.limited_until_ms(now_ms) or 0)
 
     async def run(self, n: int, lock: QueueLock | None = None) -> int | None:
         """Claim up to `n` jobs. Return when the next claim may find a job."""
@@ -132,9 +150,8 @@ class QueueClaim(Struct):
             leased = await self._lease(found, lock) if found.jobs else []
             self._hand_out(found, leased)
             if len(leased) == len(found.jobs):
-                after_ms = (
-                    self.now_ms if min(self.rooms.values()) > 0 else _FIRST_MS
-                )  # a name without room may have more
+                # A name without room may have more.
+                after_ms = self.now_ms if min(self.rooms.values()) > 0 else _FIRST_MS
                 return self.now_ms if found.has_more or self.put_back else await self._next_due(after_ms)
         return await self._next_due()
 
@@ -170,12 +187,19 @@ class QueueClaim(Struct):
             if lost is None and not waiting:
                 self._again_ms = self.now_ms + round(1000 * leases.ENDED_SECONDS)
             # A job may change between the queries: use the document that was read last, and lease each job only once.
-            return self._choose({document["_id"]: document for document in (*waiting, *(lost or ()))}, wanted)
+            chosen = self._choose({document["_id"]: document for document in (*waiting, *(lost or ()))}, wanted)
+            return await self._postpone(chosen) if self._has_far else chosen
+
+    async def _postpone(self, found: Found) -> Found:
+        """Some jobs are held or due much later, and for ten days no process has moved their nextRunAt on."""
+        self._has_far = False
+        await postpone(self.ctx, self.now_ms)
+        return found
 
     def _choose(self, documents: Mapping[Any, Document], wanted: int) -> Found:
         """The first jobs that fit into the room of their names."""
         orders = {id: order_of(document) for id, document in documents.items()}
-        may_run = [one for one in documents.values() if not one.get("repeatInterval") or self._may_run(one)]
+        may_run = [one for one in documents.values() if not _may_stay(one) or self._may_run(one)]
         rooms, jobs = dict(self.rooms), list[Document]()
         for job in sorted(may_run, key=lambda one: _as_zero(orders[one["_id"]])):
             if len(jobs) < wanted and rooms[job["name"]] > 0:
@@ -189,7 +213,10 @@ class QueueClaim(Struct):
         return Found(jobs, has_more=has_left or len(jobs) < len(may_run), are_fresh=all(map(_is_fresh, jobs)))
 
     def _may_run(self, document: Document) -> bool:
-        """Whether a recurring job is not left to Monque. Later claims do not read again what is left."""
+        """Whether a job is due and not left to Monque. Later claims do not read again what is left."""
+        if due_of(document) > self.now_ms:
+            self._has_far = True
+            return False
         why = left_to_monque(document)
         if why and len(self.ctx.claims.refused) < MAX_REFUSED:
             self.ctx.claims.refused.add(document["_id"])
@@ -292,7 +319,8 @@ class QueueClaim(Struct):
     async def _query(self, match: Document, limit: int) -> list[Document]:
         """The first jobs that match and may be claimed, in claim order."""
         match = {**match, **self._free, "_id": {**match.get("_id", {}), **self._free["_id"]}}
-        stages: list[Document] = [{"$match": match}, {"$sort": ORDER}, {"$limit": limit}]
+        order = _WITHIN_PRIORITY if "priority" in match else ORDER
+        stages: list[Document] = [{"$match": match}, {"$sort": order}, {"$limit": limit}]
         if self.ctx.claims.others_are_faster:
             stages.append({"$project": leases.IN_ORDER})  # payloads are read after the lease
         queues, self._limits_of = list(self._limits_of), ()
@@ -327,8 +355,15 @@ class QueueClaim(Struct):
         query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
         waiting = self.ctx.find_by(schema.DUE, query, shown, 1, sort={"nextRunAt": 1})
         first, end_ms = await asyncio.gather(waiting, self._first_lease_end())
+        if first and int(first[0]["nextRunAt"]) > self.now_ms + FAR_MS // 2:
+            first = await self._far_due(query)
         dues = (self._again_ms, end_ms, *(ms_of(one["nextRunAt"]) for one in first))
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    async def _far_due(self, query: Document) -> list[Document]:
+        """The due times of the first jobs that are due much later, without those that are held."""
+        first = await self.ctx.find_by(schema.DUE, query, leases.IN_ORDER, MAX_FAR, sort={"nextRunAt": 1})
+        return [{"nextRunAt": date(due_of(one))} for one in first if not is_held(one)]
 
     async def _first_lease_end(self) -> int | None:
         """The first end of a lease; not where this claim has found jobs, and its worker claims again at once."""
@@ -425,6 +460,11 @@ class QueueClaim(Struct):
             self.rooms[lease.name] -= 1
             if self.has_feed:
                 self.events += claim_events(job, self.now_ms, lease_lost=document["_id"] in lost)
+
+
+def _may_stay(document: Document) -> bool:
+    """Whether a job that was found may have to stay: it recurs, or its nextRunAt may not be its due time."""
+    return bool(document.get("repeatInterval")) or "due" in ours_of(document)
 
 
 def _as_zero(order: Order) -> Order:

@@ -10,13 +10,18 @@
            .id           the id that the caller chose; other jobs are known by their _id
            .queue        absent in the queue that Monque's documents are in (the option `queue`)
            .key          the unique key, where uniqueKey also contains the queue
-           .tenant .options .progress .result (JSON) .tracebacks
+           .tenant .options .progress .result (JSON) .attempts
+           .tracebacks   of attempts that an older version wrote; they are later than those in .attempts
            .error        with the type of the error, where failReason has the message alone
            .claims (a long) .crashes .worker .startedAt .leaseUntil
            .rule         what repeatInterval does not express: an interval, six fields, a timezone of the first
                          generation, an end, other words for the same cron; .revision .armed
            .declared     true: a handler declares the recurrence
-           .slot         of a run whose due time is not its slot, and .slotDue, the nextRunAt that it was written with
+           .slot         of a run whose due time is not its slot, and .slotDue, the due time that it was written with
+           .pinned .stated      a person has edited the recurrence; what code stated last
+           .held         what holds a waiting job
+           .due          of a job that is due in more than 20 days (FAR_MS), or held: its due time, or the year 9999;
+                         and .dueOf, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
            .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever
            .mark         of the last call that changed the job: that call finds by it which jobs it changed
@@ -41,8 +46,20 @@ from bson.errors import InvalidDocument
 from bson.raw_bson import RawBSONDocument
 from msgspec import Raw
 
+from jobmill.core.due import Held
 from jobmill.core.durations import to_datetime
-from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Keep, Progress, State
+from jobmill.core.job import (
+    DAY_MS,
+    NO_OPTIONS,
+    NULL,
+    Attempt,
+    Job,
+    JobOptions,
+    Keep,
+    Progress,
+    State,
+    attempts_from_tracebacks,
+)
 from jobmill.core.payload import MIN_INT
 from jobmill.core.recurrence import Recurrence, is_occurrence
 from jobmill.core.values import NewJob
@@ -66,6 +83,9 @@ _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocumen
 DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_BYTES = DOCUMENT_BYTES - 16 * 1024
 _MAX_INT = 2**63 - 1
+#: nextRunAt is at most this far ahead; `purge.postpone` moves it on when half of that is over. A Node process sets a
+#: timer for each job that is due later, and Node's timers of more than 24.8 days end at once.
+FAR_MS = 20 * DAY_MS
 _YEAR_10000 = 253_402_300_800_000
 _FOR_EVER_MS = _YEAR_10000 - 1_000
 
@@ -87,7 +107,7 @@ UNRANKED = float("inf")
 #: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
 #: Leaves out the large fields.
-WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0}
+WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0, "jobmill.attempts": 0}
 
 #: Fields of a claim, which only a job that is processing may have.
 NO_CLAIM: Document = dict.fromkeys(
@@ -174,12 +194,15 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url
     ours: Document = {"v": 1, "id": own_id, "queue": None if is_home else new.queue, "tenant": new.tenant}
     ours["options"] = None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options)
     ours["key"] = None if is_home else new.unique_key
+    due_ms = new.due.resolve(now_ms)
+    if due_ms > now_ms + FAR_MS:
+        ours |= {"due": date(due_ms), "dueOf": date(now_ms + FAR_MS)}
     document: Document = {
         "_id": id,
         "name": new.name,
         "data": data_of(new.payload_json),
         "status": "pending",
-        "nextRunAt": date(new.due.resolve(now_ms)),
+        "nextRunAt": date(min(due_ms, now_ms + FAR_MS)),
         "failCount": 0,
         "priority": -new.priority,
         **dict.fromkeys(("createdAt", "updatedAt"), date(now_ms)),
@@ -187,9 +210,9 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url
     if new.unique_key is not None:
         document["uniqueKey"] = stored_key(new.queue, new.unique_key, url.queue)
     if new.recurrence is not None:
-        theirs, rule = rule_fields(new.recurrence, url)
+        theirs, rule = _rule_fields(new.recurrence, url)
         document |= _present(theirs)
-        ours |= {"armed": True, "rule": rule, **_rule_marks(new.recurrence)}
+        ours |= rule
     document["jobmill"] = _present(ours)
     return document
 
@@ -203,7 +226,25 @@ def stored_key(queue: str, key: str, home: str) -> str:
     return key if queue == home else f"{queue}{_BETWEEN}{key}"
 
 
-def rule_fields(rule: Recurrence, url: MongoUrl) -> tuple[Document, Document | None]:
+def rule_fields(rule: Recurrence, url: MongoUrl) -> Document:
+    """The fields that give a live job a recurrence."""
+    theirs, ours = _rule_fields(rule, url)
+    return theirs | {f"jobmill.{field}": value for field, value in ours.items()}
+
+
+def _rule_fields(rule: Recurrence, url: MongoUrl) -> tuple[Document, Document]:
+    """Monque's fields of a recurrence, and ours."""
+    theirs, ours = _expressed(rule, url)
+    marks = {"armed": True, "revision": rule.revision or None, "declared": rule.declared or None}
+    return theirs, {"rule": ours, **marks, "pinned": rule.pinned or None, "stated": stated_field(rule)}
+
+
+def stated_field(rule: Recurrence) -> Document | None:
+    """What code stated of a pinned recurrence."""
+    return None if rule.stated is None else msgspec.to_builtins(rule.stated)
+
+
+def _expressed(rule: Recurrence, url: MongoUrl) -> tuple[Document, Document | None]:
     """A recurrence in Monque's fields, where Monque can express it, and as a rule of ours, where that says more.
 
     Monque's first generation re-arms a job in the timezone of its own process.
@@ -218,10 +259,6 @@ def rule_fields(rule: Recurrence, url: MongoUrl) -> tuple[Document, Document | N
     return theirs, None if node.same_rule(rule) else {"zone": rule.timezone, "cron": rule.cron}
 
 
-def _rule_marks(rule: Recurrence) -> Document:
-    return {"revision": rule.revision or None, "declared": rule.declared or None}
-
-
 def keep_fields(keep: Keep, now_ms: int) -> Document:
     """How long a final job stays. A job without one of these fields was ended by Monque, and gets them later."""
     age_ms = 0 if keep.at_once else _FOR_EVER_MS - now_ms if keep == Keep() else keep.age_ms
@@ -229,17 +266,24 @@ def keep_fields(keep: Keep, now_ms: int) -> Document:
     return {"jobmill.purgeAt": purge_at, "jobmill.keepLast": keep.last}
 
 
-def due_fields(due_ms: int, occurrence_ms: int | None = None) -> Document:
+def due_fields(due_ms: int, now_ms: int, occurrence_ms: int | None = None) -> Document:
     """When a job is due, and for which slot of its recurrence where that differs."""
-    if occurrence_ms is None or occurrence_ms == due_ms:
-        return {"nextRunAt": date(due_ms), "jobmill.slot": None, "jobmill.slotDue": None}
-    return {"nextRunAt": date(due_ms), "jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
+    fields: Document = {"nextRunAt": date(due_ms), "jobmill.slot": None, "jobmill.slotDue": None}
+    if occurrence_ms is not None and occurrence_ms != due_ms:
+        fields |= {"jobmill.slot": date(occurrence_ms), "jobmill.slotDue": date(due_ms)}
+    if due_ms > now_ms + FAR_MS:
+        near = date(now_ms + FAR_MS)
+        fields |= {"nextRunAt": near, "jobmill.due": date(due_ms), "jobmill.dueOf": near}
+    return fields
 
 
-def error_fields(error: str, tracebacks: Sequence[str]) -> Document:
-    """An error: failReason is its message alone, as Monque writes it."""
-    message = message_of(error, tracebacks)
-    return {"failReason": message, "jobmill.error": None if message == error else error}
+def attempt_fields(attempts: Sequence[Attempt], error: str | None) -> Document:
+    """Attempts, and the error of a job: failReason is its message alone, as Monque writes it."""
+    fields = {"jobmill.attempts": msgspec.to_builtins(attempts), "jobmill.tracebacks": None}
+    if error is None:
+        return fields
+    message = message_of(error, attempts[-1].traceback if attempts else None)
+    return {**fields, "failReason": message, "jobmill.error": None if message == error else error}
 
 
 def job_fields(fields: Document) -> Document:
@@ -257,7 +301,7 @@ _ENCODERS: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "crashes": ("jobmill.crashes", lambda crashes: crashes or None),
     "error": ("failReason", None),
     "result_json": ("jobmill.result", lambda json: None if bytes(json) == b"null" else bytes(json).decode()),
-    "tracebacks": ("jobmill.tracebacks", list),
+    "held": ("jobmill.held", lambda held: None if held is None else msgspec.to_builtins(held)),
     "progress": ("jobmill.progress", lambda it: None if it is None else {"value": it.value, "message": it.message}),
 }
 
@@ -294,6 +338,19 @@ def order_of(document: Document) -> tuple[float, int, ObjectId]:
     return rank, _ms(document.get("nextRunAt")), id if isinstance(id, ObjectId) else NO_ID
 
 
+def due_of(document: Document) -> int:
+    """When a job is due: nextRunAt, or a field of ours, unless another program has changed nextRunAt since."""
+    ours, next_ms = ours_of(document), _ms(document.get("nextRunAt"))
+    due_ms = ms_of(ours.get("due"))
+    is_valid = is_held(document) or ms_of(ours.get("dueOf")) == next_ms
+    return due_ms if due_ms is not None and is_valid else next_ms
+
+
+def is_held(document: Document) -> bool:
+    """Whether no worker may claim a waiting job."""
+    return document.get("status") == "pending" and "held" in ours_of(document)
+
+
 def is_known(document: Document) -> bool:
     """Whether a document is a job in one of the known states."""
     return document.get("status") in STATUS.values()
@@ -302,7 +359,8 @@ def is_known(document: Document) -> bool:
 def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
     """A document as a job. `strict`: UnreadableJob where payload or options are garbage; otherwise the job shows it."""
     ours = ours_of(document)
-    due_ms, updated_ms = _ms(document.get("nextRunAt")), _ms(document.get("updatedAt"))
+    due_ms = due_of(document) if "due" in ours else _ms(document.get("nextRunAt"))
+    updated_ms = _ms(document.get("updatedAt"))
     is_foreign_claim = document["status"] == "processing" and not str(document.get("claimedBy", "")).startswith(OURS)
     run, finished = ({}, document.get("updatedAt")) if ran_there(document) else (ours, ours.get("lastFinishedAt"))
     key = _text(ours.get("key", document.get("uniqueKey")))
@@ -314,29 +372,30 @@ def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
         queue=str(ours.get("queue", url.queue)),
         payload_json=_payload(document.get("data"), strict),
         state=STATE[document["status"]],
-        priority=-_int(document.get("priority")),
+        priority=-int_of(document.get("priority")),
         due_ms=due_ms,
         created_ms=_ms(document.get("createdAt")),
         updated_ms=updated_ms,
         started_ms=ms_of(document.get("lockedAt") if is_foreign_claim else run.get("startedAt")),
         finished_ms=updated_ms if document["status"] in FINAL else None,
-        errors=max(0, _int(document.get("failCount"))),
-        crashes=_int(ours.get("crashes")),
-        claims=_int(ours.get("claims")),
+        errors=max(0, int_of(document.get("failCount"))),
+        crashes=int_of(ours.get("crashes")),
+        claims=int_of(ours.get("claims")),
         worker=_text(document.get("claimedBy") if is_foreign_claim else run.get("worker")),
         progress=_progress(run["progress"]) if "progress" in run else None,
         result_json=Raw(run["result"].encode()) if isinstance(run.get("result"), str) else NULL,
         error=_error(document.get("failReason"), ours.get("error")),
-        tracebacks=tuple(map(str, texts)) if isinstance(texts := ours.get("tracebacks"), list) else (),
+        attempts=_attempts(ours) if "attempts" in ours or "tracebacks" in ours else (),
         unique_key=key,
         tenant=_text(ours.get("tenant")),
         options=default if (given := ours.get("options")) is None else _options(given, strict),
         recurrence=rule,
         occurrence_ms=None if rule is None else _slot(ours, due_ms),
-        runs=_int(ours.get("runs")),
-        failed_runs=_int(ours.get("failedRuns")),
+        runs=int_of(ours.get("runs")),
+        failed_runs=int_of(ours.get("failedRuns")),
         last_error=_text(ours.get("lastError")),
         last_finished_ms=None if rule is None or is_foreign_claim else ms_of(finished),
+        held=_held(ours["held"]) if "held" in ours and is_held(document) else None,
     )
 
 
@@ -355,7 +414,7 @@ def left_to_monque(document: Document) -> str:
     rule = None if is_ours(document) else _rule(document, ours, None)
     if rule is None:
         return ""
-    occurrence_ms = _slot(ours, _ms(document.get("nextRunAt")))
+    occurrence_ms = _slot(ours, due_of(document))
     try:
         if is_occurrence(rule, occurrence_ms) or document.get("timezone"):
             return ""
@@ -384,24 +443,39 @@ def _options(given: Any, strict: bool) -> JobOptions:
         return NO_OPTIONS
 
 
+def _attempts(ours: Document) -> tuple[Attempt, ...]:
+    try:
+        attempts = msgspec.convert(ours.get("attempts", ()), tuple[Attempt, ...])
+    except msgspec.ValidationError:
+        attempts = ()
+    texts = ours.get("tracebacks")
+    return (*attempts, *attempts_from_tracebacks(map(str, texts if isinstance(texts, list) else ())))
+
+
+def _held(given: Any) -> Held:
+    try:
+        return msgspec.convert(given, Held)
+    except msgspec.ValidationError:
+        return Held(by=("person",))
+
+
 def _rule(document: Document, ours: Document, unique_key: str | None) -> Recurrence | None:
     rule, cron = ours.get("rule"), document.get("repeatInterval")
-    key, revision = unique_key or id_of(document), _int(ours.get("revision"))
-    declared = ours.get("declared") is True
+    marks: dict[str, Any] = {"key": unique_key or id_of(document), "revision": int_of(ours.get("revision"))}
+    marks["declared"] = ours.get("declared") is True
+    if ours.get("pinned") is True:
+        marks |= {"pinned": True, "stated": msgspec.convert(ours.get("stated"), Recurrence | None)}
     if isinstance(rule, dict):
         return Recurrence(
-            key=key,
             cron=_text(rule.get("cron")),
-            every_ms=_int(rule["everyMs"]) if "everyMs" in rule else None,
+            every_ms=int_of(rule["everyMs"]) if "everyMs" in rule else None,
             timezone=str(rule.get("zone", "UTC")),
             until_ms=ms_of(rule.get("until")),
-            revision=revision,
-            declared=declared,
+            **marks,
         )
     if not isinstance(cron, str) or not cron:
         return None
-    timezone = _text(document.get("timezone")) or "UTC"
-    return Recurrence(key=key, cron=cron, timezone=timezone, revision=revision, declared=declared)
+    return Recurrence(cron=cron, timezone=_text(document.get("timezone")) or "UTC", **marks)
 
 
 def _slot(ours: Document, due_ms: int) -> int:
@@ -423,7 +497,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _int(value: Any) -> int:
+def int_of(value: Any) -> int:
     """A number of any BSON type; 0 for what is not a finite number."""
     return int(value) if isinstance(value, int | float) and isfinite(value) else 0
 

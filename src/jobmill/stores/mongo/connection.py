@@ -29,6 +29,7 @@ from jobmill.stores.mongo.url import MongoUrl
 Collection: TypeAlias = AsyncCollection[Document]
 
 QUEUES, EVENTS, LOGS, RUNS = "jobmill_queues", "jobmill_events", "jobmill_logs", "jobmill_runs"
+WORKERS, TALLIES, AUDIT = "jobmill_workers", "jobmill_tallies", "jobmill_audit"
 
 #: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
 #: every other time limit except the one for connecting.
@@ -79,6 +80,9 @@ class MongoConnection:
         self.events: Collection = self.database[EVENTS]
         self.logs: Collection = self.database[LOGS]
         self.runs: Collection = self.database.get_collection(RUNS, write_concern=ONE)
+        self.workers: Collection = self.database.get_collection(WORKERS, write_concern=ONE)
+        self.tallies: Collection = self.database.get_collection(TALLIES, write_concern=ONE)
+        self.audit: Collection = self.database[AUDIT]
         #: Held by the claim that searches for jobs.
         self.searching = asyncio.Lock()
 

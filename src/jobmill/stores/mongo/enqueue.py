@@ -13,7 +13,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 from pymongo.synchronous.client_session import ClientSession
 
 from jobmill.core.events import enqueued_events
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.values import NewJob, Receipt, at
 from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.mongo.codec import (
     DOCUMENT_BYTES,
@@ -24,11 +24,13 @@ from jobmill.stores.mongo.codec import (
     date,
     due_fields,
     id_of,
+    job_fields,
     job_of,
     new_document,
     ours_of,
     packed,
     rule_fields,
+    stated_field,
     stored_key,
     update_of,
 )
@@ -189,9 +191,10 @@ async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, url
         # Only if nobody has changed the recurrence since it was read.
         revision = ours_of(document).get("revision")
         unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
+        unchanged["jobmill.held"] = ours_of(document).get("held")
         try:
             if await collection.update(unchanged, update):
-                return Receipt(id, "updated")
+                return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
         except WriteError as error:
             if error.code not in TOO_LARGE:
                 raise
@@ -202,15 +205,21 @@ async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, url
 
 def _recurrence_update(new: NewJob, document: Document, now_ms: int, url: MongoUrl) -> Document | None:
     """What a live recurring job takes over from a new one with its key; None where one of both is not recurring."""
-    old = job_of(document, url).recurrence
+    job = job_of(document, url)
+    old = job.recurrence
     if new.recurrence is None or old is None:
         return None
     # The payload may be null, which is a value here.
     payload = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
     ours: Document = {"jobmill.declared": new.recurrence.declared or None}
-    if not (new.keeps_due and new.recurrence.same_rule(old)):
-        theirs, rule = rule_fields(structs.replace(new.recurrence, revision=0), url)
-        ours |= {"jobmill.rule": rule, "jobmill.revision": old.revision + 1, "jobmill.armed": True}
-        ours |= theirs | due_fields(new.due.resolve(now_ms))
+    if old.pinned:
+        ours["jobmill.stated"] = stated_field(old.restated(new.recurrence))
+    elif not (new.keeps_due and new.recurrence.same_rule(old)):
+        due_ms = new.due.resolve(now_ms)
+        ours |= rule_fields(structs.replace(new.recurrence, revision=old.revision + 1), url)
+        if job.held is None:
+            ours |= due_fields(due_ms, now_ms)
+        else:
+            ours |= job_fields({"held": structs.replace(job.held, due=at(due_ms))})
     update = update_of(ours)
     return update | {"$set": {**payload, **update.get("$set", {})}}

@@ -13,23 +13,27 @@ from pymongo.errors import PyMongoError
 from jobmill.core.changes import Seize
 from jobmill.core.job import Job
 from jobmill.core.values import Claim, Lease
-from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, is_ours, ms_of
+from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, int_of, is_ours, ms_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import claim_id
 from jobmill.stores.mongo.schema import LEASE
+from jobmill.stores.mongo.url import MongoUrl
 
 #: While jobs that wait fill every claim, ended leases are searched for at this interval.
 ENDED_SECONDS = 0.5
 #: Stale claims of Monque are searched for at this interval; more often where the lock timeout is short.
 STALE_MS = 15_000
 _MIN_STALE_MS = 250
+#: The interval of Monque's heartbeats, unless its job says otherwise.
+MONQUE_HEARTBEAT_MS = 30_000
 #: A heartbeat of Monque may be this much later than its interval.
 LATE_HEARTBEAT_MS = 1_000
 
 #: The fields by which claims order jobs and leave some of them to Monque, and the worker that had a lost job.
 IN_ORDER = dict.fromkeys(("_id", "name", "priority", "nextRunAt", "status", "claimedBy", "jobmill.id", "jobmill.v"), 1)
 IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone", "jobmill.slot", "jobmill.slotDue"), 1)
+IN_ORDER |= dict.fromkeys(("jobmill.due", "jobmill.dueOf", "jobmill.held"), 1)
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
@@ -79,7 +83,7 @@ def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) ->
         "$set": fields,
         "$inc": {"jobmill.claims": Int64(1)} | ({"jobmill.crashes": 1} if is_lost else {}),
         # Monque must not take the lease of an earlier claim for its own.
-        "$unset": {"leaseExpiresAt": ""},
+        "$unset": {"leaseExpiresAt": "", "jobmill.due": "", "jobmill.dueOf": ""},
         # A Node worker retries a job without a number here, or with a negative one, for ever.
         "$max": {"failCount": 0},
     }
@@ -114,6 +118,26 @@ def stale(now_ms: int, lock_timeout_ms: int) -> Document:
             {"$expr": {"$gt": [silent_ms, {"$add": [interval_ms, LATE_HEARTBEAT_MS]}]}},
         ],
     }
+
+
+def has_heartbeat(document: Document, now_ms: int) -> bool:
+    """Whether the process of Monque that has claimed a job shows that it lives."""
+    interval_ms = int_of(document.get("heartbeatInterval")) or MONQUE_HEARTBEAT_MS
+    seen_ms = max(ms_of(document.get(field)) or 0 for field in ("lockedAt", "lastHeartbeat"))
+    return now_ms < max(seen_ms + 2 * interval_ms + LATE_HEARTBEAT_MS, ms_of(document.get("leaseExpiresAt")) or 0)
+
+
+def end_of(document: Document, url: MongoUrl) -> int | None:
+    """When the lease of a job ends; for a claim of Monque, when a claim of ours may take it over."""
+    if document["status"] != "processing":
+        return None
+    if str(document.get("claimedBy", "")).startswith(OURS):
+        return ms_of(ours_of(document).get("leaseUntil"))
+    if not url.recover_foreign:
+        return None
+    silent_ms = max(url.lock_timeout_ms, int_of(document.get("heartbeatInterval")) + LATE_HEARTBEAT_MS)
+    seen_ms = max(ms_of(document.get(field)) or 0 for field in ("lockedAt", "lastHeartbeat"))
+    return max(seen_ms + silent_ms, ms_of(document.get("leaseExpiresAt")) or 0)
 
 
 async def find_lost(

@@ -12,8 +12,11 @@ from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Purged
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import schema
+from jobmill.stores.mongo.announce import purge_announced
+from jobmill.stores.mongo.audit import purge_audit
 from jobmill.stores.mongo.codec import (
     ENDED_BY_RUN,
+    FAR_MS,
     FINAL,
     NO_CLAIM,
     STATE,
@@ -28,6 +31,7 @@ from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.leases import remove
+from jobmill.stores.mongo.queues import resume
 from jobmill.stores.mongo.runs import purge_runs
 from jobmill.stores.mongo.wake import unknown_status
 
@@ -44,6 +48,10 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     await _report_odd(ctx)
     await rearm(ctx, now_ms, limit)
     await purge_runs(ctx, now_ms)
+    await purge_announced(ctx, now_ms)
+    await purge_audit(ctx, now_ms)
+    await resume(ctx, now_ms)
+    await postpone(ctx, now_ms)
     noted = await _note_ended(ctx, limit, now_ms)
     past = await _too_old(ctx, limit + 1, now_ms)
     if len(past) <= limit:
@@ -66,6 +74,19 @@ async def _report_odd(ctx: MongoContext) -> None:
         unknown = {**mine, "status": {"$nin": list(STATE)}}
         for document in await ctx.find_by(schema.NAME_STATUS, unknown, _ODD, 100):
             ctx.report_once(document, unknown_status(document))
+
+
+async def postpone(ctx: MongoContext, now_ms: int) -> None:
+    """Move nextRunAt of held jobs, and of jobs that are due much later, on before Node or an older version runs them.
+
+    Where another program has changed nextRunAt, a job that is not held is due then.
+    """
+    is_ours = {"$expr": {"$and": [{"$eq": ["$nextRunAt", "$jobmill.dueOf"]}, {"$lt": ["$nextRunAt", "$jobmill.due"]}]}}
+    far = {"status": "pending", "jobmill.due": {"$gt": date(now_ms)}, "nextRunAt": {"$lt": date(now_ms + FAR_MS // 2)}}
+    next_at = {"$min": ["$jobmill.due", date(now_ms + FAR_MS)]}
+    query = {**far, "$or": [{"jobmill.held": {"$exists": True}}, is_ours]}
+    update = [{"$set": {"nextRunAt": next_at, "jobmill.dueOf": next_at}}]
+    await ctx.hinted(schema.FAR, lambda hint: ctx.here.jobs.update_many(query, update, **hint))
 
 
 async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId, Document]:
@@ -157,7 +178,8 @@ def _next_run(job: Job, now_ms: int) -> Document:
         "status": "pending",
         "failCount": 0,
         "updatedAt": date(now_ms),
-        **due_fields(occurrence_ms),
+        **dict.fromkeys(("jobmill.held", "jobmill.due", "jobmill.dueOf")),
+        **due_fields(occurrence_ms, now_ms),
         **NO_CLAIM,
         "jobmill.progress": None,
         "jobmill.crashes": None,

@@ -9,12 +9,13 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
 from jobmill.core.queue_limits import QueueLimits
-from jobmill.core.values import QueueChange, QueueSettings, RateLimit
+from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit
 from jobmill.stores.mongo.codec import Document, update_of
 from jobmill.stores.mongo.context import MongoContext
 
@@ -35,6 +36,7 @@ def queue_limits(document: Document) -> QueueLimits:
     rate = document.get("rateLimit")
     settings = QueueSettings(
         paused=bool(document.get("paused", _DEFAULTS.paused)),
+        pause=msgspec.convert(pause, Pause) if (pause := document.get("pause")) else None,
         rate_limit=RateLimit(int(rate["count"]), int(rate["perMs"])) if rate else None,
         running_limit=document.get("runningLimit"),
         feed=bool(document.get("feed", _DEFAULTS.feed)),
@@ -58,8 +60,10 @@ def has_feed(limits: Mapping[str, QueueLimits]) -> bool:
 async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
     """Change the settings of a queue; the settings afterwards."""
     rate = change.rate_limit
+    pause = None if change.pause is UNSET and change.paused is not UNSET else change.pause
     given = {
         "paused": change.paused,
+        "pause": msgspec.to_builtins(pause) if isinstance(pause, Pause) else pause,
         "runningLimit": change.running_limit,
         "feed": change.feed,
         "eventsMaxLen": change.events_max_len,
@@ -72,13 +76,20 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
             document = await ctx.here.queues.find_one_and_update(
                 {"_id": queue}, update, upsert=True, return_document=ReturnDocument.AFTER
             )
-            return queue_limits(document or {}).settings
+            return queue_limits(document or {}).settings.at(ctx.now())
 
 
 async def settings(ctx: MongoContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
     """The settings of these queues; None: of all that have settings."""
     limits = await limits_of(ctx, queues)
-    return {queue: limits.get(queue, NO_LIMITS).settings for queue in (limits if queues is None else queues)}
+    wanted = limits if queues is None else queues
+    return {queue: limits.get(queue, NO_LIMITS).settings.at(ctx.now()) for queue in wanted}
+
+
+async def resume(ctx: MongoContext, now_ms: int) -> None:
+    """End pauses whose time has passed, also for processes of older versions, which do not know their ends."""
+    over = {"pause.until_ms": {"$lte": now_ms}}
+    await ctx.here.queues.update_many(over, update_of({"paused": False, "pause": None}) | {"$inc": {"changes": 1}})
 
 
 # ---------------------------------------------------------------------------------------------------- limits

@@ -16,16 +16,15 @@ from msgspec import Struct
 from pymongo import UpdateMany
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from jobmill.core.job import TRACEBACKS_KEPT
 from jobmill.core.values import Refused, Settled
 from jobmill.stores.mongo.codec import (
     DOCUMENT_BYTES,
     MAX_BYTES,
     NO_CLAIM,
     Document,
+    attempt_fields,
     date,
     due_fields,
-    error_fields,
     job_fields,
     keep_fields,
     update_of,
@@ -207,7 +206,7 @@ def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
 def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     """The values that decide which update is written under which guard."""
     occurrence_ms = None if one.due is None else locator.occurrence_ms
-    written = (one.state, one.errors, one.crashes, one.due, one.error, one.tracebacks, one.result_json, one.keep)
+    written = (one.state, one.errors, one.crashes, one.due, one.error, one.attempts, one.result_json, one.keep)
     return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, one.runs, one.rearm)
 
 
@@ -219,13 +218,11 @@ def _update(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int)
         "jobmill.mark": mark,
         ("jobmill.progress" if one.state == "waiting" else "jobmill.armed"): None,
     }
-    if one.tracebacks is not None:
-        fields["jobmill.tracebacks"] = list(one.tracebacks[-TRACEBACKS_KEPT:])
-        if one.error is not None:
-            fields |= error_fields(one.error, one.tracebacks)
+    if one.attempts is not None:
+        fields |= attempt_fields(one.attempts, one.error)
     if one.due is not None:
         occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
-        fields |= due_fields(one.due.resolve(now_ms), occurrence_ms)
+        fields |= due_fields(one.due.resolve(now_ms), now_ms, occurrence_ms)
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)
     if one.keep is not None and locator.is_ours:

@@ -7,11 +7,15 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from jobmill.stores.common.verb import verb
 from jobmill.stores.mongo import (
+    announce,
+    audit,
     change,
+    diagnose,
     enqueue,
     exchange,
     extend,
     feed,
+    fsck,
     purge,
     queues,
     read,
@@ -96,8 +100,11 @@ class MongoStore:
     purge = verb(_translated(purge.purge))
 
     get = verb(_translated(read.get))
+    lease_ends = verb(_translated(read.lease_ends))
     find = verb(_translated(read.find))
     count = verb(_translated(read.count))
+    count_up_to = verb(_translated(read.count_up_to))
+    depths = verb(_translated(read.depths))
     stats = verb(_translated(read.stats))
     logs = verb(_translated(read.logs))
 
@@ -105,3 +112,13 @@ class MongoStore:
     settings = verb(_translated(queues.settings))
     publish = verb(_translated(feed.publish))
     events = verb(_translated(feed.events))
+
+    workers = verb(_translated(announce.workers))
+    order_stop = verb(_translated(announce.order_stop))
+    tallies = verb(_translated(announce.tallies))
+    announce = verb(_translated(announce.announce))
+    audit_log = verb(_translated(audit.audit_log))
+    audit = verb(_translated(audit.audit))
+
+    diagnose = verb(_translated(diagnose.diagnose))
+    fsck = verb(_translated(fsck.fsck))

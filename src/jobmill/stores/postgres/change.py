@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -69,7 +70,9 @@ async def _by_id(connection: Connection, statements: Statements, ids: Sequence[s
         if missing := [id for id in ids if id not in found]:
             where = PostgresConditions(Filter(), first=2)
             where.add("jobs.id = ANY ({}::text[])", missing)
-            found |= {one.id: one for one in await _locked(connection, statements(name), where, len(missing))}
+            found |= {
+                one.id: one for one in await _locked(connection, where.into(statements, name), where, len(missing))
+            }
     return [found[id] for id in ids if id in found]
 
 
@@ -81,12 +84,12 @@ async def _matching(
     found: list[Subject] = []
     for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
         if wanted and len(found) <= limit:
-            found += await _locked(connection, statements(name), where, limit + 1 - len(found))
+            found += await _locked(connection, where.into(statements, name), where, limit + 1 - len(found))
     return found[:limit], len(found) > limit
 
 
 async def _locked(connection: Connection, text: str, where: PostgresConditions, limit: int) -> list[Subject]:
-    rows = await connection.fetch(where.into(text), limit, *where.parameters)
+    rows = await connection.fetch(text, limit, *where.parameters)
     return [subject(row) for row in rows]
 
 
@@ -94,19 +97,22 @@ async def _locked(connection: Connection, text: str, where: PostgresConditions, 
 
 
 async def _write(connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int) -> None:
-    """Write patches of one change, which all write the same fields, except those of jobs that became live."""
-    written = {id: patch for id, patch in patches.items() if patch.fields and not patch.becomes_live}
-    rows = [patch_columns(id, patch, now_ms) for id, patch in written.items()]
-    columns = rows[0] if rows else {}
-    if columns.get("state") in FINAL:
-        text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")
-        await connection.execute(text, _encode(rows).decode())
-    elif columns:
-        is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
-        sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
-        sets += ["claims = jobs.claims + 1"] if is_seized else []
-        text = statements("change_live").replace("{sets}", ", ".join(sets))
-        await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
+    """Write patches, together where they write the same columns; those of jobs that became live are written already."""
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for id, patch in patches.items():
+        if patch.fields and not patch.becomes_live:
+            row = patch_columns(id, patch, now_ms)
+            alike.setdefault(tuple(row), []).append(row)
+    for columns, rows in alike.items():
+        if rows[0].get("state") in FINAL:
+            text = _with_columns(statements("make_final"), HISTORY_COLUMNS, columns, "gone")
+            await connection.execute(text, _encode(rows).decode())
+        else:
+            is_seized, is_moved = "token" in columns, "due_ms" in columns or "priority" in columns
+            sets = [f"{column} = patch.{column}" for column in columns if column not in ("id", "state")]
+            sets += ["claims = jobs.claims + 1"] if is_seized else []
+            text = statements("change_live").replace("{sets}", ", ".join(sets))
+            await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
     await remove(connection, statements, [id for id, patch in patches.items() if patch.removes])
 
 

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from jobmill.core.changes import Patch, Subject
-from jobmill.core.job import NO_OPTIONS, NULL, Job, JobOptions, Progress, keep_cancelled
+from jobmill.core.due import Held
+from jobmill.core.job import NO_OPTIONS, NULL, Attempt, Job, JobOptions, Progress, keep_cancelled
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.sql import COLUMN_OF
@@ -19,7 +20,7 @@ from jobmill.stores.common.unreadable import UnreadableJob
 SHARED_COLUMNS = (
     *("due_ms", "created_ms", "priority", "errors", "crashes", "claims", "updated_ms", "started_ms", "worker", "id"),
     *("queue", "name", "payload", "unique_key", "tenant", "options", "log_lines", "error", "result", "progress"),
-    *("tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
+    *("attempts", "tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
     "last_finished_ms",
 )
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
@@ -35,7 +36,9 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     error: str | None = None
     result_json: Raw = NULL
     progress: Progress | None = None
-    tracebacks: tuple[str, ...] = ()
+    #: Texts where an older version has written it.
+    attempts: tuple[Attempt | str, ...] = ()
+    held: Held | None = None
     deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
@@ -48,6 +51,9 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
 
 _check_json = msgspec.json.Decoder(Raw).decode
 _decode_extra = msgspec.json.Decoder(_Extra).decode
+_decode_held = msgspec.json.Decoder(Held).decode
+_decode_recurrence = msgspec.json.Decoder(Recurrence).decode
+_encode = msgspec.json.Encoder().encode
 
 # ---------------------------------------------------------------------------------------------------- rows
 
@@ -97,6 +103,8 @@ def _read_extra(text: str) -> _Extra:
 def _with_extra(job: Job, extra: _Extra) -> Job:
     fields = structs.asdict(extra)
     revision, _ = fields.pop("revision"), fields.pop("recovered_from")
+    if extra.attempts:
+        fields["attempts"] = tuple(Attempt(traceback=one) if isinstance(one, str) else one for one in extra.attempts)
     if extra.recurrence is not None:
         fields["recurrence"] = structs.replace(extra.recurrence, revision=revision)
     return structs.replace(job, **fields)
@@ -105,7 +113,7 @@ def _with_extra(job: Job, extra: _Extra) -> Job:
 def stored_job(row: asyncpg.Record) -> Job:
     """A row with the columns of `read`; an unreadable job with what can be read, and the reason in `deferred_error`."""
     fields = dict(row)
-    payload, extra = fields.pop("payload"), fields.pop("extra")
+    payload, extra, _ = fields.pop("payload"), fields.pop("extra"), fields.pop("seq", None)
     job = Job(payload_json=NULL, **fields)
     try:
         job = structs.replace(job, payload_json=_payload(payload))
@@ -117,10 +125,33 @@ def stored_job(row: asyncpg.Record) -> Job:
 # ---------------------------------------------------------------------------------------------------- changes
 
 
+def encoded_rule(rule: Recurrence) -> str:
+    """A recurrence as it is stored: its revision has a column of its own, so that rules can be compared as text."""
+    return _encode(structs.replace(rule, revision=0)).decode()
+
+
 def subject(row: asyncpg.Record) -> Subject:
     """A row with the columns of `subject` or `live_subject`."""
-    id, name, queue, state, errors, options = row
-    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
+    id, name, queue, state, errors, options, due_ms, held, rule, revision = row
+    return Subject(
+        id=id,
+        name=name,
+        queue=queue,
+        state=state,
+        due_ms=due_ms,
+        errors=errors,
+        held=None if held is None else _decode_held(held),
+        recurrence=None if rule is None else _recurrence(rule, revision),
+        keep_failed=keep_cancelled(options),
+    )
+
+
+def _recurrence(text: str, revision: int | None) -> Recurrence | None:
+    """A stored recurrence; None where it cannot be read."""
+    try:
+        return structs.replace(_decode_recurrence(text), revision=revision or 0)
+    except msgspec.MsgspecError:
+        return None
 
 
 def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
@@ -129,6 +160,10 @@ def patch_columns(id: str, patch: Patch, now_ms: int) -> dict[str, Any]:
     if "result" in columns:
         result = bytes(columns["result"])
         columns["result"] = None if result == bytes(NULL) else result.decode()
+    if columns.get("held") is not None:
+        columns["held"] = _encode(columns["held"]).decode()
+    if (rule := columns.get("recurrence")) is not None:
+        columns |= {"recurrence": encoded_rule(rule), "revision": rule.revision}
     if patch.keep is not None:
         keep = patch.keep
         columns |= {"expires_ms": None if keep.age_ms is None else now_ms + keep.age_ms, "keep_last": keep.last}

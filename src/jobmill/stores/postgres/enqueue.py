@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
 from jobmill.core.events import enqueued_events
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import StoreBusy
+from jobmill.stores.postgres.codec import encoded_rule
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
@@ -119,8 +119,7 @@ async def _insert(call: CallFunction, group: Sequence[NewJob], first: FirstParam
 async def _insert_recurring(call: CallFunction, group: Sequence[NewJob], first: FirstParameters) -> list[Receipt]:
     (new,) = group
     assert new.recurrence is not None
-    # The revision has a column of its own, so that the stored rules can be compared as text.
-    rule = _encode(structs.replace(new.recurrence, revision=0)).decode()
+    rule = encoded_rule(new.recurrence)
     ((id, how),) = await call("enqueue_recurring", (*first, *_row(new), rule, new.keeps_due))
     _check_done(how)
     return [Receipt(id, how)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from jobmill.core.changes import removed_event
-from jobmill.core.job import RUNS_KEPT_MS
+from jobmill.core.announcing import CARD_KEPT_MS
+from jobmill.core.audit import AUDIT_KEPT_MS
+from jobmill.core.changes import Subject, removed_event
+from jobmill.core.job import FINAL, RUNS_KEPT_MS
+from jobmill.core.tallies import TALLIES_KEPT_MS
 from jobmill.core.values import Purged
 from jobmill.stores.common.sql import quoted
 from jobmill.stores.postgres.change import remove
@@ -30,7 +33,12 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
     for extension in await extensions(connection, statements):
         function = quoted(f"{extension}_catch_up")
         await connection.execute(f"SELECT {statements.quoted_schema}.{function}($1)", CATCH_UP_ROWS)
-    found = [subject(row) for row in await connection.fetch(statements("purge_old"), now_ms, limit + 1)]
+    found: list[Subject] = []
+    # The planner expects few jobs: it would read and sort all that have expired, and remove some of them.
+    await connection.execute("SET LOCAL enable_bitmapscan = off")
+    for state in FINAL:
+        text = statements("purge_old").replace("{state}", state)
+        found += map(subject, await connection.fetch(text, now_ms, limit + 1))
     for queue, state, last in await connection.fetch(statements("keep_last")):
         if len(found) <= limit:
             rows = await connection.fetch(statements("purge_surplus"), queue, state, last, limit + 1)
@@ -40,6 +48,9 @@ async def _purge(context: PostgresContext, connection: Connection, limit: int) -
     await add_events(connection, statements, [removed_event(one, now_ms) for one in found[:limit]])
     await connection.execute(statements("purge_rewinds"), MAX_REWINDS)
     await connection.execute(statements("purge_runs"), now_ms - RUNS_KEPT_MS)
+    last_starts = [now_ms - kept_ms for kept_ms in TALLIES_KEPT_MS.values()]
+    last = (now_ms - CARD_KEPT_MS, list(TALLIES_KEPT_MS), last_starts, now_ms - AUDIT_KEPT_MS)
+    await connection.execute(statements("purge_operations"), *last)
     schema = statements.quoted_schema
     await connection.execute(f"SELECT {schema}.number_events(queue) FROM {schema}.queues WHERE feed")
     return Purged(min(len(found), limit), more=len(found) > limit)

@@ -37,10 +37,10 @@ def parameters(settlements: Iterable[Settlement], queues: Iterable[str]) -> tupl
 def _final(one: Settlement) -> tuple[object, ...]:
     """The columns of a settlement that ends a job: see settle_final.sql."""
     lease, keep = one.lease, one.keep
-    tracebacks = None if one.tracebacks is None else _encode(one.tracebacks).decode()
+    attempts = None if one.attempts is None else _encode(one.attempts).decode()
     kept = (None, None) if keep is None else (keep.age_ms, keep.last)
     result = one.result_json.decode()
-    return (lease.id, lease.token, one.state, one.errors, one.crashes, result, one.error, tracebacks, *kept)
+    return (lease.id, lease.token, one.state, one.errors, one.crashes, result, one.error, attempts, *kept)
 
 
 def _final_runs(one: Settlement) -> tuple[object, ...]:
@@ -65,7 +65,7 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "crashes": one.crashes,
         "error": one.error,
         "result": one.result_json.decode(),
-        "tracebacks": None if one.tracebacks is None else _encode(one.tracebacks).decode(),
+        "attempts": None if one.attempts is None else _encode(one.attempts).decode(),
         "due_ms": one.due and one.due.at_ms,
         "delay_ms": one.due.after_ms if one.due is not None and one.due.at_ms is None else None,
         "slot_ms": one.rearm and one.rearm.occurrence_ms,

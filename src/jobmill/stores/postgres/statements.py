@@ -12,10 +12,11 @@ import re
 import zlib
 from pathlib import Path
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.job import DAY_MS, KEEP_FAILED, LOG_LINES_KEPT
 from jobmill.core.limits import MAX_KEY, MAX_NAME, MAX_PRIORITY
 from jobmill.core.payload import MAX_BYTES
-from jobmill.core.values import QueueSettings
+from jobmill.core.values import PAYLOADS_SEARCHED, QueueSettings
 from jobmill.errors import InvalidValue
 from jobmill.handlers.options import DEFAULT_QUEUE
 from jobmill.stores.common.sql import literal, quoted, statements_in, without_comments
@@ -36,6 +37,8 @@ DEFAULTS = {
     "max_name": str(MAX_NAME),
     "max_payload_bytes": str(MAX_BYTES),
     "max_priority": str(MAX_PRIORITY),
+    "never_ms": str(NEVER_MS),
+    "payloads_searched": str(PAYLOADS_SEARCHED),
 }
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")

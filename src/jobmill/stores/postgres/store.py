@@ -8,11 +8,15 @@ from typing import ClassVar
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.verb import verb
 from jobmill.stores.postgres import (
+    announce,
+    audit,
     change,
+    diagnose,
     enqueue,
     exchange,
     extend,
     feed,
+    fsck,
     purge,
     queues,
     read,
@@ -67,8 +71,11 @@ class PostgresStore:
         """A transaction of the caller's locks nothing here but the keys that it has enqueued."""
 
     get = verb(read.get)
+    lease_ends = verb(read.lease_ends)
     find = verb(read.find)
     count = verb(read.count)
+    count_up_to = verb(read.count_up_to)
+    depths = verb(read.depths)
     stats = verb(read.stats)
     logs = verb(read.logs)
 
@@ -76,6 +83,15 @@ class PostgresStore:
     settings = verb(queues.settings)
     publish = verb(feed.publish)
     events = verb(feed.events)
+
+    workers = verb(announce.workers)
+    order_stop = verb(announce.order_stop)
+    tallies = verb(announce.tallies)
+    announce = verb(announce.announce)
+    audit_log = verb(audit.audit_log)
+    audit = verb(audit.audit)
+    diagnose = verb(diagnose.diagnose)
+    fsck = verb(fsck.fsck)
 
     # For modules that extend the schema, and for scripts, which are made without asking the server.
     run_as_migration = verb(schema.run_as_migration)

@@ -26,6 +26,7 @@ class BullmqDoor:
         """Add jobs: id, name, data, opts, delay, priority, special; see enqueue.lua. BullMQ's ids of them."""
         for job in jobs:
             check_no_queue_key(job["id"] or "")
+        await self._context.register(self._queue)
         ids: list[str] = []
         for some in chunks(jobs, MAX_JOBS_PER_CALL):
             now_ms = self._context.clock.now()
@@ -40,6 +41,7 @@ class BullmqDoor:
         """Make or change a job scheduler; see schedule.lua. The id of its next job."""
         texts = {"data": as_json(data), "opts": as_json(opts), "repeat_opts": as_json(repeat)}
         request = {"sid": id, "record": flat(repeat), **texts, **scheduler}
+        await self._context.register(self._queue)
         next_id: bytes = await self._context.run(SCHEDULE, self._queue, now_ms, **request)
         return next_id.decode()
 

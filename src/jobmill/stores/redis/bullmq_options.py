@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeGuard
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jobmill.core.durations import MAX_MS
 from jobmill.core.job import NO_OPTIONS, JobOptions, Keep
@@ -18,6 +18,8 @@ from jobmill.stores.redis.ids import scheduler_key
 # Node retries a job without options as Jobmill does. A test compares this with the default policy of the core, which a
 # store may not import.
 DEFAULT: dict[str, Any] = {"attempts": 3, "backoff": {"type": "exponential", "delay": 1000}}
+#: The headers that Node carries as well: see https://www.w3.org/TR/trace-context and https://www.w3.org/TR/baggage.
+TRACE = frozenset(("traceparent", "tracestate", "baggage"))
 # The largest whole number that JavaScript and Lua represent exactly.
 MAX_WHOLE = 2**53 - 1
 # `maxStalledCount` is an option of Node's workers, by default 1: a job fails at its second stall.
@@ -40,7 +42,7 @@ decode_own = lru_cache(maxsize=1_000)(msgspec.json.Decoder(OwnOptions).decode)
 
 @lru_cache(maxsize=1_000)
 def opts_json(options: JobOptions, priority: int) -> str:
-    """The opts of a job without delay and keys: the same text for all jobs with the same options."""
+    """The opts of a job without delay, keys and headers: the same text for all jobs with the same options."""
     return msgspec.json.encode(as_opts(options, priority)).decode()
 
 
@@ -69,6 +71,36 @@ def _write_options(opts: dict[str, Any], options: JobOptions) -> None:
     for field, keep in (("removeOnComplete", options.keep_succeeded), ("removeOnFail", options.keep_failed)):
         if keep is not None:
             opts[field] = _as_remove(keep)
+    if trace := {name: text for name, text in (options.headers or {}).items() if name in TRACE}:
+        opts["tm"] = msgspec.json.encode(trace).decode()
+
+
+def without_trace(options: JobOptions) -> JobOptions:
+    """The options that no field of BullMQ's has: the context of a trace is in `opts`."""
+    if options.headers is None:
+        return options
+    own = {name: text for name, text in options.headers.items() if name not in TRACE}
+    return structs.replace(options, headers=own or None)
+
+
+def with_trace(options: JobOptions, opts: bytes) -> JobOptions:
+    """The reverse, for a job of ours."""
+    if b'"tm"' not in opts:
+        return options
+    headers = {**(options.headers or {}), **_trace(_decode(opts))}
+    return structs.replace(options, headers=headers or None)
+
+
+def _trace(opts: dict[str, Any]) -> dict[str, str]:
+    """BullMQ's telemetry of a job: the context of the trace in which it was added, unless it is not to be continued."""
+    text = opts.get("tm")
+    if not isinstance(text, str) or opts.get("omc"):
+        return {}
+    try:
+        carrier = _decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return {name: value for name, value in carrier.items() if isinstance(value, str)}
 
 
 def _as_remove(keep: Keep) -> bool | int | dict[str, int]:
@@ -109,6 +141,7 @@ def read_node(text: bytes) -> NodeOptions:
         "backoff": _backoff(opts.get("backoff")),
         "keep_succeeded": _keep(opts.get("removeOnComplete")),
         "keep_failed": _keep(opts.get("removeOnFail")),
+        "headers": _trace(opts) or None,
     }
     converted = msgspec.convert(options, JobOptions)
     return NodeOptions(converted, _whole(opts.get("delay")), repeat if isinstance(repeat, dict) else None)

@@ -21,12 +21,17 @@ from jobmill.core.changes import (
 )
 from jobmill.core.job import KEEP_FAILED
 from jobmill.core.values import Filter
-from jobmill.stores.redis.codec import reset_fields
+from jobmill.stores.redis.bullmq_options import as_opts
+from jobmill.stores.redis.codec import bare_rule, reset_fields
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
+from jobmill.stores.redis.enqueue import run_request
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs, walk
 from jobmill.stores.redis.scripts import CHANGE
 from jobmill.stores.redis.settle import keep_request
+
+# How often the core decides again about jobs that others hold or release at the same time.
+MAX_REPEATS = 5
 
 SEVERAL_QUEUES = "several queues have a job of this id: write queue:id"
 
@@ -41,7 +46,11 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
         subjects, more = await _by_id(c, ids[:limit], refused), len(ids) > limit
     changed: list[str] = []
     for queue, some in by_queue(subjects, lambda one: one.job.queue):
-        await _change_some(c, queue, some, change, changed, refused)
+        again = await _change_some(c, queue, some, change, changed, refused)
+        for _ in range(MAX_REPEATS if again else 0):
+            found = await _by_id(c, again, refused)
+            again = await _change_some(c, queue, found, change, changed, refused)
+        refused |= dict.fromkeys(again, "others hold and release the job at the same time: try again")
     return Changed(ids=changed, refused=refused, more=more)
 
 
@@ -69,46 +78,63 @@ async def _change_some(
     change: Change,
     changed: list[str],
     refused: dict[str, str],
-) -> None:
+) -> list[str]:
+    """Change jobs of one queue; the ids of jobs that something else holds by now, so that the core decides again."""
     now_ms = c.clock.now()
-    ids: list[str] = []
-    requests: list[dict[str, Any]] = []
-    for job, is_ours, _ in some:
-        subject = structs.replace(Subject.of(job), has_our_retention=is_ours)
-        decision = decide(change, subject, now_ms, len(changed) + len(ids))
+    requests: dict[str, dict[str, Any]] = {}
+    for found in some:
+        job = found.job
+        subject = structs.replace(Subject.of(job), has_our_retention=found.is_ours)
+        decision = decide(change, subject, now_ms, len(changed) + len(requests))
         if isinstance(decision, Patch):
-            ids.append(job.id)
-            requests.append(_request(local_id(queue, job.id), decision))
+            requests[job.id] = _request(found, decision, now_ms)
         else:
             refused[job.id] = decision
-    if not ids:
-        return
+    if not requests:
+        return []
     allowed = dict.fromkeys(CHANGES_FROM[type(change)], True)
     verb = type(change).__name__.lower()
-    answers = await c.run(CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=requests)
-    for id, (answer, detail) in zip(ids, answers, strict=True):
+    answers = await c.run(CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=list(requests.values()))
+    again: list[str] = []
+    for id, (answer, detail) in zip(requests, answers, strict=True):
         if answer == b"done":
             changed.append(id)
+        elif answer == b"again":
+            again.append(id)
         else:
             refused[id] = _refusal(queue, answer, detail)
     if (lease_ms := getattr(change, "lease_ms", None)) is not None:
         c.scans.leased(queue, now_ms + lease_ms)
+    return again
 
 
-def _request(id: str, patch: Patch) -> dict[str, Any]:
+def _request(found: FoundJob, patch: Patch, now_ms: int) -> dict[str, Any]:
     """A patch as change.lua takes it; what is None is left out."""
+    job, fields = found.job, patch.fields
     request: dict[str, Any] = {
-        "id": id,
-        "due": patch.fields.get("due_ms"),
-        "priority": patch.fields.get("priority"),
-        "resets": reset_fields(patch.fields),
+        "id": local_id(job.queue, job.id),
+        "due": fields.get("due_ms"),
+        "priority": fields.get("priority"),
+        "resets": reset_fields(fields),
         "removes": patch.removes,
         "events": [(event.type, event.attempt, as_json(event.data)) for event in patch.events],
+        "was": None if found.held is None else found.held.decode(),
     }
     if patch.keep is not None:
         request["keep"] = keep_request(patch.keep, KEEP_FAILED)
     if (seize := patch.seize) is not None:
         request |= {"token": seize.token, "worker": seize.worker, "lease_ms": seize.lease_ms}
+    if (held := fields.get("held")) is not None:
+        if found.waits_for_children:
+            # This is known from its children, and ends with them.
+            held = structs.replace(held, by=tuple(by for by in held.by if by != "jobs"))
+        delay_ms = max(0, held.due.resolve(now_ms) - now_ms)
+        request |= {"held": as_json(held), "latched": bool(held.by), "delay": delay_ms}
+    if (rule := fields.get("recurrence")) is not None:
+        opts_json = as_json(as_opts(job.options, job.priority))
+        request["run"] = run_request(rule, fields["occurrence_ms"], opts_json) | {"slot": fields["occurrence_ms"]}
+        if rule.pinned:
+            request["run"] |= {"pinned": bare_rule(request["run"]["rule"]), "stated": as_json(rule.stated)}
     return {name: value for name, value in request.items() if value is not None}
 
 

@@ -13,6 +13,8 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmf`: the last error with its type. BullMQ's reason is the message alone.
 - `jmk`: how long the job is kept after its end, if that is not the default.
 - `jmt`: the times of the log lines.
+- `jma`: the attempts that errored or crashed, with checksums of their tracebacks, which are in BullMQ's `stacktrace`.
+- `jmh`: what holds the job while it is in `waiting-children` (`Held`). That its children do is not in it.
 - `jmn`: the time until which claims leave the job to Node.
 """
 
@@ -21,11 +23,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
+from zlib import crc32
 
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from jobmill.core.job import NO_OPTIONS, NULL, Job, Progress, State
+from jobmill.core.due import NEVER_MS, Held, after
+from jobmill.core.job import (
+    ATTEMPTS_KEPT,
+    NO_OPTIONS,
+    NULL,
+    Attempt,
+    Job,
+    Progress,
+    State,
+    attempts_from_tracebacks,
+)
 from jobmill.core.recurrence import Recurrence
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.redis import bullmq_options as opts
@@ -34,6 +47,9 @@ from jobmill.stores.redis.ids import LocalId, port_id, scheduler_key
 T = TypeVar("T")
 
 STALLED = "job stalled more than allowable limit"
+
+#: In place of a score: the job is in `waiting-children`, and perhaps not only because of its children.
+HELD, HELD_BY_JOBS = b"held", b"held jobs"
 
 # What reading an unvalidated value may raise.
 _GARBAGE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -48,6 +64,8 @@ _check_json = msgspec.json.Decoder(Raw).decode
 _decode = msgspec.json.decode
 _decode_rule = msgspec.json.Decoder(Recurrence).decode
 _decode_stack = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_held = msgspec.json.Decoder(Held).decode
+_decode_attempts = msgspec.json.Decoder(list[tuple[Attempt, int | None]]).decode
 
 
 class StoredRuns(Struct, frozen=True):
@@ -59,6 +77,10 @@ class StoredRuns(Struct, frozen=True):
     failed_runs: float = 0
     last_error: str | None = None
     last_finished_ms: float | None = None
+    #: Of a rule that a person has pinned: the rule itself, and what code stated last. A process of an older version
+    #: replaces the rule and leaves these: then the pin has ended.
+    pinned: str | None = None
+    stated: str | None = None
 
 
 _decode_runs = msgspec.json.Decoder(StoredRuns).decode
@@ -155,7 +177,8 @@ def job_of(
     own = read.value(b"jmo", opts.decode_own, opts.NO_OWN_OPTIONS)
     node = None if b"jm" in h else read.value(b"opts", opts.read_node, opts.NO_NODE_OPTIONS)
     touched = max(created, updated, started)
-    due = _due(read, id, created, node, score)
+    held = _held(read, score) if score.startswith(HELD) else None
+    due = _due(read, id, created, node, score) if held is None else NEVER_MS
     # Node promotes a job without a change of our fields. A job that waits outside `delayed` is due, and a job that has
     # run was due.
     is_promoted = due > (now_ms if state == "waiting" else started) and not (
@@ -172,6 +195,7 @@ def job_of(
         state=state,
         priority=read.whole(b"priority"),
         due_ms=touched if is_promoted else due,
+        held=held,
         created_ms=created,
         updated_ms=max(touched, finished if final else 0),
         started_ms=started or None,
@@ -184,9 +208,9 @@ def job_of(
         result_json=NULL if result is None else Raw(result),
         # BullMQ keeps the last error of a job even if the job succeeds later. A cancelled job has no error.
         error=None if state in ("succeeded", "cancelled") else _error(read),
-        tracebacks=read.value(b"stacktrace", _tracebacks, ()),
+        attempts=_attempts(read) if b"stacktrace" in h or b"jma" in h else (),
         tenant=own.t,
-        options=node.options if node is not None else own.o or NO_OPTIONS,
+        options=node.options if node is not None else opts.with_trace(own.o or NO_OPTIONS, h.get(b"opts", b"")),
         deferred_error=_deferred_error(h, crashes),
         **_keys(read, id, name, node),
     )
@@ -234,6 +258,32 @@ def _tracebacks(value: bytes) -> tuple[str, ...]:
     return () if value == b"{}" else _decode_stack(value)
 
 
+def attempts_json(attempts: tuple[Attempt, ...]) -> tuple[str, str]:
+    """The fields `jma` and `stacktrace`."""
+    notes = [
+        (structs.replace(one, traceback=None), None if one.traceback is None else crc32(one.traceback.encode()))
+        for one in attempts
+    ]
+    texts = [one.traceback for one in attempts if one.traceback is not None]
+    return msgspec.json.encode(notes).decode(), msgspec.json.encode(texts).decode()
+
+
+def _attempts(read: _HashReader) -> tuple[Attempt, ...]:
+    """The attempts with their tracebacks. Node adds tracebacks without attempts, and may drop the oldest ones."""
+    no_texts: tuple[str, ...] = ()
+    no_notes: list[tuple[Attempt, int | None]] = []
+    texts = read.value(b"stacktrace", _tracebacks, no_texts)
+    found: list[Attempt] = []
+    for attempt, checksum in read.value(b"jma", _decode_attempts, no_notes):
+        mine = next((n for n, text in enumerate(texts) if crc32(text.encode()) == checksum), None)
+        if mine is None:
+            found.append(attempt)
+        else:
+            found += (*attempts_from_tracebacks(texts[:mine]), structs.replace(attempt, traceback=texts[mine]))
+            texts = texts[mine + 1 :]
+    return (*found, *attempts_from_tracebacks(texts))[-ATTEMPTS_KEPT:]
+
+
 def _progress(value: bytes) -> Progress | None:
     """In BullMQ, progress is any JSON value: a number, our object, or another value, which becomes the message."""
     found = _decode(value)
@@ -253,6 +303,14 @@ def _due(read: _HashReader, id: str, created: int, node: opts.NodeOptions | None
     if b"rjk" in read.h and (occurrence := _occurrence(id)) is not None:
         return occurrence
     return created + (node.delay_ms if node is not None else 0)
+
+
+def _held(read: _HashReader, why: bytes) -> Held:
+    """What holds a job in `waiting-children`: see why_held.lua."""
+    no_note: Held | None = None
+    held = read.value(b"jmh", _decode_held, no_note) or Held(by=(), due=after(read.whole(b"delay")))
+    by = (*held.by, "jobs") if why == HELD_BY_JOBS or not held.by else held.by
+    return structs.replace(held, by=tuple(sorted(set(by))))
 
 
 def _error(read: _HashReader) -> str | None:
@@ -293,12 +351,20 @@ def stored_rule(runs: bytes) -> Recurrence:
     return _decode_rule(_decode_runs(runs).rule)
 
 
+def bare_rule(rule: str) -> str:
+    """A stored rule without the mark that a handler declared it; as bare() in enqueue.lua."""
+    return rule.replace(',"declared":true', "")
+
+
 def _runs(value: bytes) -> dict[str, Any] | None:
     runs = _decode_runs(value)
     if not runs.rule:
         return None
+    is_pinned = runs.pinned == bare_rule(runs.rule)
+    stated = _decode_rule(runs.stated) if is_pinned and runs.stated is not None else None
+    rule = structs.replace(_decode_rule(runs.rule), revision=int(runs.revision), pinned=is_pinned, stated=stated)
     return {
-        "recurrence": structs.replace(_decode_rule(runs.rule), revision=int(runs.revision)),
+        "recurrence": rule,
         "runs": int(runs.runs),
         "failed_runs": int(runs.failed_runs),
         "last_error": runs.last_error,

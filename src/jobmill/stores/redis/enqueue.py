@@ -14,12 +14,16 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NOW, NewJob, Receipt
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis import bullmq_options
-from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json, flat
+from jobmill.stores.redis.context import (
+    MAX_BYTES_PER_CALL,
+    MAX_CALLS_IN_FLIGHT,
+    MAX_JOBS_PER_CALL,
+    RedisContext,
+    as_json,
+    flat,
+)
 from jobmill.stores.redis.ids import check_no_queue_key, deduplication_id, local_id, port_id, scheduler_id
 from jobmill.stores.redis.scripts import ENQUEUE
-
-#: How many calls are sent before the first is answered: client and server work at the same time. Each has a deadline.
-MAX_CALLS_IN_FLIGHT = 8
 
 
 async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -58,7 +62,7 @@ def _request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
     id, data, own = local_id(new.queue, new.id), new.payload_json.decode(), None
     if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms:
         own = _own_fields(new, due_ms, now_ms)
-    if new.unique_key is None and due_ms <= now_ms:
+    if new.unique_key is None and due_ms <= now_ms and new.options.headers is None:
         opts_json = bullmq_options.opts_json(new.options, new.priority)
         return (id, new.name, data, opts_json, 0, due_ms, new.priority, own)
     delay_ms = max(0, due_ms - now_ms)
@@ -68,16 +72,17 @@ def _request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
 
 def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
     own: list[Any] = []
-    options = bullmq_options.OwnOptions(o=None if new.options == NO_OPTIONS else new.options, t=new.tenant)
-    if options != bullmq_options.NO_OWN_OPTIONS:
-        own += ["jmo", as_json(options)]
+    if new.options != NO_OPTIONS or new.tenant is not None:
+        # Also where all options are in BullMQ's opts: a job without this field is read without them.
+        given = bullmq_options.without_trace(new.options)
+        own += ["jmo", as_json(bullmq_options.OwnOptions(o=None if given == NO_OPTIONS else given, t=new.tenant))]
     if due_ms != now_ms and new.recurrence is None:
         own += ["jmd", due_ms]
     return own
 
 
 def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, Any] | None]:
-    """The opts of a job with a delay, a unique key or a recurrence, and what enqueue.lua needs to know of the keys."""
+    """The opts of a job that is not plain, and what enqueue.lua needs to know of its keys."""
     if new.unique_key is None:
         return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms)), None
     deid = deduplication_id(new.name, new.unique_key)
@@ -86,18 +91,18 @@ def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, An
         return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms, deid)), special
     # A run belongs to its scheduler, and has no deduplication id.
     opts_json = as_json(bullmq_options.as_opts(new.options, new.priority))
-    return opts_json, special | {"run": _first_run(new, new.recurrence, due_ms, opts_json)}
+    run = run_request(new.recurrence, due_ms, opts_json)
+    run |= {"sid": scheduler_id(new.name, new.recurrence.key), "keeps_due": new.keeps_due}
+    return opts_json, special | {"run": run}
 
 
-def _first_run(new: NewJob, rule: Recurrence, occurrence_ms: int, opts_json: str) -> dict[str, Any]:
-    """The record of a recurring job's scheduler."""
+def run_request(rule: Recurrence, occurrence_ms: int, opts_json: str) -> dict[str, Any]:
+    """A recurrence as scripts take it: the record of its scheduler, and the rule as we read it again."""
     repeat = bullmq_options.repeat_opts(rule)
     offset = occurrence_ms % repeat.get("every", 1)
     return {
-        "sid": scheduler_id(new.name, rule.key),
-        "rule": as_json(structs.replace(rule, revision=0)),
+        "rule": as_json(structs.replace(rule, revision=0, pinned=False, stated=None)),
         "rule_opts": as_json(repeat),
         "record": [*flat(repeat), "offset", offset, "opts", opts_json],
-        "keeps_due": new.keeps_due,
         "declared": rule.declared,
     }

@@ -28,7 +28,7 @@ async def publish(c: RedisContext, events: Sequence[Event]) -> None:
 async def events(c: RedisContext, queue: str, after: str | None = None, limit: int = 1_000) -> list[Event]:
     """See the port."""
     key = f"{c.key(queue)}:jobmill:feed"
-    first = "-" if after is None else f"({_checked(after)}"
+    first = "-" if after is None else f"({check_stream_id(after, 'after')}"
     if not (await settings_of_queue(c, queue)).feed:
         return []
     entries = await c.client.call(key, "XRANGE", key, first, "+", "COUNT", limit)
@@ -59,8 +59,9 @@ def _event(queue: str, id: bytes, h: dict[bytes, bytes]) -> Event:
     )
 
 
-def _checked(after: str) -> str:
-    ms, dash, seq = after.partition("-")
+def check_stream_id(id: str, field: str) -> str:
+    """The number of an entry in a stream, as this store gave it."""
+    ms, dash, seq = id.partition("-")
     if not (ms.isascii() and ms.isdecimal() and (not dash or (seq.isascii() and seq.isdecimal()))):
-        raise InvalidValue("after", "an after that this store gave", after)
-    return after
+        raise InvalidValue(field, f"{'an' if field == 'after' else 'a'} {field} that this store gave", id)
+    return id

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jobmill.core.job import KEEP_FAILED, KEEP_SUCCEEDED
 from jobmill.core.values import Purged
+from jobmill.stores.redis.announce import forget_old
+from jobmill.stores.redis.audit import audit
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.queues import registered_queues
 from jobmill.stores.redis.scripts import PURGE
@@ -14,6 +16,8 @@ MAX_REMOVED_PER_CALL = 500
 
 async def purge(c: RedisContext, limit: int = 1_000) -> Purged:
     """See the port. Queue by queue."""
+    await forget_old(c)
+    await audit(c, ())
     ages = {"completed": KEEP_SUCCEEDED.age_ms, "failed": KEEP_FAILED.age_ms}
     removed, more = 0, False
     for queue in await registered_queues(c):

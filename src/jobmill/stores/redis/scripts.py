@@ -23,18 +23,25 @@ class Script:
 
 def _load(verb: str) -> Script:
     text = (_LUA / f"{verb}.lua").read_text()
-    whole = _INCLUDE.sub(lambda found: (_LUA / "lib" / f"{found[1]}.lua").read_text(), text)
+    while _INCLUDE.search(text):
+        text = _INCLUDE.sub(lambda found: (_LUA / "lib" / f"{found[1]}.lua").read_text(), text)
     # The slow log of a server shows the beginning of a script: the name of the verb.
-    return Script(f"-- jobmill {verb}\n" + _COMMENT.sub("", whole))
+    return Script(f"-- jobmill {verb}\n" + _COMMENT.sub("", text))
 
 
+ANNOUNCE = _load("announce")
+AUDIT = _load("audit")
 CHANGE = _load("change")
 CLEAN = _load("clean")
 CONFIGURE = _load("configure")
+DEPTHS = _load("depths")
+EACH = _load("each")
 ENQUEUE = _load("enqueue")
 EXCHANGE = _load("exchange")
 EXTEND = _load("extend")
+FSCK = _load("fsck")
 GET = _load("get")
+LENGTHS = _load("lengths")
 PAGE = _load("page")
 PURGE = _load("purge")
 RECOVER = _load("recover")

@@ -8,6 +8,7 @@ from jobmill.core.events import settlement_events
 from jobmill.core.job import KEEP_FAILED, KEEP_RUN, KEEP_SUCCEEDED, Keep
 from jobmill.core.values import Broken, Claimed, Lease
 from jobmill.stores.common.error_message import message_of
+from jobmill.stores.redis.codec import attempts_json
 from jobmill.stores.redis.context import as_json
 from jobmill.stores.redis.ids import LocalId, local_id
 
@@ -60,7 +61,7 @@ def keep_request(keep: Keep, default: Keep) -> dict[str, Any]:
 def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | None:
     """A settlement that no field of the job has an influence on. An age of 0 stands for the default retention."""
     lease, keep = settlement.lease, settlement.keep
-    if lease.locator is None or not lease.locator[1] or settlement.state != "succeeded":
+    if lease.locator is None or not lease.locator[1] or settlement.state != "succeeded" or settlement.attempts:
         return None
     if settlement.errors or settlement.crashes or settlement.runs or keep is None or keep.at_once or keep.last:
         return None
@@ -81,11 +82,12 @@ def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, An
     if settlement.outcome == "succeeded":
         request["result"] = settlement.result_json.decode()
     if settlement.error is not None:
-        request["error"] = message_of(settlement.error, settlement.tracebacks or ())
+        traceback = settlement.attempts[-1].traceback if settlement.attempts else None
+        request["error"] = message_of(settlement.error, traceback)
         if request["error"] != settlement.error:
             request["typed_error"] = settlement.error
-    if settlement.tracebacks is not None:
-        request["tracebacks"] = as_json(settlement.tracebacks)
+    if settlement.attempts is not None:
+        request["attempts"], request["tracebacks"] = attempts_json(settlement.attempts)
     if settlement.due is not None:
         request["due"] = settlement.due.resolve(now_ms)
     if settlement.keep is not None:

@@ -8,7 +8,22 @@ from typing import ClassVar
 from jobmill.errors import StoreError
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.verb import verb
-from jobmill.stores.redis import change, enqueue, exchange, extend, feed, purge, queues, read, report, wake
+from jobmill.stores.redis import (
+    announce,
+    audit,
+    change,
+    diagnose,
+    enqueue,
+    exchange,
+    extend,
+    feed,
+    fsck,
+    purge,
+    queues,
+    read,
+    report,
+    wake,
+)
 from jobmill.stores.redis.bullmq import BullmqDoor
 from jobmill.stores.redis.context import RedisContext
 
@@ -67,8 +82,11 @@ class RedisStore:
     purge = verb(purge.purge)
 
     get = verb(read.get)
+    lease_ends = verb(read.lease_ends)
     find = verb(read.find)
     count = verb(read.count)
+    count_up_to = verb(read.count_up_to)
+    depths = verb(read.depths)
     stats = verb(read.stats)
     logs = verb(read.logs)
 
@@ -76,6 +94,16 @@ class RedisStore:
     settings = verb(queues.settings)
     publish = verb(feed.publish)
     events = verb(feed.events)
+
+    workers = verb(announce.workers)
+    order_stop = verb(announce.order_stop)
+    tallies = verb(announce.tallies)
+    announce = verb(announce.announce)
+    audit_log = verb(audit.audit_log)
+    audit = verb(audit.audit)
+
+    diagnose = verb(diagnose.diagnose)
+    fsck = verb(fsck.fsck)
 
     async def _check_version(self) -> None:
         info: bytes = await self.context.client.call(self.context.key(""), "INFO", "server")

@@ -13,7 +13,7 @@ from jobmill.core.values import Filter
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, patched_columns, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
-from jobmill.stores.sqlite.filters import conditions
+from jobmill.stores.sqlite.filters import conditions, searched_after
 from jobmill.stores.sqlite.statements import sql
 
 
@@ -24,7 +24,8 @@ def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change
     events: list[Event] = []
     found: list[tuple[str, SubjectRow | None]]
     if isinstance(which, Filter):
-        where, parameters = conditions(structs.replace(which, states=states_for(change, which)))
+        wanted = structs.replace(which, states=states_for(change, which))
+        where, parameters = conditions(wanted, searched_after(context, wanted))
         statement = sql("subjects").replace("{conditions}", where)
         rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
         found, more = [(row[1], row) for row in rows[:limit]], len(rows) > limit
@@ -48,17 +49,13 @@ def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: 
     patch = decide(change, subject_of(row), context.now_ms, index)
     if isinstance(patch, str):
         return patch
-    seq, state = row[0], row[4]
+    seq = row[0]
     if patch.removes:
         context.write("remove", (as_json([seq]),))
         return patch
-    columns = patched_columns(patch, context.now_ms)
-    assignments = ", ".join(f"{column} = ?" for column in columns)
-    if patch.seize is not None:
-        assignments += ", claims = claims + 1"
-    statement = f"UPDATE jobmill_jobs SET {assignments} WHERE seq = ? AND state = ?"
+    more = ", claims = claims + 1" if patch.seize is not None else ""
     try:
-        context.cursor.execute(statement, (*columns.values(), seq, state))
+        context.update_job(seq, patched_columns(patch, context.now_ms), more)
     except sqlite3.IntegrityError:
         # Only the unique index can refuse. A failed statement undoes itself and nothing else.
         (owner,) = context.row("rival", (seq,))

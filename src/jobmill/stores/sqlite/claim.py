@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.events import Event, bare_job, claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
@@ -143,7 +144,7 @@ def _next_due(context: SqliteContext, wish: Claim, counts_leases: bool) -> int |
 
 def _queue_due(context: SqliteContext, queue: str, names: str, counts_leases: bool) -> int | None:
     ranges = _decode_ranges(context.row("ranges", (queue, names, 0, 0))[0])
-    due_ms = min((one[1] for one in ranges), default=None)
+    due_ms = min((one[1] for one in ranges if one[1] != NEVER_MS), default=None)
     (end_ms,) = context.row("first_lease", (queue, names, context.now_ms)) if counts_leases else (None,)
     row = known_queues(context).get(queue)
     if row is None:

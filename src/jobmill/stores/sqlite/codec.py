@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from jobmill.core.changes import Patch, Subject
+from jobmill.core.due import Held
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
-from jobmill.core.values import NewJob, QueueSettings, RateLimit
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob, Pause, QueueSettings, RateLimit
 from jobmill.stores.common.sql import COLUMN_OF
 from jobmill.stores.common.unreadable import UnreadableJob
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
+
+T = TypeVar("T")
 
 # A larger payload is stored in a table of its own: SQLite rewrites the whole row at each claim and settlement.
 LARGE_PAYLOAD = 2_048
@@ -70,7 +74,7 @@ def new_job_row(new: NewJob, now_ms: int) -> tuple[object, ...]:
 
 def plain_success(done: Settlement) -> tuple[object, ...] | None:
     """Token, errors, crashes, result and retention of a success that writes nothing else; None for all others."""
-    extra = done.runs or done.error is not None or done.tracebacks is not None or done.due
+    extra = done.runs or done.error is not None or done.attempts is not None or done.due
     if done.state != "succeeded" or extra:
         return None
     age_ms, last = (None, None) if done.keep is None else (done.keep.age_ms, done.keep.last)
@@ -88,7 +92,7 @@ def settlement_row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...
         done.crashes,
         done.error,
         _json_or_null(done.result_json),
-        None if done.tracebacks is None else as_json(done.tracebacks),
+        None if done.attempts is None else as_json(done.attempts),
         keep and keep.age_ms,
         keep and keep.last,
         None if done.due is None else done.due.resolve(now_ms),
@@ -105,23 +109,47 @@ def _json_or_null(json: bytes) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------- changes
 
-#: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options.
-SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None]
+#: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options, due_ms, held, recurrence.
+SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None, int, str | None, str | None]
 
-_JSON_COLUMNS = {"result", "progress"}
+_JSON_COLUMNS = {"result", "progress", "recurrence", "held"}
 
 
 def subject_of(row: SubjectRow) -> Subject:
     """A row as the subject of a change."""
-    _, id, name, queue, state, errors, options = row
-    return Subject(id=id, name=name, queue=queue, state=state, errors=errors, keep_failed=keep_cancelled(options))
+    _, id, name, queue, state, errors, options, due_ms, held, recurrence = row
+    return Subject(
+        id=id,
+        name=name,
+        queue=queue,
+        state=state,
+        due_ms=due_ms,
+        errors=errors,
+        held=readable(held, Held),
+        recurrence=readable(recurrence, Recurrence),
+        keep_failed=keep_cancelled(options),
+    )
+
+
+def readable(text: str | None, type: type[T]) -> T | None:
+    """A value from its JSON; None where there is none, or where it cannot be read."""
+    try:
+        return None if text is None else msgspec.json.decode(text, type=type)
+    except msgspec.MsgspecError:
+        return None
+
+
+def columns_of(fields: Mapping[str, object]) -> dict[str, object]:
+    """Fields of a Job as columns."""
+    columns = {COLUMN_OF.get(field, field): value for field, value in fields.items()}
+    for column in _JSON_COLUMNS.intersection(columns):
+        columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
+    return columns
 
 
 def patched_columns(patch: Patch, now_ms: int) -> dict[str, object]:
     """The columns that a patch writes."""
-    columns = {COLUMN_OF.get(field, field): value for field, value in patch.fields.items()}
-    for column in _JSON_COLUMNS.intersection(columns):
-        columns[column] = None if columns[column] in (None, NULL) else as_json(columns[column])
+    columns = columns_of(patch.fields)
     if "state" in columns:
         columns["keep_age_ms"] = patch.keep and patch.keep.age_ms
         columns["keep_last"] = patch.keep and patch.keep.last
@@ -149,9 +177,11 @@ class QueueRow(Struct, frozen=True):
 
 def queue_from_row(row: Sequence[Any]) -> QueueRow:
     """A row of the queue table, without its first column."""
-    paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event = row
+    paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, *rest = row
+    last_event, pause = rest
     settings = QueueSettings(
         paused=bool(paused),
+        pause=readable(pause, Pause),
         rate_limit=None if rate_count is None else RateLimit(rate_count, rate_per_ms),
         running_limit=running_limit,
         feed=bool(feed),
@@ -161,7 +191,7 @@ def queue_from_row(row: Sequence[Any]) -> QueueRow:
 
 
 def queue_to_row(row: QueueRow) -> tuple[object, ...]:
-    """The columns of the queue table, without the first."""
+    """The columns of the queue table, without the first. The pause has a table of its own."""
     limits, settings, rate = row.limits, row.settings, row.settings.rate_limit
     return (
         *(settings.paused, rate and rate.count, rate and rate.per_ms, settings.running_limit),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -49,6 +49,11 @@ class SqliteContext(Struct):
     def write_rows(self, name: str, first: Sequence[object], rows: Sequence[Sequence[object]]) -> int:
         """Run a statement about many rows; the number of rows it matched."""
         return sum(cursor.rowcount for cursor in self.run_rows(name, first, rows))
+
+    def update_job(self, seq: int, columns: Mapping[str, object], more: str = "") -> None:
+        """Write columns of a job that this transaction has read. `more`: another assignment."""
+        assignments = ", ".join(f"{column} = ?" for column in columns)
+        self.cursor.execute(f"UPDATE jobmill_jobs SET {assignments}{more} WHERE seq = ?", (*columns.values(), seq))
 
     def row(self, name: str, parameters: Sequence[object] = ()) -> Any:
         """The one row that a statement returns, or None."""

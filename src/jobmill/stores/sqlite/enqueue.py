@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import structs
 
-from jobmill.core.events import enqueued_events
+from jobmill.core.due import Held
+from jobmill.core.events import bare_job, enqueued_events
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
-from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, as_json, new_job_row
+from jobmill.stores.common.whole_jobs import updated_fields
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, columns_of, new_job_row, readable
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
-
-_decode_recurrence = msgspec.json.Decoder(Recurrence).decode
 
 
 def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -53,8 +52,8 @@ def _receipt(context: SqliteContext, new: NewJob, fresh: set[str]) -> Receipt:
         return Receipt(new.id, "created")
     if context.row("subject", (new.id,)):
         return Receipt(new.id, "exists")
-    _, owner, _ = context.row("owner", (new.queue, new.name, new.unique_key))
-    return Receipt(owner, "duplicate")
+    owner = context.row("owner", (new.queue, new.name, new.unique_key))
+    return Receipt(owner[1], "duplicate")
 
 
 def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
@@ -64,31 +63,17 @@ def _update_or_insert(context: SqliteContext, new: NewJob) -> Receipt:
     owner = context.row("owner", (new.queue, new.name, new.unique_key))
     if owner is None:
         return _insert(context, [new])[0]
-    seq, id, old = owner
-    if old is None:
+    seq, id, rule, held = owner
+    if rule is None:
         return Receipt(id, "duplicate")
-    _write_payload(context, seq, id, new)
-    known = _readable(old)
-    assert new.recurrence is not None
-    changes = not (new.keeps_due and known is not None and new.recurrence.same_rule(known))
-    recurrence = structs.replace(new.recurrence, revision=known.revision + changes if known else 1)
-    due_ms = new.due.resolve(context.now_ms) if changes else None
-    context.write("update_recurrence", (seq, due_ms, as_json(recurrence)))
-    return Receipt(id, "updated")
-
-
-def _write_payload(context: SqliteContext, seq: int, id: str, new: NewJob) -> None:
-    payload = new.payload_json.decode()
-    is_large = len(new.payload_json) > LARGE_PAYLOAD
+    # The update replaces a recurrence that cannot be read.
+    old = readable(rule, Recurrence) or Recurrence(key="")
+    job = structs.replace(bare_job(id, new.name, new.queue, "waiting", 0), recurrence=old, held=readable(held, Held))
+    fields = updated_fields(new, job, context.now_ms)
+    del fields["payload_json"]
+    payload, is_large = new.payload_json.decode(), len(new.payload_json) > LARGE_PAYLOAD
+    context.update_job(seq, columns_of(fields) | {"payload": None if is_large else payload})
     context.write("remove_payload", (seq,))
-    context.write("update_payload", (seq, context.now_ms, None if is_large else payload))
     if is_large:
         context.write("insert_payload", (id, payload))
-
-
-def _readable(recurrence: str) -> Recurrence | None:
-    try:
-        return _decode_recurrence(recurrence)
-    except msgspec.MsgspecError:
-        # The update replaces a recurrence that cannot be read.
-        return None
+    return Receipt(id, "pinned" if old.pinned else "updated")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from jobmill.core.announcing import CARD_KEPT_MS
+from jobmill.core.audit import AUDIT_KEPT_MS
 from jobmill.core.changes import removed_event
 from jobmill.core.job import RUNS_KEPT_MS
-from jobmill.core.values import Purged
+from jobmill.core.tallies import TALLIES_KEPT_MS
+from jobmill.core.values import Purged, QueueChange
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.queues import configure, known_queues
 
 
 def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
@@ -18,8 +22,15 @@ def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
             rows = context.rows("purge_surplus", (queue, state, keep_last, limit + 1))
             found.update((row[0], row) for row in rows)
     runs = context.write("purge_runs", (context.now_ms - RUNS_KEPT_MS, limit))
+    entries = context.write("purge_entries", (context.now_ms - AUDIT_KEPT_MS, limit))
+    context.write("purge_workers", (context.now_ms - CARD_KEPT_MS,))
+    for step_ms, kept_ms in TALLIES_KEPT_MS.items():
+        context.write("purge_tallies", (step_ms, context.now_ms - kept_ms))
+    for queue, row in list(known_queues(context).items()):
+        if row.settings.at(context.now_ms) is not row.settings:
+            configure(context, queue, QueueChange())
     removed = list(found.values())[:limit]
     context.write("remove", (as_json([row[0] for row in removed]),))
     if feeding(context):
         publish(context, [removed_event(subject_of(row), context.now_ms) for row in removed])
-    return Purged(len(removed), more=len(found) > limit or runs == limit)
+    return Purged(len(removed), more=len(found) > limit or limit in (runs, entries))

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from jobmill.core.queue_limits import changed_settings
 from jobmill.core.values import QueueChange, QueueSettings
-from jobmill.stores.sqlite.codec import QueueRow, queue_from_row, queue_to_row
+from jobmill.stores.sqlite.codec import QueueRow, as_json, queue_from_row, queue_to_row
 from jobmill.stores.sqlite.context import SqliteContext
 
 
@@ -33,9 +33,10 @@ def trim_feed(context: SqliteContext, queue: str, row: QueueRow) -> None:
 def configure(context: SqliteContext, queue: str, change: QueueChange) -> QueueSettings:
     """Change what is set for a queue."""
     row = known_queues(context).get(queue, QueueRow())
-    settings = changed_settings(row.settings, change)
+    settings = changed_settings(row.settings.at(context.now_ms), change)
     row = structs.replace(row, limits=structs.replace(row.limits, settings=settings))
     write_queue(context, queue, row)
+    context.write("write_pause", (queue, None if settings.pause is None else as_json(settings.pause)))
     trim_feed(context, queue, row)
     context.wakes += 1
     return settings
@@ -45,8 +46,8 @@ def settings(context: SqliteContext, queues: Sequence[str] | None = None) -> dic
     """What is set for these queues, or for all that have a row."""
     known = known_queues(context)
     if queues is None:
-        return {queue: row.settings for queue, row in known.items()}
-    return {queue: known.get(queue, QueueRow()).settings for queue in queues}
+        queues = list(known)
+    return {queue: known.get(queue, QueueRow()).settings.at(context.now_ms) for queue in queues}
 
 
 def count_claims(context: SqliteContext, queue: str, claims: int) -> None:

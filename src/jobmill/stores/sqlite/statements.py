@@ -1,7 +1,7 @@
 """The SQL files beside this module, ready to execute.
 
-`{job}` stands for the expression of job.sql, `{rows of n from ?i}` for one row of n parameters per row of a call,
-numbered from i on.
+`{job}` stands for the expression of job.sql, `{never}` for NEVER_MS, `{subject}` for the columns of a SubjectRow, and
+`{rows of n from ?i}` for one row of n parameters per row of a call, numbered from i on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 import re
 from pathlib import Path
 
+from jobmill.core.due import NEVER_MS
 from jobmill.stores.common.sql import statements_in, without_comments
 
 HERE = Path(__file__).parent
@@ -17,6 +18,11 @@ HERE = Path(__file__).parent
 # The maximum number of rows in a statement. SQLite prepares and caches one statement for each number of rows.
 MAX_ROWS = 100
 
+_PARTS = {
+    "{never}": str(NEVER_MS),
+    "{subject}": "jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms,"
+    f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence",
+}
 _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
 
 
@@ -24,6 +30,8 @@ _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
 def sql(name: str) -> str:
     """A statement by its name, without its comments."""
     statement = without_comments(statements_in(HERE / "sql")[name])
+    for part, meaning in _PARTS.items():
+        statement = statement.replace(part, meaning)
     return statement.replace("{job}", sql("job")) if "{job}" in statement else statement
 
 

@@ -9,11 +9,28 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from jobmill.core.findings import Finding
 from jobmill.core.values import Claim, Exchanged, NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.sqlite import change, enqueue, exchange, extend, feed, purge, queues, read, report, schema, usage
+from jobmill.stores.sqlite import (
+    announce,
+    audit,
+    change,
+    diagnose,
+    enqueue,
+    exchange,
+    extend,
+    feed,
+    fsck,
+    purge,
+    queues,
+    read,
+    report,
+    schema,
+    usage,
+)
 from jobmill.stores.sqlite.clock import ForwardClock, system_ms
 from jobmill.stores.sqlite.connection import translated_errors
 from jobmill.stores.sqlite.connection.open_file import OpenFile
@@ -150,6 +167,14 @@ class SqliteStore:
         await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
         self._seen[key] = self._bell.count(key)
 
+    async def diagnose(self) -> list[Finding]:
+        return await self._opened().reader.submit(lambda context: diagnose.diagnose(context, self.path))
+
+    async def fsck(self, *, repair: bool = False) -> list[Finding]:
+        damage = await self._opened().reader.submit(fsck.find)
+        repaired = await self._write(fsck.repair, damage) if repair and any(damage.values()) else {}
+        return fsck.findings(damage, repaired)
+
     extend = _written(extend.extend)
     report = _written(report.report)
     change = _written(change.change)
@@ -159,12 +184,22 @@ class SqliteStore:
     record_usage = _written(usage.record_usage)
 
     get = _read(read.get)
+    lease_ends = _read(read.lease_ends)
     find = _read(read.find)
     count = _read(read.count)
+    count_up_to = _read(read.count_up_to)
+    depths = _read(read.depths)
     stats = _read(read.stats)
     logs = _read(read.logs)
     settings = _read(queues.settings)
     events = _read(feed.events)
+
+    workers = _read(announce.workers)
+    tallies = _read(announce.tallies)
+    order_stop = _written(announce.order_stop)
+    announce = _written(announce.announce)
+    audit_log = _read(audit.audit_log)
+    audit = _written(audit.audit)
 
     # ------------------------------------------------------------------------------------------------ inside
 

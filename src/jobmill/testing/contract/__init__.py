@@ -56,8 +56,11 @@ import pytest
 # Called before the modules are imported, so that failed assertions show the compared values.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)])
 
+from jobmill.testing.contract.announce import TalliesContract, WorkersContract  # noqa: E402
+from jobmill.testing.contract.audit import AuditContract  # noqa: E402
 from jobmill.testing.contract.change import ChangeContract  # noqa: E402
 from jobmill.testing.contract.clock import ClockContract, OpenContract  # noqa: E402
+from jobmill.testing.contract.depths import CountUpToContract, DepthsContract  # noqa: E402
 from jobmill.testing.contract.enqueue import EnqueueContract  # noqa: E402
 from jobmill.testing.contract.events import EventsContract  # noqa: E402
 from jobmill.testing.contract.exchange_claim import (  # noqa: E402
@@ -67,9 +70,14 @@ from jobmill.testing.contract.exchange_claim import (  # noqa: E402
 )
 from jobmill.testing.contract.exchange_next_due import LeaseEndContract, NextDueContract  # noqa: E402
 from jobmill.testing.contract.exchange_settle import LostContract, SettleContract  # noqa: E402
+from jobmill.testing.contract.explain import ExplainContract  # noqa: E402
 from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
+from jobmill.testing.contract.findings import FindingsContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
+from jobmill.testing.contract.held import HoldContract  # noqa: E402
 from jobmill.testing.contract.model import ModelContract  # noqa: E402
+from jobmill.testing.contract.order import ContentContract, OrderContract  # noqa: E402
+from jobmill.testing.contract.pin import PinContract  # noqa: E402
 from jobmill.testing.contract.queues import (  # noqa: E402
     PauseContract,
     RateLimitContract,
@@ -86,24 +94,33 @@ from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
 __all__ = [
+    "AuditContract",
     "ChangeContract",
     "ClaimBoundsContract",
     "ClaimOrderContract",
     "ClaimedContract",
     "ClockContract",
+    "ContentContract",
     "CountContract",
+    "CountUpToContract",
+    "DepthsContract",
     "EnqueueContract",
     "EventsContract",
+    "ExplainContract",
     "ExtendContract",
     "FindContract",
+    "FindingsContract",
     "GetContract",
     "Harness",
+    "HoldContract",
     "LeaseEndContract",
     "LostContract",
     "ModelContract",
     "NextDueContract",
     "OpenContract",
+    "OrderContract",
     "PauseContract",
+    "PinContract",
     "ProcessContract",
     "ProcessHarness",
     "RateLimitContract",
@@ -115,10 +132,12 @@ __all__ = [
     "SettingsContract",
     "SettleContract",
     "StoreContract",
+    "TalliesContract",
     "ThreadRacesContract",
     "WaitContract",
     "WithinContract",
     "WithinHarness",
+    "WorkersContract",
 ]
 
 
@@ -134,9 +153,20 @@ class StoreContract(
     PauseContract,
     SettingsContract,
     RetentionContract,
+    FindingsContract,
+    ExplainContract,
+    AuditContract,
+    TalliesContract,
+    WorkersContract,
+    DepthsContract,
+    CountUpToContract,
+    ContentContract,
+    OrderContract,
     CountContract,
     FindContract,
     GetContract,
+    PinContract,
+    HoldContract,
     SeizeContract,
     ChangeContract,
     WaitContract,

@@ -52,6 +52,7 @@ class ClockContract:
 
     async def test_instants_are_in_utc(self, harness: Harness) -> None:
         job = (await started(harness.store)).job
+        assert job.due_at is not None
         assert (job.due_at.tzinfo, job.started_at and job.started_at.tzinfo) == (UTC, UTC)
         assert round(job.due_at.timestamp() * 1_000) == job.due_ms
 

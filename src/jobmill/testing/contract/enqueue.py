@@ -104,11 +104,29 @@ class EnqueueContract:
         job = await look(harness.store, await put_one(harness.store, new(options=options)))
         assert job.options == options
 
+    async def test_headers_are_kept_and_claimed(self, harness: Harness) -> None:
+        headers = {
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "tracestate": "a=b",
+            "x": "ö “”",
+        }
+        only = new("only headers", options=JobOptions(headers=headers))
+        both = new("and options", options=JobOptions(headers=headers, max_attempts=7))
+        trace = new("trace", options=JobOptions(headers={"baggage": "k=v"}))
+        await put(harness.store, only, both, trace, new("none"))
+        for job in await harness.store.get(["only headers", "and options"]):
+            assert job is not None
+            assert job.headers == headers
+        claimed = {one.job.id: one.job for one in await claim(harness.store)}
+        assert claimed["and options"].options == both.options
+        assert claimed["trace"].headers == {"baggage": "k=v"}
+        assert (claimed["none"].headers, claimed["none"].options) == ({}, JobOptions())
+
     async def test_a_fresh_job_has_no_history(self, harness: Harness) -> None:
         job = await look(harness.store, await put_one(harness.store))
         assert (job.started_ms, job.finished_ms, job.worker, job.progress) == (None, None, None, None)
         assert (job.errors, job.crashes, job.claims, job.attempt) == (0, 0, 0, 1)
-        assert (job.result, job.error, job.tracebacks, job.deferred_error) == (None, None, (), None)
+        assert (job.result, job.error, job.attempts, job.deferred_error) == (None, None, (), None)
         assert (job.unique_key, job.tenant, job.recurrence) == (None, None, None)
         assert (job.runs, job.failed_runs, job.last_error, job.last_finished_ms) == (0, 0, None, None)
 

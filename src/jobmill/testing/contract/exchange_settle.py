@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from jobmill.core.changes import Cancel, Remove
-from jobmill.core.job import Keep, Progress
+from jobmill.core.changes import Cancel, Remove, Requeue
+from jobmill.core.job import Attempt, Keep, Progress
 from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, begin
 from jobmill.core.values import Claimed, Lease, Report, Settlement, at
 from jobmill.testing.contract.harness import Harness
@@ -123,24 +123,76 @@ class SettleContract:
         job = await look(harness.store, claimed.job.id)
         assert (job.state, job.error, job.errors) == ("succeeded", None, 1)
 
-    async def test_tracebacks_are_kept_as_given(self, harness: Harness) -> None:
+    async def test_attempts_are_kept_as_given(self, harness: Harness) -> None:
         claimed = await started(harness.store)
-        texts = tuple(f"Traceback {number}\n  'x' \u0000 🦫" for number in range(10))
-        await settle(harness.store, structs.replace(retry(claimed, 0), tracebacks=texts))
-        assert (await look(harness.store, claimed.job.id)).tracebacks == texts
+        attempts = tuple(
+            Attempt(
+                number=number,
+                started_ms=1_000 + number,
+                finished_ms=2_000 + number,
+                worker="w 'x' 🦫",
+                error_type="app.mail.MailError",
+                error=f"no luck {number} 🦫",
+                traceback=f"Traceback {number}\n  'x' \u0000 🦫",
+            )
+            for number in range(8)
+        )
+        crash = Attempt(number=8, worker="dead", outcome="crashed", error="it died")
+        attempts = (*attempts, crash, Attempt(number=9, error="no traceback"))
+        await settle(harness.store, structs.replace(retry(claimed, 0), attempts=attempts))
+        assert (await look(harness.store, claimed.job.id)).attempts == attempts
+        again = await claim_one(harness.store)
+        assert again.job.attempts == attempts
+        await settle(harness.store, structs.replace(fail(again), attempts=attempts[1:]))
+        assert (await look(harness.store, claimed.job.id)).attempts == attempts[1:]
 
-    async def test_tracebacks_stay_if_a_settlement_has_none(self, harness: Harness) -> None:
+    async def test_a_worker_writes_the_attempt_with_its_error(self, harness: Harness) -> None:
+        claimed = await started(harness.store, worker="w1")
+        started_ms = harness.store.now()
+        await harness.advance(1)
+        errored = Errored(error="MailError: no luck", error_type="app.MailError", traceback="Traceback")
+        await end(harness.store, claimed, errored)
+        job = await look(harness.store, claimed.job.id)
+        expected = Attempt(
+            number=1,
+            started_ms=started_ms,
+            finished_ms=started_ms + 1_000,
+            worker="w1",
+            error_type="app.MailError",
+            error="MailError: no luck",
+            traceback="Traceback",
+        )
+        assert (job.attempts, job.error_type) == ((expected,), "app.MailError")
+
+    @pytest.mark.parametrize("ends", ["succeeds", "waits"])
+    async def test_a_crash_is_an_attempt_once_the_next_one_ends(self, harness: Harness, ends: str) -> None:
+        await started(harness.store, worker="dead")
+        await harness.advance(LEASE_MS / 1000)
+        claimed = await claim_one(harness.store)
+        await settle(harness.store, succeed(claimed) if ends == "succeeds" else snooze(claimed))
+        (attempt,) = (await look(harness.store, claimed.job.id)).attempts
+        assert (attempt.number, attempt.worker, attempt.outcome) == (1, "dead", "crashed")
+
+    async def test_the_attempts_of_a_job_that_is_requeued_stay(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        await settle(harness.store, fail(claimed, "boom"))
+        before = (await look(harness.store, claimed.job.id)).attempts
+        await harness.store.change([claimed.job.id], Requeue())
+        assert (await claim_one(harness.store)).job.attempts == before
+
+    async def test_attempts_stay_if_a_settlement_has_none(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         await settle(harness.store, retry(claimed, 0, "boom"))
         await settle(harness.store, succeed(await claim_one(harness.store)))
-        assert (await look(harness.store, claimed.job.id)).tracebacks == ("Traceback of boom",)
+        assert (await look(harness.store, claimed.job.id)).attempts[0].traceback == "Traceback of boom"
 
-    async def test_tracebacks_of_several_attempts_are_kept_in_order(self, harness: Harness) -> None:
+    async def test_several_attempts_are_kept_in_order(self, harness: Harness) -> None:
         claimed = await started(harness.store)
         for number in range(12):
             await settle(harness.store, retry(claimed, 0, f"boom {number}"))
             claimed = await claim_one(harness.store)
-        assert claimed.job.tracebacks == tuple(f"Traceback of boom {number}" for number in range(2, 12))
+        texts = [attempt.traceback for attempt in claimed.job.attempts]
+        assert texts == [f"Traceback of boom {number}" for number in range(2, 12)]
 
     async def test_the_counts_are_written_as_decided(self, harness: Harness) -> None:
         claimed = await started(harness.store)

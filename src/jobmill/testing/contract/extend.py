@@ -16,6 +16,7 @@ from jobmill.testing.contract.support import (
     put,
     release,
     second,
+    seize,
     settle,
     started,
     succeed,
@@ -54,6 +55,30 @@ class ExtendContract:
             assert await harness.store.extend([claimed.lease], 15_000) == []
         job = await look(harness.store, claimed.job.id)
         assert (job.state, job.crashes, job.claims) == ("running", 0, 1)
+
+    async def test_when_leases_end(self, harness: Harness) -> None:
+        store, now_ms = harness.store, harness.store.now()
+        claimed = await started(store, lease_ms=20_000)
+        id = claimed.job.id
+        waiting, done, seized = await put(store, new(), new(), new())
+        assert (await store.change([done], Cancel())).ids == [done]
+        await seize(store, seized, 7_000)
+        assert await store.lease_ends([waiting, id, "unknown", seized, done, id]) == [
+            None,
+            now_ms + 20_000,
+            None,
+            now_ms + 7_000,
+            None,
+            now_ms + 20_000,
+        ]
+        assert await store.lease_ends([]) == []
+        await harness.advance(5)
+        await store.extend([claimed.lease], 60_000)
+        assert await store.lease_ends([id]) == [now_ms + 65_000]
+        await harness.advance(66)
+        (ended,) = await store.lease_ends([id])
+        assert ended is not None
+        assert now_ms + 65_000 <= ended <= store.now()
 
     async def test_extending_no_leases_returns_no_ids(self, harness: Harness) -> None:
         assert await harness.store.extend([], 15_000) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobmill.core.changes import Cancel
-from jobmill.core.values import QueueChange, QueueSettings, RateLimit, after
+from jobmill.core.values import Pause, QueueChange, QueueSettings, RateLimit, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     LEASE_MS,
@@ -14,6 +14,7 @@ from jobmill.testing.contract.support import (
     claim_ids,
     claim_one,
     new,
+    next_due,
     put,
     put_one,
     release,
@@ -110,6 +111,49 @@ class PauseContract:
         await harness.store.configure(QUEUE, QueueChange(paused=True))
         assert await harness.store.extend([claimed.lease], 15_000) == []
         assert await settle(harness.store, succeed(claimed)) == ["done"]
+
+    async def test_a_pause_has_a_reason_and_an_author(self, harness: Harness) -> None:
+        pause = Pause(who="ada", note="“wrong” letters", since_ms=harness.store.now(), until_ms=None)
+        told = await harness.store.configure(QUEUE, QueueChange(paused=True, pause=pause))
+        assert told == QueueSettings(paused=True, pause=pause)
+        async with second(harness) as other:
+            assert (await other.settings([QUEUE]))[QUEUE] == told
+        assert (await harness.store.configure(QUEUE, QueueChange(running_limit=3))).pause == pause
+        assert await harness.store.configure(QUEUE, QueueChange(paused=False)) == QueueSettings(running_limit=3)
+
+    async def test_a_second_pause_replaces_the_first(self, harness: Harness) -> None:
+        await harness.store.configure(QUEUE, QueueChange(paused=True, pause=Pause(who="ada")))
+        told = await harness.store.configure(QUEUE, QueueChange(paused=True))
+        assert told == QueueSettings(paused=True)
+
+    async def test_a_queue_resumes_by_itself(self, harness: Harness) -> None:
+        id = await put_one(harness.store)
+        until_ms = harness.store.now() + 60_000
+        await harness.store.configure(QUEUE, QueueChange(paused=True, pause=Pause(who="ada", until_ms=until_ms)))
+        await harness.advance(59.999)
+        assert await claim(harness.store) == []
+        assert (await harness.store.settings([QUEUE]))[QUEUE].paused is True
+        await harness.advance(0.001)
+        assert (await harness.store.settings([QUEUE]))[QUEUE] == QueueSettings()
+        assert await claim_ids(harness.store) == [id]
+        assert (await harness.store.settings([QUEUE]))[QUEUE] == QueueSettings()
+
+    async def test_a_worker_sleeps_until_a_pause_is_over(self, harness: Harness) -> None:
+        await put_one(harness.store)
+        until_ms = harness.store.now() + 60_000
+        await harness.store.configure(QUEUE, QueueChange(paused=True, pause=Pause(until_ms=until_ms)))
+        assert await next_due(harness.store) == until_ms
+        await harness.store.configure(QUEUE, QueueChange(paused=True, pause=Pause(who="ada")))
+        assert await next_due(harness.store) is None
+
+    async def test_after_the_end_of_a_pause_the_other_settings_apply(self, harness: Harness) -> None:
+        await put(harness.store, *[new() for _ in range(3)])
+        pause = Pause(until_ms=harness.store.now() + 1_000)
+        await harness.store.configure(QUEUE, QueueChange(paused=True, pause=pause, running_limit=2))
+        await harness.advance(1)
+        await harness.store.purge()
+        assert len(await claim(harness.store)) == 2
+        assert (await harness.store.settings())[QUEUE] == QueueSettings(running_limit=2)
 
 
 class RunningLimitContract:

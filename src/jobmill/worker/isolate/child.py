@@ -30,7 +30,8 @@ from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
-from jobmill.worker import outcomes
+from jobmill.handlers.logs import current_run
+from jobmill.worker import outcomes, stderr_log
 
 #: The `__name__` of a main file that runs again in the child, so that `if __name__ == "__main__"` is false. It is the
 #: name that multiprocessing uses.
@@ -62,6 +63,15 @@ class Request(Struct, frozen=True, kw_only=True):
 
     where: Where
     job: Job
+    trace_id: str | None = None
+    #: How a command logs; empty if the worker's process has its own logging configuration.
+    log_options: dict[str, Any] = {}
+
+
+class IsolatedRun(Struct, frozen=True):
+    """The only run of this process."""
+
+    context: Context
 
 
 # ---------------------------------------------------------------------------------------------------- frames
@@ -187,11 +197,17 @@ def _end_group() -> None:
 
 
 def _run(request: Request, channel: Channel) -> None:
+    context = Context(request.job, channel.send)
+    context.trace_id = request.trace_id
+    current_run.set(IsolatedRun(context))
+    if request.log_options:
+        stderr_log.log_to_stderr(**request.log_options)
     try:
         handler = _handler(request.where)
     except BaseException as error:
         text = f"the handler was not found in the isolated process: {outcomes.described(error)}"
-        channel.send(Errored(error=text, traceback=outcomes.printed(error)))
+        kind, traceback = outcomes.type_name(error), outcomes.printed(error)
+        channel.send(Errored(error=text, error_type=kind, traceback=traceback))
         return
     try:
         arguments = handler.arguments.decode(request.job.payload_json)
@@ -199,8 +215,7 @@ def _run(request: Request, channel: Channel) -> None:
         # The payload will not fit at the next attempt either.
         channel.send(Errored(error=error.without_value(), final=True))
         return
-    context = (Context(request.job, channel.send),) if handler.arguments.takes_context else ()
-    call = functools.partial(handler.fn, *context, **arguments)
+    call = functools.partial(handler.fn, *((context,) if handler.arguments.takes_context else ()), **arguments)
     if handler.is_async:
         with asyncio.Runner() as runner:
             # Send the outcome before the loop closes: tasks that the handler left running must not change it.

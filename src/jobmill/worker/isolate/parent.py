@@ -28,6 +28,7 @@ from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import ReportFunction
 from jobmill.handlers.handler import Handler
+from jobmill.worker import stderr_log
 from jobmill.worker.isolate import child
 from jobmill.worker.isolate.child import Request, Where, look_up, read_answer, request_frame, write_all
 from jobmill.worker.outcomes import TRACEBACK_KEPT, raised
@@ -56,7 +57,9 @@ def check_isolatable(handler: Handler[..., Any]) -> None:
     _where(handler)
 
 
-async def run_isolated(handler: Handler[..., Any], job: Job, report: ReportFunction) -> Outcome:
+async def run_isolated(
+    handler: Handler[..., Any], job: Job, report: ReportFunction, trace_id: str | None = None
+) -> Outcome:
     """Run one attempt of a job in a separate process and return its outcome.
 
     When this returns or raises, the process and all its children have ended, also after a cancellation.
@@ -65,7 +68,7 @@ async def run_isolated(handler: Handler[..., Any], job: Job, report: ReportFunct
         where = _where(handler)
     except InvalidValue as error:
         return raised(error, handler, job.attempt)
-    process = _Process(Request(where=where, job=job), report)
+    process = _Process(Request(where=where, job=job, trace_id=trace_id, log_options=stderr_log.options), report)
     threading.Thread(target=process.run, name=f"jobmill-isolated-{job.id}", daemon=True).start()
     outcome: Outcome | None = None
     try:

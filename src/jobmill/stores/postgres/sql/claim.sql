@@ -34,6 +34,8 @@ DECLARE
     due bigint;
     -- The first end of a lease that holds now.
     first_end bigint;
+    -- When the pause of this queue is over.
+    resumes_ms bigint;
     next_ms bigint;
     pages bigint := pg_stat_get_xact_blocks_fetched('{schema}.jobs_line'::regclass);
 BEGIN
@@ -41,7 +43,11 @@ BEGIN
         most := open_n;
         IF limited THEN
             SELECT * INTO setting FROM {schema}.queues AS known WHERE known.queue = this_queue;
-            CONTINUE WHEN setting.paused;
+            resumes_ms := CASE WHEN setting.paused THEN (setting.pause::json ->> 'until_ms')::bigint END;
+            CONTINUE WHEN setting.paused AND resumes_ms IS NULL;
+            IF resumes_ms > now_ms THEN
+                most := 0;
+            END IF;
             IF setting.running_limit IS NOT NULL THEN
                 DELETE FROM {schema}.running
                 WHERE running.queue = this_queue AND NOT EXISTS (
@@ -223,7 +229,7 @@ BEGIN
         IF open_n = 0 THEN
             due := now_ms;
         ELSE
-            SELECT min(ahead.due_ms) INTO due
+            SELECT nullif(min(ahead.due_ms), {never_ms}) INTO due
             FROM unnest(its_names, its_priorities, its_dues, its_seqs) AS line (name, priority, due_ms, seq)
             CROSS JOIN LATERAL (
                 SELECT jobs.due_ms FROM {schema}.jobs
@@ -258,6 +264,9 @@ BEGIN
         END IF;
         IF got = 0 THEN
             due := least(due, first_end);
+        END IF;
+        IF due < resumes_ms THEN
+            due := resumes_ms;
         END IF;
         IF limited AND setting.rate_count IS NOT NULL AND setting.window_used + got >= setting.rate_count THEN
             SELECT greatest(due, known.window_ends_ms) INTO due

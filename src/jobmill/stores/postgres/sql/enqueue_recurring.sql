@@ -1,7 +1,7 @@
 -- Insert a job with a recurrence, or write its recurrence, payload and due time to the live job that has its unique
 -- key. given_recurrence is JSON without a revision. One row: the id of the job, and how; 'feed' and 'elsewhere' as in
 -- enqueue_jobs. A live job that has these values already is not written, and so not locked until the commit. Whether a
--- handler declared the recurrence is no part of the rule.
+-- handler declared the recurrence is no part of the rule. A pinned rule stays, and the given one is stored beside it.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_recurring(
     at_ms bigint, told boolean, inside boolean, home bigint, given_id text, given_queue text, given_name text,
     given_priority integer, given_due bigint, given_delay bigint, given_payload text, given_key text, given_tenant text,
@@ -13,6 +13,7 @@ DECLARE
     now_ms bigint := coalesce(at_ms, {schema}.now_ms());
     due bigint := coalesce(given_due, now_ms + given_delay);
     mark text := ',"declared":true';
+    pin text := '%,"pinned":true%';
     given_rule text := replace(given_recurrence, mark, '');
     owner record;
 BEGIN
@@ -42,7 +43,8 @@ BEGIN
         END IF;
         SELECT
             jobs.id, jobs.recurrence IS NOT NULL AS recurs,
-            keeps_due AND jobs.recurrence = given_recurrence AND jobs.payload = given_payload AS has_all
+            jobs.recurrence LIKE pin AS is_pinned, (keeps_due OR jobs.recurrence LIKE pin) AND jobs.payload = given_payload
+            AND jobs.recurrence = {schema}.restated(jobs.recurrence, given_recurrence) AS has_all
         INTO owner
         FROM {schema}.jobs
         WHERE
@@ -53,19 +55,27 @@ BEGIN
             RETURN;
         ELSIF FOUND THEN
             IF NOT owner.has_all THEN
-                -- The UPDATE compares with the row as it is once it is locked.
+                -- The UPDATE compares with the row as it is once it is locked. A held job gets its due time later.
                 UPDATE {schema}.jobs SET
-                    updated_ms = now_ms, payload = given_payload, recurrence = given_recurrence,
-                    (due_ms, slot_ms, revision) = (
+                    updated_ms = now_ms, payload = given_payload,
+                    recurrence = {schema}.restated(jobs.recurrence, given_recurrence),
+                    (due_ms, slot_ms, revision, held) = (
                         SELECT
-                            CASE WHEN same THEN jobs.due_ms ELSE due END, CASE WHEN same THEN jobs.slot_ms ELSE due END,
-                            coalesce(jobs.revision, 0) + CASE WHEN same THEN 0 ELSE 1 END
-                        FROM (SELECT keeps_due AND replace(jobs.recurrence, mark, '') = given_rule AS same) AS compared
+                            CASE WHEN same OR jobs.held IS NOT NULL THEN jobs.due_ms ELSE due END,
+                            CASE WHEN same THEN jobs.slot_ms ELSE due END,
+                            coalesce(jobs.revision, 0) + CASE WHEN same THEN 0 ELSE 1 END,
+                            CASE WHEN same THEN jobs.held ELSE {held_until} END
+                        FROM (
+                            SELECT
+                                jobs.recurrence LIKE pin
+                                OR (keeps_due AND replace(jobs.recurrence, mark, '') = given_rule) AS same
+                        ) AS compared
                     )
-                WHERE jobs.id = owner.id AND jobs.recurrence IS NOT NULL;
+                WHERE jobs.id = owner.id AND jobs.recurrence IS NOT NULL
+                RETURNING jobs.recurrence LIKE pin INTO owner.is_pinned;
                 CONTINUE WHEN NOT FOUND;
             END IF;
-            RETURN QUERY SELECT owner.id, 'updated';
+            RETURN QUERY SELECT owner.id, CASE WHEN owner.is_pinned THEN 'pinned' ELSE 'updated' END;
             RETURN;
         END IF;
         INSERT INTO {schema}.jobs (
@@ -86,3 +96,14 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+
+-- A recurrence after code has stated one: a pinned one keeps its rule, and has the stated one beside it. All as JSON, as
+-- core/recurrence.py writes it: quotes in a key are escaped, so the marks are never part of one.
+CREATE OR REPLACE FUNCTION {schema}.restated(present text, stated text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE
+        WHEN present LIKE '%,"pinned":true%'
+            THEN split_part(replace(present, ',"declared":true', ''), ',"pinned":true', 1)
+            || CASE WHEN stated LIKE '%,"declared":true%' THEN ',"declared":true' ELSE '' END
+            || ',"pinned":true,"stated":' || replace(stated, ',"declared":true', '') || '}'
+        ELSE stated
+    END;

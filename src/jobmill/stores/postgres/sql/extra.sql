@@ -3,12 +3,13 @@
 CASE
     WHEN (
         jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,
-        jobs.recurrence, jobs.last_finished_ms
+        jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held
     ) IS NULL THEN NULL
     ELSE coalesce('"options":' || jobs.options || ',', '')
         || coalesce('"result_json":' || jobs.result || ',', '')
         || coalesce('"progress":' || jobs.progress || ',', '')
-        || coalesce('"tracebacks":' || jobs.tracebacks || ',', '')
+        || coalesce('"attempts":' || coalesce(jobs.attempts, jobs.tracebacks) || ',', '')
+        || coalesce('"held":' || jobs.held || ',', '')
         || coalesce('"recurrence":' || jobs.recurrence || ',', '')
         || substr(
             json_build_object(

@@ -5,8 +5,8 @@
 -- GRANT {producer} TO shop_web;
 --
 --   {producer}    may enqueue, with the client and with SQL; it cannot read other jobs
---   {reader}      may read jobs, results, logs and queues
---   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge
+--   {reader}      may read jobs, results, logs, queues, announced workers and the audit log
+--   {worker}      may run jobs: enqueue, read, claim, settle, cancel, requeue, purge, announce itself, audit
 --   {admin}       may do the same, and configure queues
 --
 -- No role may change the schema; only its owner may. Grant rights on a jobs table (--jobs-table) as on any table of
@@ -54,17 +54,23 @@ GRANT INSERT ON {schema}.events TO {producer};
 
 -- To read.
 GRANT SELECT
-ON {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.queues, {schema}.usage
+ON
+    {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.queues, {schema}.usage, {schema}.workers,
+    {schema}.tallies, {schema}.audit
+TO {reader};
+GRANT EXECUTE
+ON FUNCTION {schema}.depths(bigint, text[], integer), {schema}.payload_has(text, text)
 TO {reader};
 
 -- To run jobs. In queues a worker counts claims and events.
 GRANT SELECT, INSERT, UPDATE, DELETE
 ON
-    {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers
+    {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers,
+    {schema}.workers, {schema}.tallies
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};
-GRANT SELECT, INSERT, DELETE ON {schema}.rewinds TO {worker}, {admin};
+GRANT SELECT, INSERT, DELETE ON {schema}.rewinds, {schema}.audit TO {worker}, {admin};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {worker}, {admin};
 
 -- To configure queues, and to delete usage records.

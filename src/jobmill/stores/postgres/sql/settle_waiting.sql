@@ -1,6 +1,6 @@
--- Settle jobs that wait again, under the guard. NULL leaves tracebacks, due time, slot and runs unchanged.
+-- Settle jobs that wait again, under the guard. NULL leaves attempts, due time, slot and runs unchanged.
 -- others: a JSON array with an object for each settlement. Returns the ids that were settled. A finished run of a
--- recurring job is noted for the statistics.
+-- recurring job is noted for the statistics. Workers of older versions send tracebacks instead of attempts.
 CREATE OR REPLACE FUNCTION {schema}.settle_waiting(now_ms bigint, others json) RETURNS text[] LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -10,8 +10,8 @@ BEGIN
     WITH ended AS MATERIALIZED (
         SELECT one.*, coalesce(one.due_ms, now_ms + one.delay_ms) AS due
         FROM json_to_recordset(others) AS one (
-            id text, token text, errors integer, crashes integer, error text, result text, tracebacks text,
-            due_ms bigint, delay_ms bigint, slot_ms bigint, runs integer, failed_runs integer, last_error text,
+            id text, token text, errors integer, crashes integer, error text, result text, attempts text,
+            tracebacks text, due_ms bigint, delay_ms bigint, slot_ms bigint, runs integer, failed_runs integer, last_error text,
             revision integer, run_state text
         )
     ),
@@ -20,7 +20,7 @@ BEGIN
         UPDATE {schema}.jobs SET
             lease_until_ms = 0, token = '', updated_ms = now_ms, errors = ended.errors, crashes = ended.crashes,
             error = ended.error, result = nullif(ended.result, 'null'), progress = NULL,
-            tracebacks = coalesce(ended.tracebacks, jobs.tracebacks),
+            attempts = coalesce(ended.attempts, ended.tracebacks, jobs.attempts), held = NULL,
             due_ms = coalesce(ended.due, jobs.due_ms),
             slot_ms = coalesce(ended.slot_ms, jobs.slot_ms),
             runs = coalesce(ended.runs, jobs.runs),

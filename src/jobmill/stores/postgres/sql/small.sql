@@ -35,7 +35,11 @@ SELECT {read} FROM {live} WHERE jobs.id = ANY ($1::text[])
 UNION ALL
 SELECT {read} FROM {schema}.history AS jobs WHERE jobs.id = ANY ($1::text[])
 
--- name: find
+-- name: lease_ends
+-- $1 ids. Rows: id, lease_until_ms of a running job.
+SELECT id, lease_until_ms FROM {schema}.jobs WHERE id = ANY ($1::text[]) AND lease_until_ms > 0
+
+-- name: find_own
 -- A page of jobs in the order of their ids, from both tables; each has an index in this order. $1 limit; the other
 -- parameters are those of the conditions. {order} is DESC or ASC.
 SELECT * FROM (
@@ -43,6 +47,89 @@ SELECT * FROM (
     UNION ALL
     (SELECT {read} FROM {schema}.history AS jobs WHERE {final_where} ORDER BY jobs.id {order} LIMIT $1)
 ) AS found ORDER BY id {order} LIMIT $1
+
+-- name: find_claim
+-- A page of the waiting jobs of a queue in claim order, merged from the index ranges of its names. $1 limit, $2 queue;
+-- the other parameters are those of the conditions.
+WITH RECURSIVE known (name) AS (
+    SELECT min(jobs.name) FROM {schema}.jobs WHERE jobs.queue = $2
+    UNION ALL
+    SELECT (SELECT min(jobs.name) FROM {schema}.jobs WHERE jobs.queue = $2 AND jobs.name > known.name)
+    FROM known WHERE known.name IS NOT NULL
+),
+
+page AS (
+    SELECT ahead.id
+    FROM known CROSS JOIN LATERAL (
+        SELECT jobs.priority, jobs.due_ms, jobs.seq, jobs.id FROM {live}
+        WHERE jobs.name = known.name AND {live_where}
+        ORDER BY jobs.priority {order}, jobs.due_ms {order}, jobs.seq {order} LIMIT $1
+    ) AS ahead
+    ORDER BY ahead.priority {order}, ahead.due_ms {order}, ahead.seq {order} LIMIT $1
+)
+
+SELECT {read}, jobs.seq FROM page JOIN {live} ON jobs.id = page.id
+ORDER BY jobs.priority {order}, jobs.due_ms {order}, jobs.seq {order}
+
+-- name: find_longest
+-- A page of running jobs, in the order in which they were claimed. $1 limit; the other parameters are those of the
+-- conditions.
+SELECT {read}, jobs.seq FROM {live} WHERE {live_where} ORDER BY jobs.started_ms {order}, jobs.seq {order} LIMIT $1
+
+-- name: find_latest
+-- A page of the final jobs of a queue, in the order in which they finished, merged from the index ranges of the times
+-- that they are kept for. $1 limit, $2 queue; the other parameters are those of the conditions. {state}: theirs.
+WITH RECURSIVE kept (age_ms) AS (
+    SELECT -2::bigint
+    UNION ALL
+    SELECT (
+        SELECT {kept_ms} FROM {schema}.history AS jobs
+        WHERE jobs.state = '{state}' AND jobs.queue = $2 AND {kept_ms} > kept.age_ms ORDER BY {kept_ms} LIMIT 1
+    )
+    FROM kept WHERE kept.age_ms IS NOT NULL
+),
+
+page AS (
+    SELECT ahead.id
+    FROM kept CROSS JOIN LATERAL (
+        SELECT jobs.finished_ms, jobs.id FROM {schema}.history AS jobs
+        WHERE {kept_ms} = kept.age_ms AND {final_where}
+        ORDER BY jobs.finished_ms {order}, jobs.id {order} LIMIT $1
+    ) AS ahead
+)
+
+SELECT {read} FROM page JOIN {schema}.history AS jobs ON jobs.id = page.id
+ORDER BY jobs.finished_ms {order}, jobs.id {order} LIMIT $1
+
+-- name: kept_ms
+-- How long a final job is kept, as the indexes have it; -1 if it is not kept by time.
+coalesce(jobs.expires_ms - jobs.finished_ms, -1)
+
+-- name: newest_live
+-- A condition: a job is one of the newest live jobs, which a filter by payload searches.
+jobs.id >= coalesce((SELECT id FROM {schema}.jobs ORDER BY id DESC OFFSET {payloads_searched} - 1 LIMIT 1), '')
+
+-- name: newest_final
+-- The same for final jobs.
+jobs.id >= coalesce((SELECT id FROM {schema}.history ORDER BY id DESC OFFSET {payloads_searched} - 1 LIMIT 1), '')
+
+-- name: last_attempt
+-- The last attempt of a job, as JSON. An expression. JSON functions refuse \u0000, so another character stands for it.
+(replace(jobs.attempts, E'\\u0000', E'\\ufdd0')::json -> -1)
+
+-- name: has_older
+-- Whether there are jobs that a filter by payload does not search. One value.
+SELECT EXISTS (SELECT FROM {schema}.jobs OFFSET {payloads_searched})
+    OR EXISTS (SELECT FROM {schema}.history OFFSET {payloads_searched})
+
+-- name: count_up_to
+-- The number of matching jobs, at most $1; the other parameters are those of the conditions.
+SELECT count(*) FROM (
+    (SELECT FROM {live} WHERE {live_where} LIMIT $1)
+    UNION ALL
+    (SELECT FROM {schema}.history AS jobs WHERE {final_where} LIMIT $1)
+    LIMIT $1
+) AS found
 
 -- name: count
 -- The number of matching jobs by queue, name and state. The parameters are those of the conditions.
@@ -85,12 +172,17 @@ SELECT at_ms, text FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
 
 -- name: subject
 -- What a change must know of a final job.
-jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
+jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms, jobs.held, jobs.recurrence,
+jobs.revision
 
 -- name: live_subject
 -- What a change must know of a live job.
 jobs.id, jobs.name, jobs.queue, CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'waiting' END, jobs.errors,
-jobs.options
+jobs.options, jobs.due_ms, jobs.held, jobs.recurrence, jobs.revision
+
+-- name: held_until
+-- What holds a job, with another instant `due` at which the job is due after its release. An expression.
+(jobs.held::jsonb || jsonb_build_object('due', jsonb_build_object('at_ms', due)))::text
 
 -- name: live_matches
 -- Live jobs that match, locked in the order of ids. $1 limit; the other parameters are those of the conditions.
@@ -149,10 +241,33 @@ WHERE id IN (
 -- ---------------------------------------------------------------------------------------------------- purge
 
 -- name: purge_old
--- Final jobs past their retention; those that another transaction has locked are left for the next purge.
--- $1 now, $2 limit.
+-- Final jobs of a state past their retention, from the index ranges of queues and of the times that jobs are kept for;
+-- those that another transaction has locked are left for the next purge. $1 now, $2 limit. {state}: theirs.
+WITH RECURSIVE kept (queue, age_ms) AS (
+    SELECT '' COLLATE "C", 0::bigint
+    UNION ALL
+    SELECT following.queue, following.age_ms
+    FROM kept CROSS JOIN LATERAL (
+        SELECT jobs.queue, {kept_ms} AS age_ms FROM {schema}.history AS jobs
+        WHERE jobs.state = '{state}' AND (jobs.queue, {kept_ms}) > (kept.queue, kept.age_ms)
+        ORDER BY jobs.queue, {kept_ms} LIMIT 1
+    ) AS following
+)
+
 SELECT {subject} FROM {schema}.history AS jobs
-WHERE jobs.expires_ms <= $1 ORDER BY jobs.expires_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+WHERE
+    jobs.id = ANY (ARRAY(
+        SELECT old.id
+        FROM kept CROSS JOIN LATERAL (
+            SELECT jobs.id FROM {schema}.history AS jobs
+            WHERE
+                jobs.state = '{state}' AND jobs.queue = kept.queue AND {kept_ms} = kept.age_ms AND kept.age_ms >= 0
+                AND jobs.finished_ms <= $1 - kept.age_ms
+            ORDER BY jobs.finished_ms LIMIT $2
+        ) AS old
+        LIMIT $2
+    ))
+FOR UPDATE SKIP LOCKED
 
 -- name: keep_last
 -- Queues and states in which jobs are kept as one of the last. Rows: queue, state, keep_last.
@@ -187,6 +302,183 @@ INSERT INTO {schema}.rewinds SELECT pg_current_xact_id() FROM gone LIMIT 1 ON CO
 -- Delete notes of runs. $1 the last instant at which such a run finished.
 DELETE FROM {schema}.runs WHERE finished_ms <= $1
 
+-- name: purge_operations
+-- Delete workers, tallies and audit entries past their time. $1 the last instant of a worker, $2 steps, $3 the last start
+-- of a tally of each step, $4 the last instant of an entry.
+WITH gone AS (
+    DELETE FROM {schema}.workers WHERE seen_ms <= $1
+),
+
+old AS (
+    DELETE FROM {schema}.tallies USING unnest($2::bigint[], $3::bigint[]) AS kept (step_ms, last_ms)
+    WHERE tallies.step_ms = kept.step_ms AND tallies.start_ms <= kept.last_ms
+)
+
+DELETE FROM {schema}.audit WHERE at_ms <= $4
+
+-- ---------------------------------------------------------------------------------------------------- operations
+
+-- name: workers
+-- The workers that were seen lately. $1 now (NULL: by the clock of the server), $2 for how many ms an announcement is
+-- valid. Rows: card, seen_ms.
+SELECT card, seen_ms FROM {schema}.workers WHERE seen_ms > coalesce($1::bigint, {schema}.now_ms()) - $2::bigint
+
+-- name: order_stop
+-- Order such workers to stop. $1 and $2 as above, $3 ids. Rows: id.
+UPDATE {schema}.workers SET stop = true
+WHERE id = ANY ($3::text[]) AND seen_ms > coalesce($1::bigint, {schema}.now_ms()) - $2::bigint
+RETURNING id
+
+-- name: tallies
+-- $1 step, $2 the first start, $3 the end, $4 queue, $5 name (NULL: all). Rows: start_ms, queue, name, counts, texts.
+SELECT start_ms, queue, name, counts, texts FROM {schema}.tallies
+WHERE
+    step_ms = $1 AND start_ms >= $2 AND start_ms < $3
+    AND ($4::text IS NULL OR queue = $4) AND ($5::text IS NULL OR name = $5)
+
+-- name: audit
+-- Add entries that are not there yet. $1 now (NULL: by the clock of the server), $2 ids, $3 who, $4 what, $5 queues,
+-- $6 the ids of jobs as JSON, $7 entries.
+INSERT INTO {schema}.audit (at_ms, id, who, what, queue, ids, entry)
+SELECT
+    coalesce($1::bigint, {schema}.now_ms()), one.id, one.who, one.what, one.queue,
+    ARRAY(SELECT json_array_elements_text(one.ids::json)), one.entry
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) WITH ORDINALITY
+    AS one (id, who, what, queue, ids, entry, n)
+ORDER BY one.n
+ON CONFLICT DO NOTHING
+
+-- name: audit_log
+-- Entries, the newest first. $1 limit, $2 the position before which they are, $3 the instant after which they are; $4 to
+-- $9 the fields of AuditFilter (NULL: any). Rows: position, at_ms, entry.
+SELECT position, at_ms, entry FROM {schema}.audit
+WHERE
+    position < $2 AND at_ms > $3
+    AND ($4::text IS NULL OR who = $4) AND ($5::text IS NULL OR what = $5) AND ($6::text IS NULL OR queue = $6)
+    AND ($7::text IS NULL OR $7 = ANY (ids))
+    AND ($8::bigint IS NULL OR at_ms >= $8) AND ($9::bigint IS NULL OR at_ms < $9)
+ORDER BY position DESC LIMIT $1
+
+-- name: diagnose_settings
+-- Settings of the server.
+SELECT
+    current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
+    current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
+    current_setting('track_counts') AS track_counts
+
+-- name: diagnose_tables
+-- Rows and storage options of the tables of jobs.
+SELECT
+    pg_class.relname AS name, pg_class.oid::regclass::text AS table, coalesce(pg_class.reloptions, '{}') AS options,
+    pg_stat_get_live_tuples(pg_class.oid) AS live, pg_stat_get_dead_tuples(pg_class.oid) AS dead
+FROM pg_class WHERE pg_class.oid IN ('{schema}.jobs'::regclass, '{schema}.history'::regclass) ORDER BY pg_class.relname
+
+-- name: diagnose_oldest
+-- The transaction of this database that is open longest. Rows: what, for how many seconds.
+SELECT open.what, floor(extract(epoch FROM clock_timestamp() - open.since))::bigint AS seconds
+FROM (
+    SELECT 'process ' || pid AS what, xact_start AS since FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 'prepared ' || gid, prepared FROM pg_prepared_xacts WHERE database = current_database()
+) AS open
+WHERE open.since IS NOT NULL ORDER BY open.since LIMIT 1
+
+-- ---------------------------------------------------------------------------------------------------- fsck
+-- fsck_x: jobs that a check finds. Rows: id. repair_x: $1 limit, $2 now, where jobs are written; one value: how many
+-- were repaired. The conditions stand again in a repair: they are checked for rows that were changed meanwhile.
+
+-- name: fsck_running_without_lease
+SELECT id FROM {schema}.jobs WHERE lease_until_ms > 0 AND token = ''
+
+-- name: repair_running_without_lease
+WITH repaired AS (
+    UPDATE {schema}.jobs SET lease_until_ms = 0, updated_ms = $2
+    WHERE id IN ({fsck_running_without_lease} LIMIT $1) AND lease_until_ms > 0 AND token = ''
+    RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: fsck_token_on_waiting
+SELECT id FROM {schema}.jobs WHERE lease_until_ms = 0 AND token <> ''
+
+-- name: repair_token_on_waiting
+WITH repaired AS (
+    UPDATE {schema}.jobs SET token = '', updated_ms = $2
+    WHERE id IN ({fsck_token_on_waiting} LIMIT $1) AND lease_until_ms = 0 AND token <> ''
+    RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: fsck_unique_key_twice
+SELECT id FROM (
+    SELECT id, row_number() OVER (PARTITION BY queue, name, unique_key ORDER BY seq) AS n
+    FROM {schema}.jobs WHERE unique_key IS NOT NULL
+) AS keyed
+WHERE n > 1
+
+-- name: fsck_history_also_live
+SELECT jobs.id FROM {schema}.jobs JOIN {schema}.history ON history.id = jobs.id
+
+-- name: repair_history_also_live
+-- The live job stays: it may not have run.
+WITH repaired AS (
+    DELETE FROM {schema}.history WHERE id IN ({fsck_history_also_live} LIMIT $1) RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: fsck_logs_without_job
+SELECT id FROM {schema}.logs
+WHERE
+    NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = logs.id)
+    AND NOT EXISTS (SELECT FROM {schema}.history WHERE history.id = logs.id)
+GROUP BY id
+
+-- name: repair_logs_without_job
+WITH repaired AS (
+    DELETE FROM {schema}.logs WHERE id IN ({fsck_logs_without_job} LIMIT $1) RETURNING id
+)
+
+SELECT count(DISTINCT id) FROM repaired
+
+-- name: fsck_recurrence_never
+SELECT id FROM {schema}.jobs
+WHERE lease_until_ms = 0 AND due_ms >= {never_ms} AND held IS NULL AND recurrence IS NOT NULL
+
+-- name: repair_recurrence_never
+WITH repaired AS (
+    UPDATE {schema}.jobs SET due_ms = CASE WHEN slot_ms < {never_ms} THEN slot_ms ELSE $2 END, updated_ms = $2
+    WHERE id IN ({fsck_recurrence_never} LIMIT $1) AND lease_until_ms = 0 AND due_ms >= {never_ms} AND held IS NULL
+    RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: fsck_held_inconsistent
+SELECT id FROM {schema}.jobs
+WHERE lease_until_ms = 0 AND (held IS NOT NULL) <> (due_ms = {never_ms}) AND (held IS NOT NULL OR recurrence IS NULL)
+
+-- name: repair_held_inconsistent
+-- The job stays where it is, and a person can release it.
+WITH repaired AS (
+    UPDATE {schema}.jobs SET
+        due_ms = {never_ms}, held = coalesce(held, '{"by":["person"],"note":"found by fsck: never due"}'),
+        updated_ms = $2
+    WHERE
+        id IN ({fsck_held_inconsistent} LIMIT $1) AND lease_until_ms = 0
+        AND (held IS NOT NULL) <> (due_ms = {never_ms})
+    RETURNING id
+)
+
+SELECT count(*) FROM repaired
+
+-- name: rewind
+-- Claims begin at the start again.
+INSERT INTO {schema}.rewinds DEFAULT VALUES ON CONFLICT DO NOTHING
+
 -- ---------------------------------------------------------------------------------------------------- queues, feeds
 
 -- name: queues
@@ -198,10 +490,10 @@ SELECT * FROM {schema}.queues ORDER BY queue
 INSERT INTO {schema}.queues (queue) VALUES ($1) ON CONFLICT (queue) DO UPDATE SET queue = excluded.queue RETURNING *
 
 -- name: configure
--- Write a queue's settings. $1 queue, $2 paused, $3 rate_count, $4 rate_per_ms, $5 running_limit, $6 feed,
--- $7 events_max_len.
+-- Write a queue's settings. $1 queue, $2 paused, $3 pause, $4 rate_count, $5 rate_per_ms, $6 running_limit, $7 feed,
+-- $8 events_max_len.
 UPDATE {schema}.queues SET
-    paused = $2, rate_count = $3, rate_per_ms = $4, running_limit = $5, feed = $6, events_max_len = $7
+    paused = $2, pause = $3, rate_count = $4, rate_per_ms = $5, running_limit = $6, feed = $7, events_max_len = $8
 WHERE queue = $1
 
 -- name: note_running

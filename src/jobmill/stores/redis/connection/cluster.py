@@ -46,7 +46,7 @@ class ClusterConnections(LoopConnections):
         connection = self._connections.get(address)
         if self._is_stale or address is None or (connection is not None and connection.ended is not None):
             # A node that closed its connections may have lost its slots to a replica.
-            await self._share("map", self._load_map)
+            await self.share("map", self._load_map)
             address = self._nodes.get(slot_of(key))
         if address is None:
             raise StoreUnavailable(f"no node of the cluster {self.url.text} serves the slot of {key} now")
@@ -55,7 +55,7 @@ class ClusterConnections(LoopConnections):
     async def primaries(self) -> Sequence[Address | None]:
         """All nodes that have slots."""
         if self._is_stale:
-            await self._share("map", self._load_map)
+            await self.share("map", self._load_map)
         return list(dict.fromkeys(self._nodes.values()))
 
     async def at(self, address: Address | None) -> PipelinedConnection:

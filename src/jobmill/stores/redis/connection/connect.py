@@ -41,10 +41,13 @@ async def connect(url: RedisUrl, address: Address | None, name: str) -> Pipeline
     return PipelinedConnection(writer, url.text, address.host if address is not None else "")
 
 
+def connection_name(name: str) -> str:
+    """A name as a server accepts it."""
+    return "".join(letter if "!" <= letter <= "~" else "_" for letter in name)
+
+
 async def _connected(url: RedisUrl, address: Address | None, name: str) -> asyncio.StreamWriter:
-    # A server accepts no other characters in a name.
-    name = "".join(letter if "!" <= letter <= "~" else "_" for letter in name)
-    options: dict[str, Any] = {**url.options, "client_name": name}
+    options: dict[str, Any] = {**url.options, "client_name": connection_name(name)}
     # With version 3 of the protocol a server sends messages that nobody asked for.
     options |= {"protocol": 2, "socket_timeout": None}
     if address is not None:

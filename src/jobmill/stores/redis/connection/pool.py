@@ -69,14 +69,14 @@ class LoopConnections:
     async def at(self, address: Address | None) -> PipelinedConnection:
         """The connection to a server; made first, if necessary."""
         connection = self.ready(address)
-        return connection if connection is not None else await self._share(address, lambda: self._connect(address))
+        return connection if connection is not None else await self.share(address, lambda: self._connect(address))
 
     async def _connect(self, address: Address | None) -> PipelinedConnection:
         connection = self._connections[address] = await connect(self.url, address, self._name)
         return connection
 
-    async def _share(self, what: object, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something in a task of its own: a caller may be cancelled while the others go on waiting for it."""
+    def begin(self, what: object, make: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Do something in a task of its own, once at a time."""
         attempt: asyncio.Task[T] | None = self._attempts.get(what)
         if attempt is None:
             if self._closed:
@@ -84,6 +84,11 @@ class LoopConnections:
             attempt = self._attempts[what] = asyncio.get_running_loop().create_task(make())
             attempt.add_done_callback(lambda _: self._attempts.pop(what))
             attempt.add_done_callback(ignore_outcome)
+        return attempt
+
+    async def share(self, what: object, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same, and wait for it: a caller may be cancelled while the others go on waiting."""
+        attempt = self.begin(what, make)
         await asyncio.wait([attempt])
         if attempt.cancelled():
             raise StoreUnavailable(STORE_CLOSED)

@@ -1,7 +1,9 @@
 -- change: what the core has decided for jobs without a lease, as BullMQ's moves.
 -- ask: verb, from {state: true}: the states that allow it, changes [{id, events [[type, attempt, data]], and as the verb needs:
---   due, priority, resets [field], keep, removes, token, worker, lease_ms}].
--- Returns: for each, {"done"}, {"gone"}, {"state", the state}, {"taken", the live job with its key} or {"refused", why}.
+--   due, priority, resets [field], keep, removes, token, worker, lease_ms; held (JSON), latched, delay: what holds it then;
+--   was: what held it when this was decided (jmh, or "" for its children alone), nil if nothing did; run: see enqueue.py}].
+-- Returns: for each, {"done"}, {"gone"}, {"state", the state}, {"taken", the live job with its key}, {"refused", why}, or
+--   {"again"} where something else holds it by now.
 --- include request
 --- include events
 --- include waiting
@@ -11,10 +13,12 @@
 --- include schedulers
 --- include flows
 --- include retention
+--- include position
+--- include update_run
 --- include lease
 --- include job_id
 
-local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats'}
+local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats', 'jmd', 'jmh', 'timestamp', 'data', 'jmr'}
 
 local function read(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
@@ -61,6 +65,10 @@ function verbs.cancel(id, h, set, p)
   end
   call('HSET', key, 'failedReason', 'cancelled', 'finishedOn', now)
   call('HDEL', key, 'defa', 'jmu')
+  if p.due then
+    call('HSET', key, 'jmd', p.due)  -- it was held
+    end_hold(id)
+  end
   call('ZADD', Q .. ':failed', now, id)
   call('ZADD', Q .. ':jobmill:cancelled', now, id)
   keep_own(id, p.keep or {})
@@ -143,9 +151,63 @@ function verbs.requeue(id, h, set, p)
   feed_events(id, h, p)
 end
 
+function verbs.hold(id, h, set, p)
+  local is_new = set ~= 'waiting-children'
+  if is_new then
+    take_out(id, set)
+  end
+  hold(id, p.held, p.latched, p.delay, is_new and (set == 'wait' and 'waiting' or set))
+end
+
+-- Back to where it would be if nobody had held it.
+function verbs.release(id, h, set, p)
+  if p.held then
+    return verbs.hold(id, h, set, p)
+  end
+  end_hold(id)
+  local key = job_key(id)
+  call('HSET', key, 'jmu', now, 'delay', math.max(0, p.due - now))
+  if call('EXISTS', key .. ':dependencies') == 1 then
+    return  -- it has got children meanwhile
+  end
+  take_out(id, set)
+  if p.due ~= tonumber(h.jmd or h.timestamp) then
+    h.jmd = p.due
+    call('HSET', key, 'jmd', p.due)
+  end
+  local priority = tonumber(h.priority) or 0
+  if p.due > now or h.jmd then
+    wait_until(id, p.due, priority, false, set)
+    return
+  end
+  if priority > 0 then
+    back_to_prioritized(id, priority, tonumber(h.jm))
+  else
+    back_to_wait(id, tonumber(h.jm))
+  end
+  waiting_grew = true
+  event('waiting', 'jobId', id, 'prev', set)
+end
+
+-- Another rule for a recurring job, from a person, or the one that code has stated.
+function verbs.pin(id, h, set, p)
+  local jmr = h.rjk and (h.jmr or call('HGET', Q .. ':repeat:' .. h.rjk, 'jmr'))
+  if not jmr then
+    return {'refused', 'Node made this job scheduler: change it with upsertJobScheduler'}
+  end
+  local old, run = decoded(jmr), p.run
+  old.rule, old.pinned, old.stated = run.rule, run.pinned or nil, run.stated or nil
+  run.sid, run.name, run.data, run.opts, run.priority = h.rjk, h.name, h.data, decoded(h.opts), tonumber(h.priority) or 0
+  run.opts['repeat'] = decoded(run.rule_opts)
+  run.own, run.ours = {jmo = h.jmo or call('HGET', Q .. ':repeat:' .. h.rjk, 'jmo') or nil}, true
+  update_run(id, run, old)
+end
+
+verbs.releasepin = verbs.pin
+
 function verbs.reschedule(id, h, set, p)
-  if set == 'waiting-children' then
-    return {'refused', 'the job waits for its children'}
+  if p.held then
+    return verbs.hold(id, h, set, p)
   end
   take_out(id, set)
   call('HSET', job_key(id), 'delay', math.max(0, p.due - now), 'jmd', p.due, 'jmu', now)
@@ -168,7 +230,9 @@ local function children_of(id)
   for _, more in ipairs({call('SMEMBERS', key .. ':dependencies'), call('HKEYS', key .. ':failed'),
     call('ZRANGE', key .. ':unsuccessful', 0, -1)}) do
     for _, child in ipairs(more) do
-      found[#found + 1] = child
+      if child ~= latch() then
+        found[#found + 1] = child
+      end
     end
   end
   return found
@@ -226,6 +290,11 @@ function verbs.seize(id, h, set, p)
     take_out(id, set)
     call('LPUSH', Q .. ':active', id)
   end
+  if p.due then
+    -- It was held.
+    call('HSET', job_key(id), 'jmd', p.due, unpack(p.due > now and {'jms', p.due} or {}))
+    end_hold(id)
+  end
   call('SREM', Q .. ':stalled', id)
   call('HSET', job_key(id), 'processedOn', now, 'pb', p.worker, 'ats', (tonumber(h.ats) or 0) + 1, 'delay', 0)
   lock(id, p.token, p.lease_ms)
@@ -234,9 +303,16 @@ function verbs.seize(id, h, set, p)
 end
 
 -- An error must neither stop the others nor leave the job in no list.
+local IF_HELD_AS_BEFORE = {hold = true, release = true, reschedule = true, pin = true, releasepin = true}
+
 local function change_one(id, set, p)
   local fine, answer = pcall(function()
-    return verbs[ask.verb](id, read(id), set, p)
+    local h = read(id)
+    local is_held = set == 'waiting-children' and (h.jmh or '') or nil
+    if IF_HELD_AS_BEFORE[ask.verb] and is_held ~= p.was then
+      return {'again', ''}
+    end
+    return verbs[ask.verb](id, h, set, p)
   end)
   if fine then
     return answer or {'done', ''}

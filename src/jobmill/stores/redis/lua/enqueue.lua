@@ -1,7 +1,7 @@
 -- enqueue: many jobs of any kind, in order, in one step.
 -- ask: jobs [[id or nil, name, data, opts, delay, due, priority, own fields (flat) or nil, special or nil]], ours
 --   special: {timestamp, lifo, deid, sid, dedup (opts.de of BullMQ), run}; see enqueue.py
--- Returns: for each job, how ("created", "exists", "duplicate", "updated"), the id of the job that stands for it, whether ours.
+-- Returns: for each job, how ("created", "exists", "duplicate", "updated", "pinned"), the id of the job that stands for it, whether ours.
 --- include request
 
 -- 1. Jobs of ours without delay and options are added together, without a single function: measured with 200 in a call,
@@ -96,40 +96,39 @@ local function bare(rule)
   return (string.gsub(rule or '', ',"declared":true', ''))
 end
 
--- A live recurring job gets the new rule; where it runs, after this run.
-local function update_run(live, run)
+--- include held
+--- include update_run
+
+-- Code states a rule for a live recurring job. Where a person has pinned another one, the statement is stored beside it.
+local function state_rule(live, run)
   local key, record_key = job_key(live), Q .. ':repeat:' .. run.sid
-  local h = call('HMGET', key, 'jmr', 'jmc', 'ats')
-  local old = decoded(h[1])
-  local ic = tonumber(call('HGET', record_key, 'ic')) or 1
+  -- A run that Node has added has no rule of ours.
+  local old = decoded(call('HGET', key, 'jmr') or call('HGET', record_key, 'jmr'))
   call('HSET', key, 'data', run.data, 'jmu', now)
-  if run.keeps_due and bare(old.rule) == bare(run.rule) then
-    call('HDEL', record_key, 'data')
-    if run.data ~= '{}' then
-      call('HSET', record_key, 'data', run.data)
-    end
-    if old.rule ~= run.rule then
-      old.rule = run.rule
-      call('HSET', key, 'jmr', cjson.encode(old))
-      call('HSET', record_key, 'jmr', cjson.encode(old))
-    end
-    return live
+  if old.pinned ~= bare(old.rule) then
+    old.pinned, old.stated = nil, nil  -- a process of an older version has replaced the pinned rule
   end
-  old.rule = run.rule
-  old.revision = (old.revision or 0) + 1
-  run.own.jmr = cjson.encode(old)
-  write_record(run.sid, run.name, ic, run.data, run.record, run.own)
-  local _, set = state_of(live)
-  if set == 'active' then
-    call('HSET', key, 'jmr', run.own.jmr, 'jmx', run.slot)
-    return live
+  local is_same = run.keeps_due and bare(old.rule) == bare(run.rule)
+  if not is_same and not old.pinned then
+    old.rule = run.rule
+    return 'updated', update_run(live, run, old)
   end
-  take_out(live, set)
-  delete_keys(live)
-  run.own.jmu = now
-  run.own.jmc = (tonumber(h[2]) or 0) + (tonumber(h[3]) or 0)
-  run.opts['repeat'].count = ic
-  return add_run(run.sid, run.slot, run)
+  call('HDEL', record_key, 'data')
+  if run.data ~= '{}' then
+    call('HSET', record_key, 'data', run.data)
+  end
+  local before = (old.rule or '') .. (old.stated or '')
+  if old.pinned then
+    old.stated = bare(run.rule)
+    old.rule = run.declared and string.sub(bare(old.rule), 1, -2) .. ',"declared":true}' or bare(old.rule)
+  else
+    old.rule = run.rule
+  end
+  if old.rule .. (old.stated or '') ~= before then
+    call('HSET', key, 'jmr', cjson.encode(old))
+    call('HSET', record_key, 'jmr', cjson.encode(old))
+  end
+  return old.pinned and 'pinned' or 'updated', live
 end
 
 local function enqueue_recurring(job, special, number)
@@ -142,15 +141,15 @@ local function enqueue_recurring(job, special, number)
   run.opts['repeat'] = decoded(run.rule_opts)
   run.opts['repeat'].count = 1
   run.own, run.ours, run.number = {}, true, number
-  note_rearm(run.sid, run.opts['repeat'])
   for i = 1, #(job[8] or {}), 2 do
     run.own[job[8][i]] = job[8][i + 1]
   end
   call(run.declared and 'SADD' or 'SREM', Q .. ':jobmill:declared', run.sid)
   local live = live_run(run.sid)
   if live then
-    return 'updated', update_run(live, run)
+    return state_rule(live, run)
   end
+  note_rearm(run.sid, run.opts['repeat'])
   run.own.jmr = cjson.encode({rule = run.rule, revision = 0})
   write_record(run.sid, run.name, 1, run.data, run.record, run.own)
   local id = add_run(run.sid, run.slot, run)

@@ -99,7 +99,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
         name = h[k + 1]
       elseif field == 'ats' then
         ats = tonumber(h[k + 1]) or 0
-      elseif field == 'rjk' or field == 'jmn' then
+      elseif field == 'rjk' or field == 'jmn' or field == 'jmh' then
         is_special = true
       end
     end
@@ -200,21 +200,24 @@ end
 -- Before the window ends a marker would wake workers for nothing, again and again.
 waiting_grew = not is_empty and room ~= 0
 set_markers()
-if not paused and not is_full then
+if (not paused or resumes) and not is_full then
   next_due = first or -1
   if left or (not is_empty and not passed) then
     next_due = now
   end
-  if #taken == 0 and next_due < 0 then
+  if #taken == 0 and next_due < 0 and not paused then
     event_if_drained()
   end
 end
 -- A full queue, too, has room again when a lease ends.
-if #taken == 0 and c.first_end and not paused and call('LLEN', ACTIVE) > 0 then
+if #taken == 0 and c.first_end and (not paused or resumes) and call('LLEN', ACTIVE) > 0 then
   next_due = next_due < 0 and c.first_end or math.min(next_due, c.first_end)
 end
 if room == 0 and next_due >= 0 then
   next_due = math.max(next_due, window_ends)
+end
+if paused and next_due >= 0 then
+  next_due = math.max(next_due, resumes)
 end
 local only_foreign = passed and not left and #taken == 0 and not beyond
 local why_no_more = only_foreign and 1 or (is_full or room == 0) and 2 or 0

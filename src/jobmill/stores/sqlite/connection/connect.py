@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sqlite3
@@ -9,7 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec import Raw
+
+from jobmill.core.stats import payload_matches
 from jobmill.errors import JobmillError, StoreBusy, StoreError, StoreUnavailable
 
 # The first version with UPDATE … FROM.
@@ -34,17 +40,28 @@ def connect(path: Path, synchronous: str, *, mode: str = "rw") -> sqlite3.Connec
         cached_statements=512,
     )
     try:
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        # The first statement reads the schema. While another process makes a new file, it finds the file locked.
+        run_when_free(connection, f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16000")
         # Some builds overwrite deleted content with zeros, which costs page writes.
         connection.execute("PRAGMA secure_delete = OFF")
+        connection.create_function("payload_matches", 2, _payload_matches, deterministic=True)
         # A checkpoint every 16 MB: at the default of 4 MB its two fsyncs come four times as often.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _payload_matches(payload: bytes | None, wanted: str) -> bool:
+    return payload_matches(Raw(payload or b""), _decoded(wanted))
+
+
+@functools.lru_cache(maxsize=8)
+def _decoded(text: str) -> Any:
+    return msgspec.json.decode(text)
 
 
 def begin(connection: sqlite3.Connection, how: str = "IMMEDIATE", seconds: float = BUSY_SECONDS) -> None:

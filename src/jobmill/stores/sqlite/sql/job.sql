@@ -1,15 +1,28 @@
 -- The row `jobs` as the JSON text of a Job: an expression that replaces {job} in the other statements.
 -- Columns that hold JSON are inserted unchanged. NULL columns are left out, so that a plain job is read faster.
+-- {never} is NEVER_MS.
 '{"payload_json":' || coalesce(jobs.payload, (SELECT big.payload FROM jobmill_payloads AS big WHERE big.seq = jobs.seq))
 || CASE
     WHEN coalesce(
         jobs.options, jobs.unique_key, jobs.tenant, jobs.error, jobs.result, jobs.finished_ms, jobs.progress,
-        jobs.tracebacks, jobs.recurrence, jobs.slot_ms, jobs.last_finished_ms, jobs.last_error, jobs.doomed
+        jobs.attempts, jobs.tracebacks, jobs.recurrence, jobs.slot_ms, jobs.last_finished_ms, jobs.last_error,
+        jobs.doomed, jobs.held
     ) IS NULL THEN ''
     ELSE coalesce(',"options":' || jobs.options, '')
         || coalesce(',"result_json":' || jobs.result, '')
         || coalesce(',"progress":' || jobs.progress, '')
-        || coalesce(',"tracebacks":' || jobs.tracebacks, '')
+        || coalesce(
+            ',"attempts":' || coalesce(
+                jobs.attempts,
+                CASE
+                    WHEN json_valid(jobs.tracebacks)
+                        THEN (SELECT json_group_array(json_object('traceback', value)) FROM json_each(jobs.tracebacks))
+                    ELSE jobs.tracebacks
+                END
+            ),
+            ''
+        )
+        || coalesce(CASE WHEN jobs.due_ms = {never} THEN ',"held":' || jobs.held END, '')
         || coalesce(',"recurrence":' || jobs.recurrence, '')
         || ','
         || trim(

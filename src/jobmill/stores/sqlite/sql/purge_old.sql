@@ -1,5 +1,5 @@
 -- Final jobs that are past the age up to which they are kept.
--- ?1 now, ?2 limit. Rows: seq, id, name, queue, state, errors, options.
+-- ?1 now, ?2 limit. Rows: the subject of a change.
 -- A skip scan: a few seeks for each state, queue, name and age, then a range of the index.
 WITH RECURSIVE kept (state, queue, name, age_ms) AS (
     SELECT final.column1, '', '', NULL FROM (VALUES ('succeeded'), ('failed'), ('cancelled')) AS final
@@ -32,7 +32,7 @@ WITH RECURSIVE kept (state, queue, name, age_ms) AS (
             )
         )
 )
-SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
+SELECT {subject}
 FROM kept CROSS JOIN jobmill_jobs AS jobs INDEXED BY jobmill_final
 WHERE
     kept.age_ms IS NOT NULL

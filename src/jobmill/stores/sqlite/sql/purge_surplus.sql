@@ -1,5 +1,5 @@
 -- Final jobs that are kept only as one of the last `keep_last` of their queue and state, and are older than those.
--- ?1 queue, ?2 state, ?3 keep_last, ?4 limit. Rows: seq, id, name, queue, state, errors, options.
+-- ?1 queue, ?2 state, ?3 keep_last, ?4 limit. Rows: the subject of a change.
 WITH last (finished_ms, seq) AS (
     SELECT jobs.finished_ms, jobs.seq FROM jobmill_jobs AS jobs INDEXED BY jobmill_final
     WHERE
@@ -7,7 +7,7 @@ WITH last (finished_ms, seq) AS (
         AND jobs.state = ?2 AND jobs.queue = ?1
     ORDER BY jobs.finished_ms DESC, jobs.seq DESC LIMIT 1 OFFSET ?3 - 1
 )
-SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
+SELECT {subject}
 FROM last CROSS JOIN jobmill_jobs AS jobs INDEXED BY jobmill_keep_last
 WHERE
     (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')

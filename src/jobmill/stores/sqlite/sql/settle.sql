@@ -1,12 +1,12 @@
--- Settle all that is no plain success, under the guard. NULL keeps tracebacks, due time, occurrence and runs.
--- ?1 now; per lease: seq, token, state, errors, crashes, error, result, tracebacks, keep_age_ms, keep_last, due_ms,
+-- Settle all that is no plain success, under the guard. NULL keeps attempts, due time, occurrence and runs.
+-- ?1 now; per lease: seq, token, state, errors, crashes, error, result, attempts, keep_age_ms, keep_last, due_ms,
 --   slot_ms, runs, failed_runs, last_error.
 UPDATE jobmill_jobs AS jobs SET
     state = done.column3, token = NULL, lease_until_ms = NULL, updated_ms = ?1,
     finished_ms = CASE WHEN done.column3 = 'waiting' THEN jobs.finished_ms ELSE ?1 END,
     progress = CASE WHEN done.column3 = 'waiting' THEN NULL ELSE jobs.progress END,
     errors = done.column4, crashes = done.column5, error = done.column6, result = done.column7,
-    tracebacks = coalesce(done.column8, jobs.tracebacks),
+    attempts = coalesce(done.column8, jobs.attempts),
     keep_age_ms = done.column9, keep_last = done.column10,
     due_ms = coalesce(done.column11, jobs.due_ms),
     slot_ms = coalesce(done.column12, jobs.slot_ms),

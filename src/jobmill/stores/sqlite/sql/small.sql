@@ -11,8 +11,8 @@ SELECT id FROM jobmill_jobs ORDER BY seq DESC LIMIT ?1
 SELECT created_ms FROM jobmill_jobs ORDER BY seq DESC LIMIT 1
 
 -- name: owner
--- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence.
-SELECT seq, id, recurrence FROM jobmill_jobs
+-- The live job that has a unique key. ?1 queue, ?2 name, ?3 unique key. One row: seq, id, recurrence, held.
+SELECT seq, id, recurrence, CASE WHEN due_ms = {never} THEN held END FROM jobmill_jobs
 WHERE queue = ?1 AND name = ?2 AND unique_key = ?3 AND (state = 'waiting' OR state = 'running')
 
 -- name: insert_payload
@@ -22,14 +22,6 @@ INSERT OR REPLACE INTO jobmill_payloads (seq, payload) SELECT seq, ?2 FROM jobmi
 -- name: remove_payload
 -- Delete a large payload. ?1 seq.
 DELETE FROM jobmill_payloads WHERE seq = ?1
-
--- name: update_payload
--- Replace the payload of a live job. ?1 seq, ?2 now, ?3 payload (NULL: it is large and stored beside).
-UPDATE jobmill_jobs SET updated_ms = ?2, payload = ?3 WHERE seq = ?1
-
--- name: update_recurrence
--- Replace recurrence, due time and occurrence of a live recurring job. ?1 seq, ?2 due_ms (NULL: it stays), ?3 recurrence.
-UPDATE jobmill_jobs SET due_ms = coalesce(?2, due_ms), slot_ms = coalesce(?2, slot_ms), recurrence = ?3 WHERE seq = ?1
 
 -- -------------------- claim
 
@@ -107,13 +99,12 @@ DELETE FROM jobmill_logs WHERE seq = ?1 AND line <= ?2
 -- -------------------- change and purge
 
 -- name: subject
--- What a decision about a job needs, and what identifies it. ?1 id. One row: seq, id, name, queue, state, errors, options.
-SELECT seq, id, name, queue, state, errors, options FROM jobmill_jobs WHERE id = ?1
+-- What a decision about a job needs, and what identifies it. ?1 id. One row: the subject of a change.
+SELECT {subject} FROM jobmill_jobs AS jobs WHERE jobs.id = ?1
 
 -- name: subjects
 -- The same for jobs that match, oldest first. The conditions' parameters, then limit.
-SELECT jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options
-FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+SELECT {subject} FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
 
 -- name: rival
 -- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
@@ -137,23 +128,128 @@ WHERE keep_last IS NOT NULL AND (state = 'succeeded' OR state = 'failed' OR stat
 DELETE FROM jobmill_runs
 WHERE finished_ms <= ?1 AND number IN (SELECT oldest.number FROM jobmill_runs AS oldest ORDER BY oldest.number LIMIT ?2)
 
+-- name: purge_workers
+-- Forget workers. ?1 the last instant at which they announced themselves.
+DELETE FROM jobmill_workers WHERE seen_ms <= ?1
+
+-- name: purge_tallies
+-- Delete the tallies of a step. ?1 step_ms, ?2 the last instant at which they start.
+DELETE FROM jobmill_tallies WHERE step_ms = ?1 AND start_ms <= ?2
+
+-- name: purge_entries
+-- Delete audit entries, oldest first. ?1 the last instant at which they were written, ?2 limit.
+DELETE FROM jobmill_audit
+WHERE at_ms <= ?1 AND number IN (SELECT oldest.number FROM jobmill_audit AS oldest ORDER BY oldest.number LIMIT ?2)
+
 -- -------------------- read
 
 -- name: seqs_of
 -- ?1 ids as JSON. Rows: id, seq.
 SELECT jobs.id, jobs.seq FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted.value
 
+-- name: lease_ends
+-- ?1 ids as JSON. Rows: id, lease_until_ms of a running job.
+SELECT jobs.id, jobs.lease_until_ms FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted.value
+WHERE jobs.state = 'running'
+
 -- name: read_one
 -- A job that cannot be read together with others. ?1 seq. One row: id, queue, name, the job's JSON as a blob.
 SELECT jobs.id, jobs.queue, jobs.name, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
 
 -- name: find
--- A page of matches beyond a seq: < and DESC, or > and ASC. The conditions' parameters, then seq, limit. Rows: seq.
-SELECT jobs.seq FROM jobmill_jobs AS jobs WHERE {conditions} AND jobs.seq {beyond} ? ORDER BY jobs.seq {order} LIMIT ?
+-- The first matches in an index range, by columns of which seq is the last. The conditions' parameters, those of the
+-- range, limit. Rows: the columns.
+SELECT {columns} FROM jobmill_jobs AS jobs{hint} WHERE {conditions}{range} ORDER BY {order} LIMIT ?
+
+-- name: waiting_ranges
+-- The names and priorities of the waiting jobs of a queue, and the first due time of each. ?1 queue, ?2 limit + 1.
+-- Rows: name, priority, due_ms; the first row has no name. A skip scan, as in ranges.sql.
+WITH RECURSIVE ranges (name, priority, due_ms) AS (
+    SELECT NULL, -1, 0
+    UNION ALL
+    SELECT jobs.name, jobs.priority, jobs.due_ms
+    FROM ranges CROSS JOIN jobmill_jobs AS jobs
+    WHERE
+        jobs.seq = coalesce(
+            (
+                SELECT next.seq FROM jobmill_jobs AS next
+                WHERE
+                    next.state = 'waiting' AND next.queue = ?1 AND next.name = ranges.name
+                    AND next.priority > ranges.priority
+                ORDER BY next.priority, next.due_ms LIMIT 1
+            ),
+            (
+                SELECT next.seq FROM jobmill_jobs AS next
+                WHERE next.state = 'waiting' AND next.queue = ?1 AND next.name > coalesce(ranges.name, '')
+                ORDER BY next.name, next.priority, next.due_ms LIMIT 1
+            )
+        )
+    LIMIT ?2
+)
+SELECT name, priority, due_ms FROM ranges
+
+-- name: final_ranges
+-- The names of the final jobs of a queue and state, and how long they are kept. ?1 queue, ?2 state. Rows: name,
+-- keep_age_ms; the first row has no name. A skip scan, as in purge_old.sql.
+WITH RECURSIVE ranges (name, age_ms) AS (
+    SELECT NULL, NULL
+    UNION ALL
+    SELECT jobs.name, jobs.keep_age_ms
+    FROM ranges CROSS JOIN jobmill_jobs AS jobs
+    WHERE
+        jobs.seq = coalesce(
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_final
+                WHERE
+                    (next.state = 'succeeded' OR next.state = 'failed' OR next.state = 'cancelled')
+                    AND next.state = ?2 AND next.queue = ?1 AND next.name = ranges.name
+                    AND next.keep_age_ms > coalesce(ranges.age_ms, -1)
+                ORDER BY next.keep_age_ms LIMIT 1
+            ),
+            (
+                SELECT next.seq FROM jobmill_jobs AS next INDEXED BY jobmill_final
+                WHERE
+                    (next.state = 'succeeded' OR next.state = 'failed' OR next.state = 'cancelled')
+                    AND next.state = ?2 AND next.queue = ?1 AND next.name > coalesce(ranges.name, '')
+                ORDER BY next.name, next.keep_age_ms LIMIT 1
+            )
+        )
+)
+SELECT name, age_ms FROM ranges
+
+-- name: oldest_searched
+-- The newest job that is too old for a filter by payload. ?1 the number of newer ones. One row: seq.
+SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
 SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+
+-- name: count_up_to
+-- The conditions' parameters, then limit. One row: the number of jobs.
+SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs AS jobs WHERE {conditions} LIMIT ?)
+
+-- name: depth
+-- How many jobs of a queue do not wait; each count stops at the limit. ?1 queue, ?2 limit. One row: running, succeeded,
+-- failed, cancelled.
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs WHERE state = 'running' AND queue = ?1 LIMIT ?2)),
+    (SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs WHERE state = 'succeeded' AND queue = ?1 LIMIT ?2)),
+    (SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs WHERE state = 'failed' AND queue = ?1 LIMIT ?2)),
+    (SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs WHERE state = 'cancelled' AND queue = ?1 LIMIT ?2))
+
+-- name: depth_waiting
+-- How many jobs of a queue wait in parts of its index ranges; the count stops at the limit.
+-- ?1 queue, ?2 JSON: [name, priority, first due_ms, last due_ms], ?3 limit. One row: the number.
+SELECT count(*)
+FROM (
+    SELECT 1 FROM json_each(?2) AS parts CROSS JOIN jobmill_jobs AS jobs
+    WHERE
+        jobs.state = 'waiting' AND jobs.queue = ?1 AND jobs.name = json_extract(parts.value, '$[0]')
+        AND jobs.priority = json_extract(parts.value, '$[1]')
+        AND jobs.due_ms BETWEEN json_extract(parts.value, '$[2]') AND json_extract(parts.value, '$[3]')
+    LIMIT ?3
+)
 
 -- name: run_counts
 -- The number of runs of recurring jobs. ?1 queue, ?2 name (NULL: all). Rows: queue, name, state, number.
@@ -188,16 +284,21 @@ WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
 -- -------------------- queues, feeds and usage
 
 -- name: queues
--- All queues that have settings. Rows: queue and the other columns, in the order of the table.
+-- All queues that have settings. Rows: queue and the other columns, in the order of the table; the pause as JSON.
 SELECT
-    queue, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event
-FROM jobmill_queues ORDER BY queue
+    queues.queue, queues.paused, queues.rate_count, queues.rate_per_ms, queues.running_limit, queues.feed,
+    queues.events_max_len, queues.window_ends_ms, queues.window_used, queues.last_event, pauses.pause
+FROM jobmill_queues AS queues LEFT JOIN jobmill_pauses AS pauses ON pauses.queue = queues.queue ORDER BY queues.queue
 
 -- name: write_queue
 -- ?1 queue, then the other columns in their order.
 INSERT OR REPLACE INTO jobmill_queues (
     queue, paused, rate_count, rate_per_ms, running_limit, feed, events_max_len, window_ends_ms, window_used, last_event
 ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+
+-- name: write_pause
+-- ?1 queue, ?2 who paused it and until when, as JSON (NULL: it is not paused, or nothing is known).
+INSERT OR REPLACE INTO jobmill_pauses (queue, pause) VALUES (?1, ?2)
 
 -- name: add_events
 -- Per event: queue, number, the event as JSON.
@@ -217,3 +318,45 @@ SELECT event FROM jobmill_events WHERE queue = ?1 AND number > ?2 ORDER BY numbe
 INSERT INTO jobmill_usage (
     job_id, name, queue, tenant, attempt, outcome, duration_ms, started_ms, finished_ms, worker
 ) VALUES {rows of 10 from ?1}
+
+-- -------------------- workers, tallies and the audit log
+
+-- name: worker
+-- What is known of a worker that announces itself. ?1 id. One row: announcement, must_stop.
+SELECT announcement, must_stop FROM jobmill_workers WHERE id = ?1
+
+-- name: write_worker
+-- ?1 id, ?2 now, ?3 announcement, ?4 card as JSON (NULL: it has left).
+INSERT INTO jobmill_workers (id, seen_ms, announcement, card) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (id) DO UPDATE SET seen_ms = ?2, announcement = ?3, card = ?4
+
+-- name: workers
+-- ?1 an announcement is valid if it is later. Rows: the card as JSON.
+SELECT card FROM jobmill_workers WHERE card IS NOT NULL AND seen_ms > ?1
+
+-- name: order_stop
+-- ?1 id, ?2 an announcement is valid if it is later.
+UPDATE jobmill_workers SET must_stop = 1 WHERE id = ?1 AND card IS NOT NULL AND seen_ms > ?2
+
+-- name: tally
+-- ?1 step_ms, ?2 start_ms, ?3 queue, ?4 name. One row: the tally as JSON.
+SELECT tally FROM jobmill_tallies WHERE step_ms = ?1 AND start_ms = ?2 AND queue = ?3 AND name = ?4
+
+-- name: write_tallies
+-- Per tally: step_ms, start_ms, queue, name, the tally as JSON.
+INSERT OR REPLACE INTO jobmill_tallies (step_ms, start_ms, queue, name, tally) VALUES {rows of 5 from ?1}
+
+-- name: tallies
+-- ?1 step_ms, ?2 and ?3 start_ms from and until, ?4 queue, ?5 name (NULL: all). Rows: the tally as JSON.
+SELECT tally FROM jobmill_tallies
+WHERE
+    step_ms = ?1 AND start_ms >= ?2 AND start_ms < ?3 AND queue = coalesce(?4, queue) AND name = coalesce(?5, name)
+
+-- name: add_entries
+-- Per entry: id, now, the entry as JSON.
+INSERT OR IGNORE INTO jobmill_audit (id, at_ms, entry) VALUES {rows of 3 from ?1}
+
+-- name: entries
+-- Audit entries, newest first. ?1 the number before which they are, ?2 they are kept if they are later. Rows: number,
+-- the entry as JSON.
+SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER BY number DESC

@@ -43,10 +43,10 @@ local function count_in_window(k)
   end
 end
 
--- What a claim must know from the flat hash of a job: its name, the number of its claims, whether the job must fail, and
--- the scheduler of the job if Node made the job.
+-- What a claim must know from the flat hash of a job: its name, the number of its claims, whether the job must fail,
+-- the scheduler of the job if Node made the job, and whether it was held.
 local function peek(h)
-  local name, ats, doomed, sid, ours = nil, 0, false, nil, false
+  local name, ats, doomed, sid, ours, held = nil, 0, false, nil, false, false
   for i = 1, #h, 2 do
     local field = h[i]
     if field == 'name' then
@@ -59,9 +59,11 @@ local function peek(h)
       doomed = true
     elseif field == 'rjk' then
       sid = h[i + 1]
+    elseif field == 'jmh' then
+      held = true
     end
   end
-  return name, ats, doomed, not ours and sid or nil
+  return name, ats, doomed, not ours and sid or nil, held
 end
 
 -- 1 if a run is older than the current run of its scheduler. When Node claims a run, it creates the next run at once.
@@ -116,7 +118,7 @@ end
 local function take(c, id, crashed, taken)
   local key = job_key(id)
   local h = redis.pcall('HGETALL', key)
-  local name, ats, doomed, sid = peek(h)
+  local name, ats, doomed, sid, held = peek(h)
   if name then
     c.names[name] = c.names[name] - 1
   elseif set_aside(id) then
@@ -127,6 +129,11 @@ local function take(c, id, crashed, taken)
   end
   if sid then
     adopt(id, h, sid)
+  end
+  if held then
+    -- Node has freed it, because a child has failed. Nothing may keep it from succeeding.
+    call('HDEL', key, 'jmh')
+    call('SREM', key .. ':dependencies', Q .. ':jobmill:hold')
   end
   if crashed then
     if type(redis.pcall('HINCRBY', key, 'stc', 1)) ~= 'number' then

@@ -20,11 +20,16 @@ local function elsewhere(key, act)
   return answer
 end
 
--- A parent that waited for its children may run.
+--- include held
+
+-- A parent that waited for its children may run. Its due time may have been changed meanwhile.
 local function release(id)
   if call('ZREM', Q .. ':waiting-children', id) == 1 then
-    local h = call('HMGET', job_key(id), 'delay', 'priority')
-    wait_until(id, now + (tonumber(h[1]) or 0), tonumber(h[2]) or 0, true, 'waiting-children')
+    local h = call('HMGET', job_key(id), 'delay', 'priority', 'jmh')
+    local due = h[3] and decoded(h[3]).due or {after_ms = tonumber(h[1])}
+    local due_ms = tonumber(due.at_ms) or now + (tonumber(due.after_ms) or 0)
+    end_hold(id)
+    wait_until(id, due_ms, tonumber(h[2]) or 0, true, 'waiting-children')
   end
 end
 
@@ -69,7 +74,11 @@ local function child_failed(id, parent_key, parent_json, reason)
     fail_parent(parent_key, 'child ' .. child .. ' failed')
   elseif parent.cpof then
     call('HSET', parent_key .. ':failed', child, reason)
-    elsewhere(parent_key, release)
+    elsewhere(parent_key, function(parent)
+      if not is_latched(parent) then
+        release(parent)
+      end
+    end)
   else
     if parent.idof then
       call('HSET', parent_key .. ':failed', child, reason)

@@ -8,14 +8,30 @@ local now = ask.now
 -- A number becomes text at every call that takes it: this one only once.
 local now_text = string.format('%.0f', now)
 
-local meta = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed', 'version')
+local meta = call('HMGET', Q .. ':meta', 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'jmfeed', 'version',
+  'jmpause')
 -- BullMQ 5 loses what is added to `wait` while a queue is paused. What runs already is settled.
 if meta[7] and not ask.v5 and string.sub(meta[7], 1, 9) == 'bullmq:5.'
-  and not (ask.settle and #ask.plain + #ask.settle > 0) then
+  and not (ask.settle and #ask.plain + #ask.settle > 0) and not ask.reads then
   return redis.error_reply('BULLMQ5 ' .. meta[7] .. ' works ' .. Q)
 end
 local paused = meta[1] ~= false
 local concurrency = tonumber(meta[2])
+-- When a pause ends by itself; nil for never.
+local resumes = nil
+if not meta[8] or ask.reads then
+  -- Nothing is to be changed.
+elseif not paused then
+  call('HDEL', Q .. ':meta', 'jmpause')  -- Node has ended this pause: it does not describe the next one
+else
+  resumes = tonumber(string.match(meta[8], '"until_ms":(%d+)'))
+  if resumes and resumes <= now then
+--- include resume
+    resume()
+    call('ZADD', Q .. ':marker', 0, '0')
+    resumes = nil
+  end
+end
 local max_events = tonumber(meta[5])
 if not max_events then
   max_events = ask.max_events

@@ -37,13 +37,20 @@ local function kept_tracebacks(key, tracebacks)
 end
 
 -- The fields of a failed attempt.
-local function append_error(fields, key, s)
+local function append_error(fields, s)
   append(fields, 'failedReason', s.error)
   if s.typed_error then
     append(fields, 'jmf', s.typed_error)
   end
-  if s.tracebacks then
-    append(fields, 'stacktrace', kept_tracebacks(key, s.tracebacks))
+end
+
+-- The attempts that did not succeed: a crash is noted with the end of the next attempt, however that ends.
+local function append_attempts(fields, key, s)
+  if s.attempts then
+    append(fields, 'jma', s.attempts)
+    if s.tracebacks ~= '[]' then
+      append(fields, 'stacktrace', kept_tracebacks(key, s.tracebacks))
+    end
   end
 end
 
@@ -68,10 +75,11 @@ end
 local function finish(id, key, h, set, s, keep)
   local atm = (tonumber(h[ATM]) or 0) + 1
   local fields = {'finishedOn', now}
+  append_attempts(fields, key, s)
   if set == 'completed' then
     append(fields, 'returnvalue', s.result)
   else
-    append_error(fields, key, s)
+    append_error(fields, s)
   end
   local opts = (set == 'failed' or not h[JM]) and decoded(call('HGET', key, 'opts')) or nil
   if h[DEID] then
@@ -112,56 +120,7 @@ local function finish(id, key, h, set, s, keep)
   end
 end
 
--- Back to its old position: before all jobs that were added after it. Jobs with another due time (jmd) have no such position.
-local MAX_PASSED = 200
-
-local function is_before(other, seq)
-  local h = redis.pcall('HMGET', job_key(other), 'jm', 'jmd')
-  local its_seq = tonumber(h[1])
-  return its_seq and not h[2] and its_seq < seq
-end
-
-local function back_to_wait(id, seq)
-  local passed = 0
-  if seq then
-    local front = call('LRANGE', wait_key(), -MAX_PASSED, -1)
-    for i = 1, #front do
-      if is_before(front[i], seq) then
-        passed = #front - i + 1
-        break
-      end
-    end
-  end
-  local aside = passed > 0 and call('RPOP', wait_key(), passed) or {}
-  call('RPUSH', wait_key(), id)
-  for i = #aside, 1, -1 do
-    call('RPUSH', wait_key(), aside[i])
-  end
-end
-
-local function back_to_prioritized(id, priority, seq)
-  local base = priority * TWO_32
-  -- Scores before the first of a priority belong to it as well: no counter gets that far.
-  local front = call('ZRANGEBYSCORE', Q .. ':prioritized', base - TWO_32 / 2, base + TWO_32 / 2, 'WITHSCORES',
-    'LIMIT', 0, MAX_PASSED)
-  local passed = 0
-  for i = 1, seq and #front or 0, 2 do
-    if is_before(front[i], seq) then
-      passed = i
-    end
-  end
-  local score = base
-  if passed > 0 then
-    score = front[passed + 1]
-  elseif front[2] then
-    score = math.min(base, front[2] - 1)
-  end
-  -- Those that stay in front make room.
-  for i = 1, passed, 2 do
-    call('ZADD', Q .. ':prioritized', front[i + 1] - 1, front[i])
-  end
-  call('ZADD', Q .. ':prioritized', score, id)
-end
+--- include position
 
 local function wait_again(id, key, h, s)
   local errored = s.outcome == 'errored'
@@ -173,8 +132,9 @@ local function wait_again(id, key, h, s)
     s.due = nil
   end
   local priority = tonumber(h[PRIORITY]) or 0
+  append_attempts(fields, key, s)
   if errored then
-    append_error(fields, key, s)
+    append_error(fields, s)
   end
   local seized = tonumber(h[JMS])
   if seized then

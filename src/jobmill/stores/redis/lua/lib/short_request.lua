@@ -6,8 +6,15 @@ local now = ask.now
 local function job_key(id)
   return Q .. ':' .. id
 end
--- An empty hash where the key holds something else.
+-- An empty hash where the key holds something else. A run that Node has added to a scheduler of ours gets its rule.
 local function read_hash(id)
   local h = redis.pcall('HGETALL', job_key(id))
+  local sid, slot = string.match(id, '^repeat:(.*):([^:]*)$')
+  if sid and call('ZSCORE', Q .. ':repeat', sid) == slot and not h.err and call('HEXISTS', job_key(id), 'jmr') == 0 then
+    h[#h + 1], h[#h + 2] = 'jmr', redis.pcall('HGET', Q .. ':repeat:' .. sid, 'jmr')
+    if type(h[#h]) ~= 'string' then
+      h[#h], h[#h - 1] = nil, nil
+    end
+  end
   return h.err and {} or h
 end

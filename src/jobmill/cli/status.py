@@ -1,0 +1,183 @@
+"""`jobmill status`: one screen about queues, workers, errors and late recurrences."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmill.cli.output import cell, duration_text, make_table, one_line, plural, print_json, print_rich, relative
+from jobmill.cli.params import duration, store_options
+from jobmill.cli.runner import run, with_spinner
+from jobmill.cli.workers import workers_table
+from jobmill.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jobmill.client.client import Client
+    from jobmill.core.announcing import WorkerCard
+    from jobmill.core.job import Job
+    from jobmill.core.tallies import ErrorGroup
+    from jobmill.core.values import Depth, QueueSettings
+
+#: A recurrence is late when it has been due for this time.
+LATE_MS = 60_000
+ERRORS_SHOWN = 10
+LATE_SHOWN = 100
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show the screen again and again, until Ctrl-C.")
+@click.option("--every", type=duration, default=2.0, help="How often --watch looks (default 2s).")
+@store_options
+def status(watch: bool, every: float | str, url: str | None, as_json: bool) -> None:
+    """Show queues, workers, the errors of the last hour and late recurrences on one screen."""
+    if watch and as_json:
+        raise click.UsageError("--watch and --json cannot be combined", click.get_current_context())
+    if watch:
+        run(url, lambda client: _watch(client, every))
+        return
+    found = run(url, lambda client: with_spinner(_collect(client), "reading the store"))
+    if as_json:
+        print_json(found.document())
+    else:
+        print_rich(*found.screen())
+
+
+async def _watch(client: Client, every: float | str) -> None:
+    import asyncio
+
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from jobmill.core.durations import to_ms
+
+    pause = to_ms(every, "every", least=100) / 1000
+    shown = (await _collect(client)).screen()  # a store that is not there at first ends the command
+    with Live(Group(*shown), console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                shown, notes = (await _collect(client)).screen(), list[Text]()
+            except StoreUnavailable as error:
+                text = f"the store is unavailable, and this is what it had before: {one_line(str(error))}\n"
+                notes = [Text(text, "bold red")]
+            live.update(Group(*notes, *shown), refresh=True)
+
+
+async def _collect(client: Client) -> Overview:
+    import asyncio
+
+    from jobmill.core.values import Filter
+
+    await client.open()
+    depths, settings, workers, tallies = await asyncio.gather(
+        client.depths(), client.store.settings(), client.workers(), client.tallies("1h", step="10m")
+    )
+    now_ms = client.store.now()
+    late = Filter(recurring=True, states=("waiting",), due_before_ms=now_ms - LATE_MS)
+    recurring = (await client.store.find(late, limit=LATE_SHOWN)).jobs
+    return Overview(now_ms, depths, settings, workers, _groups(tallies), recurring)
+
+
+def _groups(tallies: Any) -> list[tuple[str, ErrorGroup]]:
+    """The errors of the last hour with the names of their jobs, the most frequent first."""
+    from jobmill.core.tallies import added_groups
+
+    by_name: dict[str, list[ErrorGroup]] = {}
+    for tally in tallies:
+        by_name.setdefault(tally.name, []).extend(tally.error_groups)
+    groups = [(name, group) for name, all_groups in by_name.items() for group in added_groups(all_groups)]
+    return sorted(groups, key=lambda one: -one[1].count)[:ERRORS_SHOWN]
+
+
+class Overview:
+    """What one look at the store has found."""
+
+    def __init__(
+        self,
+        now_ms: int,
+        depths: list[Depth],
+        settings: dict[str, QueueSettings],
+        workers: list[WorkerCard],
+        errors: list[tuple[str, ErrorGroup]],
+        late: list[Job],
+    ) -> None:
+        self.now_ms = now_ms
+        self.depths = depths
+        self.settings = settings
+        self.workers = workers
+        self.errors = errors
+        self.late = late
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        import msgspec
+
+        return {
+            "queues": [
+                {**msgspec.to_builtins(one), "paused": self._is_paused(one.queue), "workers": self._claiming(one.queue)}
+                for one in self.depths
+            ],
+            "workers": msgspec.to_builtins(self.workers),
+            "errors": [{"name": name, **msgspec.to_builtins(group)} for name, group in self.errors],
+            "late": [
+                {"id": job.id, "name": job.name, "key": job.unique_key, "late_ms": self.now_ms - job.due_ms}
+                for job in self.late
+            ],
+        }
+
+    def screen(self) -> list[RenderableType]:
+        """For people."""
+        from rich.text import Text
+
+        shown: list[RenderableType] = [self._queues() if self.depths else Text("no queues")]
+        running, room = sum(card.running for card in self.workers), sum(card.concurrency for card in self.workers)
+        about = f", {running} of {room} jobs running" if self.workers else ""
+        shown.append(Text(f"\n{plural(len(self.workers), 'worker')}{about}", "bold"))
+        if self.workers:
+            shown.append(workers_table(self.workers, self.now_ms))
+        if self.errors:
+            shown += [Text("\nerrors of the last hour", "bold"), self._errors()]
+        if self.late:
+            shown.append(Text("\nlate recurrences", "bold red"))
+            for job in self.late:
+                late = duration_text(self.now_ms - job.due_ms)
+                shown.append(cell(f"{job.name} {job.unique_key}: {late} late (jobmill jobs why {job.id})"))
+        return shown
+
+    def _queues(self) -> Any:
+        from rich.text import Text
+
+        figures = ("due", "later", "held", "running", "failed", "oldest")
+        table = make_table(("queue", *figures, "workers", ""), right=(*figures, "workers"), cut=("queue",))
+        for depth in self.depths:
+            claiming = self._claiming(depth.queue)
+            oldest = "" if depth.oldest_due_ms is None else duration_text(max(0, self.now_ms - depth.oldest_due_ms))
+            alarm = "paused" if self._is_paused(depth.queue) else "no worker" if depth.due and not claiming else ""
+            counts = [self._count(depth, getattr(depth, name)) for name in figures[:-1]]
+            table.add_row(cell(depth.queue, "bold"), *counts, oldest, str(claiming), Text(alarm, "yellow"))
+        return table
+
+    @staticmethod
+    def _count(depth: Depth, count: int) -> str:
+        from jobmill.core.values import DEPTH_LIMIT
+
+        return f"{count:,}+" if count >= DEPTH_LIMIT and not depth.exact else f"{count:,}"
+
+    def _errors(self) -> Any:
+        table = make_table(("count", "error", "handler", "at", "last", "job"), right=("count",), cut=("error", "at"))
+        for name, group in self.errors:
+            last = relative(group.last_ms, self.now_ms)
+            error, at = cell(one_line(group.error_type)), cell(group.location)
+            table.add_row(f"{group.count:,}", error, name, at, last, group.last_job_id)
+        return table
+
+    def _is_paused(self, queue: str) -> bool:
+        return queue in self.settings and self.settings[queue].paused
+
+    def _claiming(self, queue: str) -> int:
+        return sum(queue in card.queues and not card.stopping for card in self.workers)

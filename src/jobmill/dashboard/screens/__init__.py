@@ -1,0 +1,54 @@
+"""The screens: for each a function that reads its data, and a template of the same name that shows it.
+
+The data of a screen is a Struct. The same URL returns it as JSON when a program asks for `application/json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from jobmill.dashboard.screens.ask_copy import ask_copy, ask_enqueue
+from jobmill.dashboard.screens.ask_jobs import ask_jobs
+from jobmill.dashboard.screens.audit import audit
+from jobmill.dashboard.screens.errors import errors
+from jobmill.dashboard.screens.job import job
+from jobmill.dashboard.screens.jobs import jobs
+from jobmill.dashboard.screens.overview import overview
+from jobmill.dashboard.screens.queue import ask_pause, queue
+from jobmill.dashboard.screens.queues import queues
+from jobmill.dashboard.screens.recurring import ask_recur_edit, recurring
+from jobmill.dashboard.screens.run import run
+from jobmill.dashboard.screens.system import system
+from jobmill.dashboard.screens.workers import ask_worker_stop, workers
+from jobmill.dashboard.view import View
+
+
+class Screen(NamedTuple):
+    """One page: its path, what reads its data, its template, and whether it shows the jobs of all tenants."""
+
+    path: str
+    read: Callable[[View], Awaitable[Any]]
+    template: str
+    of_all_tenants: bool = True
+
+
+SCREENS: Final = (
+    Screen("/queues", queues, "queues.html"),
+    Screen("/ask/copy", ask_copy, "ask_copy.html", of_all_tenants=False),
+    Screen("/ask/enqueue", ask_enqueue, "ask_copy.html", of_all_tenants=False),
+    Screen("/jobs/{id:path}", job, "job.html", of_all_tenants=False),
+    Screen("/", overview, "overview.html", of_all_tenants=False),
+    Screen("/queues/{queue:path}", queue, "queue.html"),
+    Screen("/ask/pause/{queue:path}", ask_pause, "ask_pause.html"),
+    Screen("/jobs", jobs, "jobs.html", of_all_tenants=False),
+    Screen("/ask/jobs", ask_jobs, "ask_jobs.html", of_all_tenants=False),
+    Screen("/runs/{id}", run, "run.html", of_all_tenants=False),
+    Screen("/workers", workers, "workers.html"),
+    Screen("/ask/worker_stop", ask_worker_stop, "ask_worker_stop.html"),
+    Screen("/audit", audit, "audit.html"),
+    Screen("/system", system, "system.html"),
+    Screen("/errors", errors, "errors.html"),
+    Screen("/recurring", recurring, "recurring.html", of_all_tenants=False),
+    Screen("/ask/recur_edit", ask_recur_edit, "ask_recur_edit.html", of_all_tenants=False),
+)

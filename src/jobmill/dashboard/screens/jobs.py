@@ -1,0 +1,356 @@
+"""Jobs: those that match a search, a page at a time, each with one line that says why it is as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct, structs
+from starlette.responses import RedirectResponse, Response
+
+from jobmill.core.announcing import WorkerCard
+from jobmill.core.changes import CHANGES_FROM
+from jobmill.core.durations import shown_ms
+from jobmill.core.job import STATES, Job
+from jobmill.core.lifecycle import policy
+from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, PAYLOADS_SEARCHED, Depth, Filter, Order, Page, order_of
+from jobmill.dashboard import shown
+from jobmill.dashboard.pages import navigation, render
+from jobmill.dashboard.search import TABS, Search, possible_id, search_of, whole_second, with_words
+from jobmill.dashboard.view import PAGE, View
+from jobmill.errors import InvalidValue, JobNotFound
+
+#: Longer texts are cut in a row: it is one line.
+_LINE: Final = 300
+#: A larger result is not decoded for a row.
+_MAX_RESULT: Final = 20_000
+#: Acts on many jobs in the order of their buttons.
+BULK_ACTS: Final = ("requeue", "cancel", "hold", "release", "reschedule", "reprioritize", "remove")
+_ACT_STATES: Final = {kind.__name__.lower(): states for kind, states in CHANGES_FROM.items()}
+
+#: A count that was not made.
+UNKNOWN: Final[tuple[int | None, bool]] = (None, True)
+
+
+class Tab(Struct, frozen=True, kw_only=True):
+    """One tab, and how many jobs it has; None where that was not counted. Not `exact`: at least this number."""
+
+    state: str
+    count: int | None = None
+    exact: bool = True
+
+
+class JobRow(Struct, frozen=True, kw_only=True):
+    """One job as a row."""
+
+    id: str
+    name: str
+    #: The state, where a waiting job is due, later, retrying or held.
+    shape: str
+    #: One line: the error, the result, what it waits for.
+    why: str
+    attempt: str
+    took_ms: int | None
+    #: "due", "since" (running) or "finished", and when that is.
+    at_word: str
+    at_ms: int | None
+
+
+class JobsScreen(Struct, frozen=True, kw_only=True):
+    """A page of the jobs that match. `next` and `previous` are the `cursor` of the pages beside it."""
+
+    q: str
+    state: str
+    chips: list[str]
+    tabs: list[Tab]
+    rows: list[JobRow]
+    #: For programs only: the jobs in full, as `jobmill jobs list --json` prints them.
+    jobs: list[dict[str, Any]] = []
+    next: str | None = None
+    previous: str | None = None
+    #: How many match; None where that was not counted. Not `exact`: at least this number.
+    total: int | None = None
+    exact: bool = True
+    #: Only the newest jobs were searched, because the search has a field of the payload.
+    partial: bool = False
+    searched: int = PAYLOADS_SEARCHED
+    order: Order = "own"
+    #: What the visitor may do to many jobs of this tab.
+    acts: list[str] = []
+    #: Whose jobs are shown to a visitor who may see those of some tenants.
+    tenant: str | None = None
+    #: Why the text in the field cannot be read.
+    problem: str | None = None
+    written: str = ""
+
+
+async def jobs(view: View) -> JobsScreen | Response:
+    """The jobs that match `q` in the tab `state`, from `cursor` on. `add` has more words for `q`."""
+    try:
+        q = with_words(view.param("q") or "", view.param("add") or "")
+        id = possible_id(q)
+        job = None if id is None else await _job(view, id)
+        if job is not None and not view.wants_json:
+            return RedirectResponse(view.url("jobs", job.id), 303)
+        search = search_of(view, "" if job else q, view.param("state"))
+    except InvalidValue as error:
+        if view.wants_json:
+            raise
+        text = str(error).removeprefix("q: ")  # the page has no field of this name
+        return await _unreadable(view, text[:1].upper() + text[1:])
+    if job is not None:
+        return _screen(view, search, Page([job]), [], (1, True), None)
+    if not view.wants_json and not _is_canonical(view, search):
+        state = None if search.state == "all" else search.state
+        return RedirectResponse(view.url("jobs", q=search.q or None, state=state, done=view.param("done")), 303)
+    return await _read(view, search)
+
+
+async def _job(view: View, id: str) -> Job | None:
+    try:
+        return await view.job(id)
+    except JobNotFound:
+        return None
+
+
+def _is_canonical(view: View, search: Search) -> bool:
+    """Whether the URL has the search as its chips have it: then links and forms can take it over."""
+    given = view.request.query_params
+    state = given.get("state", "all")
+    return "add" not in given and given.get("q", search.q) == search.q and state == search.state
+
+
+async def _unreadable(view: View, problem: str) -> Response:
+    """The page again, with what the visitor has written and what is wrong about it."""
+    q, more, tab = view.param("q") or "", view.param("add"), view.param("state") or "all"
+    try:
+        kept = search_of(view, q, tab)
+    except InvalidValue:
+        kept, more = search_of(view, "", tab if tab in TABS else "all"), more or q
+    screen = structs.replace(
+        _screen(view, kept, Page([]), [], UNKNOWN, None), problem=problem, written=more or "", acts=[]
+    )
+    return render(view, "jobs.html", screen, status=400, nav=navigation(view))
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+async def _read(view: View, search: Search) -> JobsScreen:
+    reads, cursor, is_narrowed = view.reads, view.param("cursor"), _is_narrowed(search.filter)
+    # The navigation reads depths and workers as well: they cost nothing more.
+    page, depths, workers = await asyncio.gather(
+        reads.find(search.filter, cursor, PAGE),
+        _nothing() if is_narrowed else reads.depths(),
+        reads.workers() if view.access.tenants is None else _nothing(),
+    )
+    if depths is not None:
+        of_queue = [one for one in depths if search.filter.queue in (None, one.queue)]
+        counts = {tab: _count(of_queue, tab) for tab in TABS}
+    else:
+        counts = {search.state: await _counted(view, search.filter, page)}
+    tabs = [Tab(state=tab, count=n, exact=exact) for tab in TABS for n, exact in [counts.get(tab, UNKNOWN)]]
+    return _screen(view, search, page, tabs, counts[search.state], workers)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _counted(view: View, wanted: Filter, page: Page) -> tuple[int | None, bool]:
+    """How many jobs match, and whether there are not more."""
+    cursor = view.param("cursor")
+    if cursor is None and page.next is None:
+        return len(page.jobs), not page.partial
+    if wanted.payload is not None:
+        return UNKNOWN  # a count would read the payloads of all jobs once more
+    count = await view.reads.count_up_to(wanted, DEPTH_LIMIT)
+    return count, count < DEPTH_LIMIT
+
+
+def _is_narrowed(wanted: Filter) -> bool:
+    """Whether more than a queue and a tab narrows it, so that depths do not count it."""
+    bare = structs.replace(wanted, queue=None, states=None, held=None, due_before_ms=None, due_after_ms=None)
+    return bare != EVERYTHING
+
+
+def _count(depths: Sequence[Depth], tab: str) -> tuple[int | None, bool]:
+    """How many jobs of a tab these queues have, and whether there are not more."""
+    parts = [part for part in TABS if part != "all"] if tab == "all" else [tab]
+    counts: list[int] = [getattr(depth, part) for depth in depths for part in parts]
+    return sum(counts), all(count < DEPTH_LIMIT for count in counts)
+
+
+def _screen(
+    view: View,
+    search: Search,
+    page: Page,
+    tabs: list[Tab],
+    total: tuple[int | None, bool],
+    workers: Sequence[WorkerCard] | None,
+) -> JobsScreen:
+    visible = [view.visible(job) for job in page.jobs]
+    return JobsScreen(
+        q=search.q,
+        state=search.state,
+        chips=search.chips,
+        tabs=tabs or [Tab(state=tab) for tab in TABS],
+        rows=[_row(view, job, workers) for job in visible],
+        jobs=[shown_job(view, job) for job in visible] if view.wants_json else [],
+        next=page.next,
+        previous=page.previous,
+        total=total[0],
+        exact=total[1],
+        partial=page.partial,
+        order=order_of(search.filter),
+        acts=[act for act in BULK_ACTS if view.can(act) and _makes_sense(act, search.state)],
+        tenant=None if view.access.tenants is None else search.filter.tenant,
+    )
+
+
+def _makes_sense(act: str, tab: str) -> bool:
+    """Whether jobs of a tab can be changed so."""
+    if act in ("hold", "release") and tab != "all":
+        return tab in (("due", "later") if act == "hold" else ("held",))
+    return any(state in _ACT_STATES[act] for state in TABS[tab].get("states", STATES))
+
+
+def shown_job(view: View, job: Job) -> dict[str, Any]:
+    """A job as JSON-ready values without what the visitor may not see."""
+    made = view.visible(job).to_dict()
+    return made | {field: view.payload(made[field]) for field in ("payload", "result", "headers")}
+
+
+# ---------------------------------------------------------------------------------------------------- rows
+
+
+def _row(view: View, job: Job, workers: Sequence[WorkerCard] | None) -> JobRow:
+    shape = shape_of(job, view.now_ms)
+    at_word, at_ms = _at(job)
+    return JobRow(
+        id=job.id,
+        name=job.name,
+        shape=shape,
+        why=_line(_why(view, job, shape, workers)),
+        attempt=_attempt(view, job),
+        took_ms=_took_ms(job, view.now_ms),
+        at_word=at_word,
+        at_ms=at_ms,
+    )
+
+
+def shape_of(job: Job, now_ms: int) -> str:
+    """The state of a job, where a waiting one is held, retrying, due or later."""
+    if job.state != "waiting":
+        return job.state
+    if job.held is not None:
+        return "held"
+    return "retrying" if job.errors else "due" if job.due_ms <= whole_second(now_ms) else "later"
+
+
+def _at(job: Job) -> tuple[str, int | None]:
+    if job.state == "running":
+        return "since", job.started_ms
+    if job.is_final:
+        return "finished", job.finished_ms
+    return "due", job.due_ms if job.held is None else job.held.due.at_ms
+
+
+def _took_ms(job: Job, now_ms: int) -> int | None:
+    """How long the run took: the present one, the last one of a final job, the last that errored of a waiting one."""
+    start, end = job.started_ms, now_ms if job.state == "running" else job.finished_ms
+    if job.state == "waiting":
+        last = job.attempts[-1] if job.attempts and job.errors else None
+        start, end = (last.started_ms, last.finished_ms) if last else (None, None)
+    return None if start is None or end is None else max(0, end - start)
+
+
+def _attempt(view: View, job: Job) -> str:
+    """The number of the attempt; and of how many, where this process knows the handler or the job says so."""
+    if job.state == "failed" and job.crashes and not job.errors:
+        return "1 crash" if job.crashes == 1 else f"{job.crashes} crashes"
+    handler = view.jobs.handlers.get(job.name)
+    if handler is None and job.options.max_attempts is None:
+        return str(job.attempt)
+    rules = policy(job.options) if handler is None else policy(job.options, handler.policy)
+    return f"{job.attempt} of {rules.max_attempts}"
+
+
+def _why(view: View, job: Job, shape: str, workers: Sequence[WorkerCard] | None) -> str:
+    lines: dict[str, Callable[[], str]] = {
+        "running": lambda: _progress(job),
+        "held": lambda: _held(job),
+        "retrying": lambda: f"{(job.error or 'It errored').rstrip('.')}. {_again(job, view.now_ms)}",
+        "later": lambda: _recurring(job) or f"Due in {shown.duration(job.due_ms - view.now_ms)}",
+        "due": lambda: _due(view, job, workers),
+        "succeeded": lambda: _result(view, job),
+        "failed": lambda: job.error or "It failed without an error.",
+        "cancelled": lambda: (
+            "Cancelled before it ran" if not job.claims else job.error or "Cancelled after it had begun"
+        ),
+    }
+    return lines[shape]()
+
+
+def _progress(job: Job) -> str:
+    if job.progress is None:
+        return f"Runs on worker {job.worker}" if job.worker else "Runs"
+    message = f": {job.progress.message}" if job.progress.message else ""
+    return f"{job.progress.value:.3g}% done{message}"
+
+
+def _held(job: Job) -> str:
+    held = job.held
+    if held is None:
+        return ""
+    note = f": {held.note}" if held.note else ""
+    texts = {
+        "person": f"Held by {held.who or 'a person'}{note}",
+        "jobs": "Waits for other jobs",
+        "lane": "Held by its lane",
+    }
+    return "; ".join(texts.get(by, f"Held by {by}") for by in held.by)
+
+
+def _again(job: Job, now_ms: int) -> str:
+    wait_ms = job.due_ms - now_ms
+    return f"Tries again in {shown.duration(wait_ms)}." if wait_ms > 0 else "Due now."
+
+
+def _due(view: View, job: Job, workers: Sequence[WorkerCard] | None) -> str:
+    if job.deferred_error is not None:
+        error = job.deferred_error if view.can("see_payload") else shown.HIDDEN
+        return f"Will fail when it is claimed: {error}"
+    able = None if workers is None else [card for card in workers if job.queue in card.queues and not card.stopping]
+    if able == []:
+        return f"No worker claims queue {job.queue}"
+    if able and all(card.system == "jobmill" and job.name not in card.names for card in able):
+        return f"No worker of queue {job.queue} has a handler of this name"
+    return f"Due for {view.since(job.due_ms)}"
+
+
+def _recurring(job: Job) -> str | None:
+    rule = job.recurrence
+    if rule is None:
+        return None
+    text = f"every {shown_ms(rule.every_ms)}" if rule.every_ms is not None else f"{rule.cron} ({rule.timezone})"
+    failed = f", {job.failed_runs:,} failed" if job.failed_runs else ""
+    return f"Recurring, {text}. {job.runs:,} {'run' if job.runs == 1 else 'runs'} so far{failed}"
+
+
+def _result(view: View, job: Job) -> str:
+    if len(bytes(job.result_json)) > _MAX_RESULT:
+        return f"A result of {len(bytes(job.result_json)):,} bytes"
+    try:
+        result = view.payload(job.result)
+    except (ValueError, RecursionError):
+        return "A result that cannot be read"
+    return "no result" if result is None else json.dumps(result, ensure_ascii=False)
+
+
+def _line(text: str) -> str:
+    """A text on one line."""
+    line = " ".join(text[: _LINE * 2].split())
+    return line if len(line) <= _LINE and len(text) <= _LINE * 2 else f"{line[:_LINE]}…"

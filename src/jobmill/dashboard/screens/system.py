@@ -1,0 +1,60 @@
+"""The system: what the checks of `jobmill doctor` say, and facts about the store and this dashboard."""
+
+from __future__ import annotations
+
+import platform
+import time
+
+from msgspec import Struct
+
+from jobmill._version import __version__
+from jobmill.core.findings import Finding
+from jobmill.dashboard.view import View
+
+
+class StoreFacts(Struct, frozen=True, kw_only=True):
+    """What is known about the store."""
+
+    kind: str
+    #: Without secrets.
+    address: str
+    #: How far the clock of the dashboard's machine is ahead of the clock of the store.
+    clock_skew_ms: int
+
+
+class SystemScreen(Struct, frozen=True, kw_only=True):
+    """The findings by level, and facts. Nothing here repairs anything."""
+
+    errors: list[Finding]
+    warnings: list[Finding]
+    fine: list[Finding]
+    #: How old the findings are: they are shared for 30 s.
+    checked_ms_ago: int
+    store: StoreFacts
+    version: str
+    python: str
+    #: How many tabs get live updates.
+    tabs: int
+    mounted_at: str
+
+
+async def system(view: View) -> SystemScreen:
+    """All findings, problems first."""
+    findings = await view.reads.findings()
+    by_level = {level: [one for one in findings if one.level == level] for level in ("error", "warning", "ok")}
+    store = view.jobs.store
+    return SystemScreen(
+        errors=by_level["error"],
+        warnings=by_level["warning"],
+        fine=by_level["ok"],
+        checked_ms_ago=view.reads.findings_age_ms(),
+        store=StoreFacts(
+            kind=view.dashboard.store_name,
+            address=store.address,
+            clock_skew_ms=round(time.time() * 1000) - store.now(),
+        ),
+        version=__version__,
+        python=platform.python_version(),
+        tabs=view.dashboard.live.tabs,
+        mounted_at=f"{view.base}/",
+    )

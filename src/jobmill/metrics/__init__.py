@@ -1,0 +1,1 @@
+"""Metrics: histograms, and Prometheus' text format. What is measured is decided where it happens."""

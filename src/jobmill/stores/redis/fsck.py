@@ -1,0 +1,116 @@
+"""The verb fsck: whether the data is consistent. What pages of ids suggest is checked in the step that repairs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jobmill.core.findings import IDS_SHOWN, Finding
+from jobmill.stores.common.chunks import chunks
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext
+from jobmill.stores.redis.ids import LocalId, readable_id
+from jobmill.stores.redis.queues import all_queues, escaped
+from jobmill.stores.redis.read import LISTS, SETS
+from jobmill.stores.redis.scripts import FSCK
+
+# At most this many records are repaired in a call, by check.
+MAX_REPAIRED = 10_000
+_IDS_READ_AT_ONCE = 5_000
+# A worker that has taken the marker claims at once. After this time nobody has.
+MARKER_MS = 10_000
+
+#: By check: what is damaged, and how a repair changes it.
+CHECKS = {
+    "id_in_two_places": ("{} in several lists or sets at once", "leaves each job in one of them"),
+    "id_without_hash": ("{} without data", "removes their ids"),
+    "logs_without_job": ("{} removed, but have log lines", "removes the lines"),
+    "dependencies_gone": ("{} waiting for children that have succeeded or are gone", "lets them run"),
+    "waiting_children_unheld": ("{} waiting for children without having any, and nobody holds them", "lets them run"),
+    "marker_missing": ("{} without the marker that wakes workers, although jobs wait", "writes the marker"),
+}
+
+
+class _Found:
+    """The damage that each check has found so far."""
+
+    def __init__(self, c: RedisContext, repair: bool) -> None:
+        self._context = c
+        self._repair = repair
+        self._ids: dict[str, list[str]] = {check: [] for check in CHECKS}
+        self._repaired = dict.fromkeys(CHECKS, 0)
+
+    async def check(self, check: str, queue: str, ids: Iterable[LocalId], source: str = "") -> None:
+        """Check these records of a queue."""
+        for some in chunks(list(ids), MAX_JOBS_PER_CALL):
+            repair = self._repair and self._repaired[check] < MAX_REPAIRED
+            request: dict[str, Any] = {"check": check, "ids": some, "source": source, "marker_ms": MARKER_MS}
+            now_ms = self._context.clock.now()
+            found = await self._context.run(FSCK, queue, now_ms, **request, repair=repair, reads=not repair)
+            self._ids[check] += [f"{queue}:{id.decode(errors='replace')}" if id else queue for id in found]
+            self._repaired[check] += len(found) if repair else 0
+
+    def findings(self) -> list[Finding]:
+        """One finding for each check."""
+        return [self._finding(check, *texts) for check, texts in CHECKS.items()]
+
+    def _finding(self, check: str, damage: str, repair: str) -> Finding:
+        ids, repaired = self._ids[check], self._repaired[check]
+        noun = "queue" if check == "marker_missing" else "job"
+        number = f"{len(ids) or 'no'} {noun}{'' if len(ids) == 1 else 's'} {'is' if len(ids) == 1 else 'are'}"
+        return Finding(
+            check=check,
+            level="error" if len(ids) > repaired else "ok",
+            text=damage.format(number),
+            evidence={"ids": ids[:IDS_SHOWN]} if ids else {},
+            remedy=f"jobmill fsck --repair {repair}" if len(ids) > repaired else None,
+            count=len(ids),
+            can_repair=True,
+            repaired=repaired,
+        )
+
+
+async def fsck(c: RedisContext, *, repair: bool = False) -> list[Finding]:
+    """See the port."""
+    found = _Found(c, repair)
+    for queue in await all_queues(c):
+        await _check_queue(c, queue, found)
+    logs: dict[str, list[str]] = {}
+    prefix = f"{c.url.prefix}:"
+    for key in await c.client.scan(f"{escaped(prefix)}*:logs", "list"):
+        queue, _, id = key.decode(errors="replace")[len(prefix) : -len(":logs")].partition(":")
+        logs.setdefault(queue, []).append(id)
+    for queue, ids in logs.items():
+        await found.check("logs_without_job", queue, ids)
+    return found.findings()
+
+
+async def _check_queue(c: RedisContext, queue: str, found: _Found) -> None:
+    seen: set[bytes] = set()
+    several: set[bytes] = set()
+    for place in SETS:
+        ids = await _ids(c, f"{c.key(queue)}:{place}", place)
+        several.update(seen.intersection(ids), (id for id, times in Counter(ids).items() if times > 1))
+        seen.update(ids)
+        await found.check("id_without_hash", queue, _readable(ids), place)
+        if place == "waiting-children":
+            await found.check("dependencies_gone", queue, _readable(ids))
+            await found.check("waiting_children_unheld", queue, _readable(ids))
+    await found.check("id_in_two_places", queue, _readable(several))
+    await found.check("marker_missing", queue, [""])
+
+
+async def _ids(c: RedisContext, key: str, place: str) -> Sequence[bytes]:
+    """All ids in a list or sorted set. While others change it, some may be missing or come twice."""
+    ids: list[bytes] = []
+    while True:
+        start = len(ids)
+        command = "LRANGE" if place in LISTS else "ZRANGE"
+        part = await c.client.call(key, command, key, start, start + _IDS_READ_AT_ONCE - 1)
+        ids += part
+        if len(part) < _IDS_READ_AT_ONCE:
+            return ids
+
+
+def _readable(ids: Iterable[bytes]) -> list[LocalId]:
+    return [readable_id(id)[1] for id in ids]

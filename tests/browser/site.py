@@ -1,0 +1,138 @@
+"""A store in which everything happens that the dashboard can show, for tests and for pictures."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import jobmill
+from jobmill import Client
+from jobmill.core.announcing import WorkerCard
+from jobmill.core.job import Progress
+from jobmill.core.tallies import BUCKETS, MINUTE_MS, ErrorGroup, Tally, bucket
+from jobmill.core.values import Claim, Report
+
+TEXT = "<script>alert(1)</script>"
+
+
+@dataclass
+class Shop:
+    """The jobs that tests open."""
+
+    failed: str
+    waiting: str
+    succeeded: str
+    running: str
+    recurring: str
+
+
+def _histogram(ms: int, count: int) -> tuple[int, ...]:
+    buckets = [0] * BUCKETS
+    buckets[bucket(ms)] = count
+    return tuple(buckets)
+
+
+async def open_shop(jobs: Client) -> Shop:
+    """Fill an empty store."""
+
+    @jobs.handler(queue="mail", max_attempts=3, backoff="1ms")
+    async def send_order_confirmation(context: jobmill.Context, to: str, order_id: int) -> str:
+        context.log(f"connecting to the mail relay for {to}")
+        if context.job.attempt == 3:
+            raise TimeoutError("no answer in 10 s")
+        raise ConnectionError("mail relay refused the connection (421 too many connections)")
+
+    @jobs.handler(queue="payments")
+    async def charge_card(context: jobmill.Context, order_id: int, card: str) -> dict[str, object]:
+        context.log("charged")
+        return {"charged": True, "amount": "129.90", "reference": 2**60}
+
+    failed = await send_order_confirmation.enqueue(to="ada@example.org", order_id=48213)
+    for order in range(4):
+        await send_order_confirmation.enqueue(to=f"customer-{order}@example.org", order_id=order)
+    succeeded = await charge_card.enqueue(order_id=48213, card="4111")
+    while True:
+        done = await jobs.tick(limit=50)
+        if not done.claimed:
+            break
+        await asyncio.sleep(0.002)
+    waiting = await jobs.enqueue("deliver_webhook", {"url": "https://example.org/hook", "note": TEXT}, queue="webhooks")
+    for n in range(60):
+        await jobs.enqueue("deliver_webhook", {"n": n}, queue="webhooks", tenant="acme" if n % 2 else "globex")
+    await jobs.enqueue("remind_abandoned_cart", {"cart": 7}, queue="mail", delay="2h")
+    held = await jobs.enqueue("export_orders", {"year": 2026}, queue="exports")
+    await jobs.hold(held.id, note="wait for the auditors", who="ada")
+    cancelled = await jobs.enqueue("export_orders", {"year": 2025}, queue="exports")
+    await jobs.cancel(cancelled.id, who="ada")
+    recurring = await jobs.enqueue("nightly_report", cron="0 8 * * 1-5", timezone="Europe/Berlin", key="nightly")
+    await jobs.enqueue("heartbeat", every="15m", key="heartbeat")
+    await jobs.pin(recurring.id, cron="30 9 * * *", timezone="Europe/Berlin", who="on-call")
+    await jobs.queue("invoices").pause(who="ada", note="bank api down", until="2h")
+    await jobs.queue("images").running_limit(1)
+    await jobs.mark("v1.4.2")
+    running = await jobs.enqueue("resize", {"source": "uploads/linen-shirt.tif"}, queue="images")
+    await _claim(jobs)
+    await _announce(jobs)
+    return Shop(failed.id, waiting.id, succeeded.id, running.id, recurring.id)
+
+
+async def _claim(jobs: Client) -> None:
+    """A worker has the job, and has reported."""
+    claim = Claim(queues=("images",), names={"resize": 1}, n=1, lease_ms=3_600_000, worker="worker-1", token="t")
+    (claimed,) = (await jobs.store.exchange([], claim)).claimed
+    lines = ("reading uploads/linen-shirt.tif (48.2 MB)", "2 of 5 sizes written")
+    await jobs.store.report([Report(lease=claimed.lease, progress=Progress(40, "2 of 5 sizes"), lines=lines)])
+
+
+async def _announce(jobs: Client) -> None:
+    """Two workers, and what they did in the last hour."""
+    now_ms = jobs.store.now()
+    start_ms = now_ms - now_ms % MINUTE_MS
+    group = ErrorGroup(
+        fingerprint="f1",
+        error_type="ConnectionError",
+        location="shop/mail/relay.py:41 in send",
+        count=3,
+        last_job_id="none",
+        last_ms=now_ms - 12_000,
+    )
+    tallies = [
+        Tally(
+            start_ms=start_ms - minute * MINUTE_MS,
+            queue=queue,
+            name=name,
+            claimed=100 + minute % 7 * 9,
+            succeeded=100 + minute % 7 * 9 - errors,
+            errored=errors,
+            failed=errors // 2,
+            run_ms=100 * 84,
+            wait_ms=100 * 20,
+            run_buckets=_histogram(84, 100),
+            wait_buckets=_histogram(20, 100),
+            error_groups=(group,) if errors else (),
+        )
+        for minute in range(60)
+        for queue, name, errors in (
+            ("mail", "send_order_confirmation", 3 if minute < 25 else 0),
+            ("images", "resize", 0),
+            ("payments", "charge_card", 0),
+        )
+    ]
+    for number, version in ((1, jobmill.__version__), (2, "0.0.9")):
+        card = WorkerCard(
+            id=f"card-{number}",
+            name=f"worker-{number}",
+            host="web-1",
+            pid=4000 + number,
+            version=version,
+            python="3.11.9",
+            started_ms=now_ms - 3 * 86_400_000,
+            queues=("mail", "images", "payments", "default"),
+            names=("send_order_confirmation", "resize", "charge_card", "nightly_report", "heartbeat"),
+            concurrency=20,
+            running=number - 1,
+            stopping=number == 2,
+            loops={"exchanger 1": 12, "heartbeat": 90},
+            announcement=1,
+        )
+        await jobs.store.announce(card, tallies if number == 1 else [])

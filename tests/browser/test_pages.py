@@ -1,0 +1,142 @@
+"""Every page in a real browser: nothing that its policy forbids, nothing that axe finds, on all screens.
+
+Set JOBMILL_TEST_SHOTS to a folder to have a picture of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import jobmill
+from jobmill import Access, Client, Dashboard
+from jobmill.stores.memory import MemoryStore
+from tests.browser.site import Shop, open_shop
+from tests.kit.browser import PHONE, WIDE, Tabs, axe, shot
+
+PAGES = {
+    "ask-stop": "/ask/worker_stop?id=card-1",  # before the announcement of the worker is too old
+    "overview": "/",
+    "overview-3d": "/?range=3d",
+    "jobs": "/jobs",
+    "jobs-failed": "/jobs?state=failed&q=queue%3Amail",
+    "jobs-none": "/jobs?q=name%3Anobody",
+    "job-failed": "/jobs/{failed}",
+    "job-waiting": "/jobs/{waiting}",
+    "job-succeeded": "/jobs/{succeeded}",
+    "job-running": "/jobs/{running}",
+    "job-recurring": "/jobs/{recurring}",
+    "queues": "/queues",
+    "queue": "/queues/mail",
+    "queue-paused": "/queues/invoices",
+    "errors": "/errors",
+    "recurring": "/recurring",
+    "workers": "/workers",
+    "audit": "/audit",
+    "system": "/system",
+    "ask-requeue": "/ask/jobs?act=requeue&state=failed&all=1",
+    "ask-pause": "/ask/pause/mail",
+    "ask-copy": "/ask/copy?id={failed}",
+    "ask-enqueue": "/ask/enqueue",
+    "ask-edit": "/ask/recur_edit?id={recurring}",
+}
+SCREENS: dict[str, tuple[Any, bool]] = {"light": (WIDE, False), "dark": (WIDE, True), "phone": (PHONE, False)}
+
+
+@pytest.fixture
+async def jobs() -> AsyncIterator[Client]:
+    async with jobmill.connect(store=MemoryStore()) as client:
+        yield client
+
+
+@pytest.fixture
+async def shop(jobs: Client) -> Shop:
+    return await open_shop(jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_every_page(
+    jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], screen: str
+) -> None:
+    url = await serving(Dashboard(jobs, title="shop prod", color="red", redact=("card",)))
+    size, dark = SCREENS[screen]
+    page = await tabs.open(f"{url}/queues", size, dark=dark, timezone="Europe/Berlin")
+    found: list[str] = []
+    for name, path in PAGES.items():
+        await page.goto(url + path.format(**vars(shop)))
+        found += [f"{name}: {one}" for one in await axe(page)]
+        await shot(page, f"{name}-{screen}")
+        wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        if wide > 0:
+            found.append(f"{name}: {wide} px wider than the screen")
+    assert found == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "recurring", "workers"])
+async def test_a_visitor_who_may_only_look(
+    jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], name: str
+) -> None:
+    url = await serving(Dashboard(jobs, authorize=lambda request: Access()))
+    page = await tabs.open(url + PAGES[name].format(**vars(shop)), PHONE)
+    assert await axe(page) == []
+    assert await page.locator("form[method=post]").count() == 0
+    await shot(page, f"{name}-readonly")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+async def test_reading_works_without_javascript(
+    jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], name: str
+) -> None:
+    url = await serving(Dashboard(jobs))
+    page = await tabs.open(url + PAGES[name].format(**vars(shop)), javascript=False)
+    assert await page.locator("h1").count() == 1
+    assert await page.locator("main").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_dialogs_and_menus_that_are_open(
+    jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], dark: bool
+) -> None:
+    url = await serving(Dashboard(jobs))
+    page = await tabs.open(f"{url}/jobs?state=failed", dark=dark)
+    found: list[str] = []
+
+    async def check(what: str) -> None:
+        found.extend(f"{what}: {one}" for one in await axe(page))
+        await shot(page, f"open-{what}-{'dark' if dark else 'light'}")
+
+    await page.keyboard.press("?")
+    await page.wait_for_selector("#keys[open]")
+    await check("keys")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("/")
+    await page.wait_for_selector(".menu:visible")
+    await check("filters")
+    await page.locator("h1").click()  # the menu closes
+    await page.get_by_label("Select all on this page").check()
+    await check("bulk")
+    await page.get_by_role("button", name="Requeue…").click()
+    await page.wait_for_selector("dialog[open] #form")
+    await check("requeue")
+    for path, link in (
+        ("/queues/mail", "Pause queue…"),
+        ("/recurring", "Edit…"),
+        (f"/jobs/{shop.failed}", "Edit and enqueue a copy…"),
+        (f"/jobs/{shop.waiting}", "Reschedule…"),
+        (f"/jobs/{shop.waiting}", "Remove…"),
+    ):
+        await page.goto(url + path)
+        await page.get_by_role("link", name=link).first.click()
+        await page.wait_for_selector("dialog[open] #form")
+        await check(link.strip("…").replace(" ", "-"))
+    page = await tabs.open(f"{url}/", PHONE, dark=dark)
+    await page.get_by_role("button", name="Menu").click()
+    await page.wait_for_selector("#nav:popover-open")
+    await check("navigation")
+    assert found == []

@@ -1,0 +1,154 @@
+"""The page of one job, and copies of it."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+import jobmill
+from jobmill import Access, Client, Dashboard
+from jobmill.core.explain import CODES
+from jobmill.testing import ManualClock
+from tests.dashboard.visitor import Visitor
+
+
+async def test_a_waiting_job_says_why_it_waits(jobs: Client, visitor: Visitor) -> None:
+    enqueued = await jobs.enqueue("send", {"to": "ada"}, queue="mail")
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert page.status == 200
+    assert "send waiting, due" in page.words
+    assert "Why is this job not running? No worker has announced itself in the last 30 s." in page.words
+    assert "Start one: jobmill worker app.py:jobs." in page.words
+    data = await visitor.json(f"/jobs/{enqueued.id}")
+    assert [reason["code"] for reason in data["reasons"]] == ["no_worker"]
+    assert data["job"]["payload"] == {"to": "ada"}
+    assert all(reason["code"] in CODES for reason in data["reasons"])
+
+
+async def test_a_paused_queue_can_be_resumed_from_the_answer(jobs: Client, visitor: Visitor) -> None:
+    enqueued = await jobs.enqueue("send", queue="mail")
+    await jobs.queue("mail").pause(who="ada", note="api down")
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert "The queue mail is paused by ada" in page.words
+    assert "Resume queue mail" in page.words
+
+
+async def test_a_failed_job_shows_its_attempts_and_what_changed(
+    jobs: Client, visitor: Visitor, clock: ManualClock
+) -> None:
+    @jobs.handler(max_attempts=5, backoff="1s")
+    async def send(context: jobmill.Context, to: str) -> None:
+        context.log(f"trying {to}")
+        if context.job.attempt == 5:
+            raise TimeoutError("no answer")
+        raise ConnectionError("relay <refused>")
+
+    enqueued = await send.enqueue(to="ada")
+    for _ in range(5):
+        await jobs.tick()
+        clock.advance(60)
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert "send failed" in page.words
+    assert "Attempts 1 to 4 errored" in page.words
+    assert "Show 4 attempts" in page.words
+    assert "Attempt 5 errored" in page.words
+    assert "relay &lt;refused&gt;" in page.text
+    assert "What changed since the attempt before" in page.words
+    assert "trying ada" in page.words
+    assert "Attempt 5 of 5" in page.words
+    assert ">Requeue</button>" in page.text
+
+
+async def test_a_succeeded_job_shows_its_result(jobs: Client, visitor: Visitor) -> None:
+    @jobs.handler
+    async def add(a: int, b: int) -> dict[str, int]:
+        return {"sum": a + b}
+
+    enqueued = await add.enqueue(a=1, b=2**60)
+    await jobs.tick()
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert "add succeeded" in page.words
+    assert '"sum" : 1152921504606846977' in page.words
+    assert (await visitor.json(f"/jobs/{enqueued.id}"))["job"]["result"] == {"sum": "1152921504606846977"}
+
+
+async def test_a_job_that_is_gone_says_so(visitor: Visitor) -> None:
+    page = await visitor.get("/jobs/no-such-job")
+    assert (page.status, "This job is gone" in page.words) == (404, True)
+    answer = await visitor.get("/jobs/no-such-job", accept="application/json")
+    assert (answer.status, answer.json["status"]) == (404, 404)
+
+
+async def test_ids_of_other_programs_reach_their_pages(jobs: Client, visitor: Visitor) -> None:
+    for id in ("a/b", "a b?c#d", "ö", "..%2f"):
+        await jobs.enqueue("send", id=id)
+        assert id in (await visitor.get(f"/jobs/{quote(id, safe='')}")).words
+
+
+async def test_hidden_fields_stay_hidden_and_survive_a_copy(jobs: Client) -> None:
+    visitor = Visitor(Dashboard(jobs, redact=("password", "*token*")))
+    payload = {"to": "ada", "password": "s3cret", "deep": [{"API_TOKEN": "t0k"}]}
+    enqueued = await jobs.enqueue("send", payload, headers={"x-token": "abc"})
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    form = await visitor.get(f"/ask/copy?id={enqueued.id}")
+    for text in (page.text, form.text, (await visitor.get(f"/jobs/{enqueued.id}?json=1")).text):
+        assert "s3cret" not in text
+        assert "t0k" not in text
+        assert '"abc"' not in text
+    assert "2 values are hidden" in page.words
+    edited = '{"to": "bob", "password": "•••• hidden", "deep": [{"API_TOKEN": "•••• hidden"}]}'
+    page = await visitor.act("copy", id=enqueued.id, name="send", queue="mail", payload=edited, priority="3")
+    assert "Job send is enqueued." in page.words
+    (copy,) = (await jobs.find(queue="mail")).jobs
+    assert copy.payload == {**payload, "to": "bob"}
+    assert (copy.priority, copy.headers) == (3, {"x-token": "abc"})
+    (entry,) = (await jobs.audit_log()).entries
+    assert (entry.what, entry.who, entry.ids, entry.note) == (
+        "enqueue",
+        "dashboard",
+        (copy.id,),
+        f"a copy of {enqueued.id}",
+    )
+
+
+async def test_who_may_not_see_payloads_sees_no_values(jobs: Client, clock: ManualClock) -> None:
+    @jobs.handler(max_attempts=2, backoff="1h")
+    async def send(context: jobmill.Context, to: str) -> None:
+        context.log("to s3cret")
+        raise ValueError("s3cret is wrong")
+
+    enqueued = await send.enqueue(to="s3cret")
+    await jobs.tick()
+    visitor = Visitor(Dashboard(jobs, authorize=lambda request: Access({"edit", "cancel"})))
+    for query in ("", "?log=1", "?json=1"):
+        page = await visitor.get(f"/jobs/{enqueued.id}{query}")
+        assert page.status == 200
+        assert "s3cret" not in page.text
+    assert "Cancel…" in (await visitor.get(f"/jobs/{enqueued.id}")).words
+    assert (await visitor.get(f"/ask/copy?id={enqueued.id}")).status == 403
+    assert (await visitor.act("copy", id=enqueued.id, name="send", payload="{}")).status == 403
+
+
+async def test_a_tenant_sees_its_own_jobs_only(jobs: Client) -> None:
+    mine = await jobs.enqueue("send", tenant="acme")
+    other = await jobs.enqueue("send", tenant="globex")
+    access = Access({"edit", "enqueue", "see_payload"}, tenants={"acme"})
+    visitor = Visitor(Dashboard(jobs, authorize=lambda request: access))
+    assert (await visitor.get(f"/jobs/{mine.id}")).status == 200
+    page = await visitor.get(f"/jobs/{other.id}")
+    assert page.status == 404
+    assert page.words == (await visitor.get("/jobs/none")).words
+    assert (await visitor.get("/queues")).status == 403
+    page = await visitor.act("enqueue", name="send", payload="{}", tenant="globex")
+    assert page.status == 403
+    assert len((await jobs.find()).jobs) == 2
+    await visitor.act("enqueue", name="send", payload="{}", tenant="acme")
+    assert len((await jobs.find(tenant="acme")).jobs) == 2
+
+
+@pytest.mark.parametrize("payload", ["{", "nothing", '{"a": NaN}'])
+async def test_a_payload_that_is_no_json_is_refused(jobs: Client, visitor: Visitor, payload: str) -> None:
+    page = await visitor.act("enqueue", name="send", payload=payload, back="/queues")
+    assert "payload: expected JSON" in page.words
+    assert (await jobs.find()).jobs == []

@@ -1,0 +1,346 @@
+"""Recurring jobs: when they run, what is wrong, and the acts on them."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from jobmill import Access, Client, Dashboard
+from jobmill.core.changes import Hold
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NewJob
+from jobmill.dashboard import charts
+from jobmill.dashboard.schedules import CalendarDay
+from jobmill.testing import ManualClock
+from tests.dashboard.visitor import Visitor
+
+EVIL = "<script>alert(1)</script>"
+DAY_S = 86_400
+
+
+async def _daily(jobs: Client, **given: Any) -> str:
+    return (await jobs.enqueue("report", cron="0 8 * * *", **{"key": "nightly", **given})).id
+
+
+async def _row(visitor: Visitor, path: str = "/recurring") -> Any:
+    visitor.app.reads.forget()
+    rows = (await visitor.json(path))["jobs"]
+    assert len(rows) == 1
+    return rows[0]
+
+
+async def test_no_recurring_jobs(jobs: Client, visitor: Visitor) -> None:
+    await jobs.enqueue("plain")
+    assert "No recurring jobs Give a handler a schedule" in (await visitor.get("/recurring")).words
+
+
+async def test_a_recurring_job_says_when_it_runs(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    await jobs.enqueue("report", cron="0 8 * * 1-5", timezone="Europe/Berlin", key="digest")
+    await jobs.enqueue("sync", every="30s", key="sync")
+    await jobs.enqueue("plain")
+    page = await visitor.get("/recurring")
+    assert "report digest Every weekday at 08:00 Europe/Berlin 0 8 * * 1-5" in page.words
+    assert "sync Every 30 seconds every 30s" in page.words
+    assert "has not run yet" in page.words
+    assert "2 recurring jobs, late ones first" in page.words
+    rows = {row["name"]: row for row in (await visitor.json("/recurring"))["jobs"]}
+    assert [ms - clock() for ms in rows["sync"]["next_ms"]] == [0, 30_000, 60_000, 90_000, 120_000]
+    assert len(rows["report"]["next_ms"]) == 5
+    assert (rows["report"]["key"], rows["report"]["timezone"]) == ("digest", "Europe/Berlin")
+
+
+async def test_runs_so_far(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    fails = [False, True, False]
+
+    @jobs.handler(max_attempts=1)
+    async def report() -> None:
+        clock.advance(2)
+        if fails.pop():
+            raise ValueError("no luck")
+
+    await jobs.enqueue("report", every="1m", key="k")
+    await jobs.tick()
+    row = await _row(visitor)
+    assert (row["runs"], row["failed_runs"], row["last_failed"], row["took_ms"]) == (1, 0, False, 2_000)
+    clock.advance(60)
+    await jobs.tick()
+    row = await _row(visitor)
+    assert (row["runs"], row["failed_runs"], row["last_failed"]) == (2, 1, True)
+    assert "no luck" in row["last_error"]
+    page = await visitor.get("/recurring")
+    assert "The last run failed: ValueError: no luck" in page.words
+    assert "2 1 failed 0 ms ago 2.0 s" in page.words
+    clock.advance(60)
+    await jobs.tick()
+    assert not (await _row(visitor))["last_failed"]
+    assert "The last run failed" not in (await visitor.get("/recurring")).words
+
+
+async def test_late_jobs_come_first(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    await _daily(jobs)
+    await jobs.enqueue("sync", every="1h", key="a", delay="1m")
+    clock.advance(26 * 60)
+    page = await visitor.get("/recurring")
+    assert [row["name"] for row in (await visitor.json("/recurring"))["jobs"]] == ["sync", "report"]
+    assert "sync a 25 min 00 s late" in page.words
+
+
+async def test_a_run_that_does_not_end_is_late(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    seen: list[Any] = []
+
+    @jobs.handler(max_attempts=1)
+    async def report() -> None:
+        clock.advance(300)
+        seen.append((await _row(visitor), (await visitor.get("/recurring")).words))
+
+    await jobs.enqueue("report", every="1m", key="k")
+    await jobs.tick()
+    row, words = seen[0]
+    assert (row["state"], row["late_ms"]) == ("running", 240_000)
+    assert "4 min 00 s late: its last run has not ended" in words
+    assert "Pause" not in words.replace("Pause live updates", "")
+
+
+async def test_pause_and_resume(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    id = await _daily(jobs)
+    page = await visitor.act("recur_pause", id=id, note="supplier is down", back="/recurring")
+    assert "report is paused." in page.words
+    assert "Paused by dashboard: supplier is down" in page.words
+    assert (await jobs.get(id)).held is not None
+    assert (await _row(visitor))["next_ms"] == []
+    assert sum(sum(day["hours"]) for day in (await visitor.json("/recurring"))["week"]) == 0
+    clock.advance(2 * DAY_S)
+    assert (await _row(visitor))["late_ms"] is None
+    page = await visitor.act("recur_resume", id=id, back="/recurring")
+    assert "If it missed runs, one of them runs now." in page.words
+    assert (await jobs.get(id)).held is None
+    assert [entry.what for entry in (await jobs.audit_log()).entries] == ["release", "hold"]
+    page = await visitor.act("recur_resume", id=id, back="/recurring")
+    assert "Nothing was changed. the job is not held" in page.words
+
+
+async def test_what_something_else_holds_is_not_called_paused(jobs: Client, visitor: Visitor) -> None:
+    id = await _daily(jobs)
+    await jobs.store.change([id], Hold(by="lane"))
+    row = await _row(visitor)
+    assert (row["is_paused"], row["held_by"]) == (False, ["lane"])
+    assert "Held by lane" in (await visitor.get("/recurring")).words
+
+
+async def test_run_now_is_one_more_run(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    ran: list[int] = []
+
+    @jobs.handler
+    async def report(n: int) -> None:
+        ran.append(n)
+
+    id = (await jobs.enqueue("report", {"n": 7}, cron="0 8 * * *", key="k", tenant="acme", max_attempts=2)).id
+    due = (await jobs.get(id)).due_ms
+    page = await visitor.act("recur_run", id=id, back="/recurring")
+    assert "report runs once more, as job" in page.words
+    await jobs.tick()
+    assert ran == [7]
+    assert (await jobs.get(id)).due_ms == due  # its schedule stays as it is
+    entry = (await jobs.audit_log()).entries[0]
+    assert (entry.what, entry.who, entry.count, entry.ids[1]) == ("run_now", "dashboard", 1, id)
+    extra = await jobs.get(entry.ids[0])
+    assert (extra.recurrence, extra.unique_key, extra.tenant, extra.options.max_attempts) == (None, None, "acme", 2)
+    await visitor.act("recur_pause", id=id)
+    await visitor.act("recur_run", id=id)  # also while it is paused
+    await jobs.tick()
+    assert ran == [7, 7]
+
+
+async def test_a_schedule_is_previewed_and_pinned(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    id = await _daily(jobs)
+    page = await visitor.get(f"/ask/recur_edit?id={id}&back=/recurring")
+    assert "Now: Every day at 08:00 UTC." in page.words
+    assert 'value="0 8 * * *"' in page.text
+    assert page.text.count("<li><time") == 5
+    data = await visitor.json(f"/ask/recur_edit?id={id}&cron=0+10+*+*+*&timezone=Europe/Berlin")
+    assert (data["schedule"], data["errors"]) == ("Every day at 10:00 Europe/Berlin", {})
+    page = await visitor.act("recur_edit", id=id, cron="0 10 * * *", timezone="Europe/Berlin", back="/recurring")
+    assert "The schedule of report is pinned" in page.words
+    assert "by dashboard. The code says: Every day at 08:00 UTC." in page.words
+    assert (await jobs.get(id)).due_ms == data["next_ms"][0]
+    await _daily(jobs)  # the code states its own rule again
+    row = await _row(visitor)
+    assert (row["schedule"], row["is_pinned"]) == ("Every day at 10:00 Europe/Berlin", True)
+    page = await visitor.act("recur_release", id=id, back="/recurring")
+    assert "report follows its code again." in page.words
+    assert (await _row(visitor))["schedule"] == "Every day at 08:00 UTC"
+    page = await visitor.act("recur_release", id=id, back="/recurring")
+    assert "Nothing was changed. the recurrence of the job is not pinned" in page.words
+
+
+async def test_an_interval_begins_at_once(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    id = await _daily(jobs)
+    data = await visitor.json(f"/ask/recur_edit?id={id}&every=10m")
+    assert [ms - clock() for ms in data["next_ms"]] == [0, 600_000, 1_200_000, 1_800_000, 2_400_000]
+    await visitor.act("recur_edit", id=id, every="10m")
+    assert [ms - clock() for ms in (await _row(visitor))["next_ms"]] == [0, 600_000, 1_200_000, 1_800_000, 2_400_000]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"cron": "nonsense"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "0 8 * * *", "every": "1h"}, "cron"),
+        ({"timezone": "UTC"}, "cron"),
+        ({"every": "often"}, "every"),
+        ({"every": "0s"}, "every"),
+        ({"cron": "0 8 * * *", "timezone": "Mars/Olympus"}, "timezone"),
+        ({"cron": EVIL}, "cron"),
+    ],
+)
+async def test_a_wrong_schedule_is_said_at_its_field(
+    jobs: Client, visitor: Visitor, fields: dict[str, Any], wrong: str
+) -> None:
+    id = await _daily(jobs)
+    page = await visitor.act("recur_edit", id=id, **fields, back="/recurring")
+    assert "The schedule was not changed." in page.words
+    assert "Edit the schedule of report" in page.words
+    assert f'id="f-{wrong}-e"' in page.text
+    assert page.text.count("aria-invalid") == 1
+    assert EVIL not in page.text
+    rule = (await jobs.get(id)).recurrence
+    assert rule is not None
+    assert (rule.cron, rule.pinned) == ("0 8 * * *", False)
+
+
+async def test_an_end_is_said_where_an_edit_removes_it(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    rule = Recurrence(key="k", every_ms=60_000, until_ms=clock() + 7_200_000)
+    new = NewJob(id=jobs.store.new_id(), name="report", queue="default", payload_json=b"{}", recurrence=rule)
+    id = (await jobs.store.enqueue([new]))[0].id
+    assert "the edited one has no end" in (await visitor.get(f"/ask/recur_edit?id={id}")).words
+    assert "until" in (await visitor.get("/recurring")).words
+
+
+async def test_a_rule_of_another_program_that_cannot_be_read(jobs: Client, visitor: Visitor) -> None:
+    rule = Recurrence(key=EVIL, cron=f"every {EVIL}")
+    new = NewJob(id=jobs.store.new_id(), name="report", queue="default", payload_json=b"{}", recurrence=rule)
+    id = (await jobs.store.enqueue([new]))[0].id
+    page = await visitor.get("/recurring")
+    assert page.status == 200
+    assert "Its rule cannot be read: cron: expected" in page.words
+    assert EVIL not in page.text
+    page = await visitor.get(f"/ask/recur_edit?id={id}")
+    assert (page.status, EVIL in page.text) == (200, False)
+    await visitor.act("recur_edit", id=id, every="1h")
+    assert (await _row(visitor))["schedule"] == "Every hour"
+
+
+async def test_jobs_that_are_gone_or_do_not_recur(jobs: Client, visitor: Visitor) -> None:
+    plain = (await jobs.enqueue("plain")).id
+    for act in ("recur_pause", "recur_resume", "recur_run", "recur_edit", "recur_release"):
+        page = await visitor.act(act, id=plain, back="/recurring")
+        assert "expected the id of a recurring job" in page.words, act
+        assert (await visitor.act(act, id="gone")).status == 404, act
+    assert (await visitor.get(f"/ask/recur_edit?id={plain}")).status == 400
+    assert (await visitor.get("/ask/recur_edit?id=gone")).status == 404
+    assert (await jobs.get(plain)).held is None
+
+
+async def test_permissions(jobs: Client) -> None:
+    id = await _daily(jobs)
+    reader = Visitor(Dashboard(jobs, authorize=lambda request: Access.READ))
+    words = (await reader.get("/recurring")).words
+    for label in ("Run now", "Edit…", "Release pin", "Resume"):
+        assert label not in words
+    for act in ("recur_pause", "recur_resume", "recur_run", "recur_edit", "recur_release"):
+        assert (await reader.act(act, id=id, every="1h")).status == 403, act
+    assert (await reader.get(f"/ask/recur_edit?id={id}")).status == 403
+    assert (await jobs.audit_log()).entries == []
+
+
+async def test_tenants_see_and_change_their_own_jobs_only(jobs: Client) -> None:
+    theirs = await _daily(jobs, tenant="acme", key="a")
+    other = (await jobs.enqueue("secret", every="1h", key="b", tenant="rival")).id
+    actions = ("recur_pause", "recur_run", "recur_edit")
+    tenant = Visitor(Dashboard(jobs, authorize=lambda request: Access(actions, tenants={"acme"})))
+    page = await tenant.get("/recurring")
+    assert "report" in page.words
+    assert "secret" not in page.text
+    # The week has the runs of these jobs only.
+    week = (await tenant.json("/recurring"))["week"]
+    assert max(count for day in week for count in day["hours"]) == 1
+    for act in ("recur_pause", "recur_resume", "recur_run", "recur_edit", "recur_release"):
+        assert (await tenant.act(act, id=other, every="1h")).status == 404, act
+    assert (await tenant.get(f"/ask/recur_edit?id={other}")).status == 404
+    assert (await tenant.get("/recurring?tenant=rival")).status == 403
+    await tenant.act("recur_pause", id=theirs)
+    assert (await jobs.get(theirs)).held is not None
+    both = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants={"acme", "rival"})))
+    assert "secret" in (await both.get("/recurring?tenant=rival")).words
+    nobody = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants=())))
+    assert (await nobody.get("/recurring")).status == 403
+
+
+async def test_errors_of_runs_are_hidden(jobs: Client, clock: ManualClock) -> None:
+    @jobs.handler(max_attempts=1)
+    async def report() -> None:
+        raise ValueError("password hunter2")
+
+    await jobs.enqueue("report", every="1m", key="k")
+    await jobs.tick()
+    blind = Visitor(Dashboard(jobs, authorize=lambda request: Access()))
+    for page in (await blind.get("/recurring"), await blind.get("/recurring", accept="application/json")):
+        assert "hunter2" not in page.text
+    assert "The last run failed: •••• hidden" in (await blind.get("/recurring")).words
+
+
+async def test_many_recurring_jobs_are_paged(jobs: Client, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(130):
+        await jobs.enqueue(f"r{number:03}", every="1h", key=f"k{number}", delay=f"{number + 1}m")
+    monkeypatch.setattr(import_module("jobmill.dashboard.screens.recurring"), "READ", 70)
+    seen: list[str] = []
+    path: str | None = "/recurring"
+    pages = 0
+    while path is not None:
+        data = await visitor.json(path)
+        pages += 1
+        seen += [row["name"] for row in data["jobs"]]
+        cursor = "" if data["next_cursor"] is None else f"&cursor={data['next_cursor']}"
+        path = None if data["next_page"] is None else f"/recurring?page={data['next_page']}{cursor}"
+    assert (sorted(seen), pages) == ([f"r{number:03}" for number in range(130)], 4)
+    page = await visitor.get("/recurring")
+    assert "70+ recurring jobs" in page.words
+    assert "runs per hour, at least" in page.words
+    assert "Next page" in page.words
+    assert (await visitor.get("/recurring?page=x")).status == 400
+
+
+async def test_texts_are_no_html(jobs: Client, visitor: Visitor) -> None:
+    @jobs.handler(name="report", max_attempts=1)
+    async def report() -> None:
+        raise ValueError(f"\n{EVIL}")
+
+    id = (await jobs.enqueue("report", every="1m", key=EVIL, tenant=EVIL)).id
+    await jobs.tick()
+    await jobs.pin(id, every="2m", who=EVIL)
+    await jobs.hold(id, who=EVIL, note=EVIL)
+    page = await visitor.get("/recurring")
+    assert EVIL not in page.text
+    assert f"Paused by {EVIL}: {EVIL}" in page.words
+
+
+def test_the_week_as_a_picture() -> None:
+    days = [CalendarDay(date=f"2026-11-{16 + n}", hours=[n * hour for hour in range(24)]) for n in range(7)]
+    drawn = charts.week(days, True)
+    assert drawn.count("<rect") == 6 * 23
+    assert "<title>Tue 01:00, 1 run</title>" in drawn
+    assert "<title>Sun 23:00, 138 runs</title>" in drawn
+    assert "138+ runs" in charts.week(days, False)
+    assert {name for name in ("h1", "h2", "h3") if f'"bar {name}"' in drawn} == {"h1", "h2", "h3"}
+    # A job that runs in every hour is the background, also beside an hour that is nearly over.
+    busy = [CalendarDay(date="2026-11-16", hours=[3, *[140] * 20, 280, 420, 560])]
+    classes = re.findall('class="bar ([^"]*)"', charts.week(busy, True))
+    assert classes == [*["h1"] * 21, "h2", "h3", ""]
+    even = charts.week([CalendarDay(date="2026-11-16", hours=[4] * 24)], True)
+    assert set(re.findall('class="bar ([^"]*)"', even)) == {"h1"}
+    assert "style" not in drawn
+    assert charts.week([CalendarDay(date="2026-11-16", hours=[0] * 24)], True).count("<rect") == 0

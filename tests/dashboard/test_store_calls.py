@@ -1,0 +1,62 @@
+"""Each page needs at most five calls of the store, navigation included."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from jobmill import Client, Dashboard
+from jobmill.store import Store
+from jobmill.stores.memory import MemoryStore
+from tests.dashboard.visitor import Visitor
+
+VERBS = [name for name, verb in vars(Store).items() if not name.startswith("_") and inspect.iscoroutinefunction(verb)]
+VERBS.remove("open")  # it is called again and again, and does nothing then
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each verb of a store was called. It comes before the client, which keeps some of them."""
+    counted: Counter[str] = Counter()
+
+    def counting(name: str, verb: Any) -> Any:
+        async def call(*args: Any, **given: Any) -> Any:
+            counted[name] += 1
+            return await verb(*args, **given)
+
+        return call
+
+    for name in VERBS:
+        monkeypatch.setattr(MemoryStore, name, counting(name, getattr(MemoryStore, name)))
+    return counted
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/workers", "/workers?worker=w", "/audit", "/audit?who=ada", "/recurring", "/ask/recur_edit?id={id}"),
+        *("/errors?range=1h", "/errors?range=8h", "/errors?range=24h", "/errors?range=7d"),
+    ],
+)
+async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) -> None:
+    id = (await jobs.enqueue("report", every="1h", key="k")).id
+    await jobs.pin(id, every="2h")
+    await jobs.mark("v1")
+    calls.clear()
+    page = await Visitor(Dashboard(jobs)).get(path.format(id=id))
+    assert page.status == 200
+    assert calls
+    assert calls.total() <= 5, calls
+
+
+async def test_checks_of_the_store_are_shared(calls: Counter[str], jobs: Client) -> None:
+    """The system page is the exception: its checks need more calls, once in 30 s."""
+    visitor = Visitor(Dashboard(jobs))
+    await visitor.get("/system")
+    calls.clear()
+    assert (await visitor.get("/system")).status == 200
+    assert calls.total() <= 5, calls
+    assert calls["diagnose"] == 0

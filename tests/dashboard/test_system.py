@@ -1,0 +1,86 @@
+"""The system page: findings by level, and facts without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import jobmill
+from jobmill import Access, Client, Dashboard, Finding
+from jobmill.stores.memory import MemoryStore
+from jobmill.testing import ManualClock
+from tests.dashboard.visitor import Visitor
+
+EVIL = "<script>alert(1)</script>"
+
+
+def _finds(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[int]:
+    """The store finds this; the list has one entry per look."""
+    looks: list[int] = []
+
+    async def diagnose(store: MemoryStore) -> list[Finding]:
+        looks.append(1)
+        return list(findings)
+
+    monkeypatch.setattr(MemoryStore, "diagnose", diagnose)
+    return looks
+
+
+async def test_an_empty_store_is_fine() -> None:
+    async with jobmill.connect(store=MemoryStore()) as real:  # its clock is that of the machine
+        words = (await Visitor(Dashboard(real)).get("/system")).words
+    assert "0 problems, 0 warnings, 11 fine · checked" in words
+    assert "Nothing is wrong." in words
+    assert "The memory store answers, and its schema is current" in words
+    assert "Kind memory of this process Address this process" in words
+    assert "Mounted at /" in words
+
+
+async def test_problems_come_with_their_evidence_and_remedy(
+    jobs: Client, visitor: Visitor, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = (await jobs.enqueue("report", every="1h", key="hourly")).id
+    await jobs.enqueue("send", queue="mail")
+    _finds(monkeypatch, Finding(check="free_disk", text="1 GB is free", evidence={"free": 2**60}))
+    clock.advance(120)
+    page = await visitor.get("/system")
+    assert "problem No worker claims from: default, mail Start a worker with --queue default" in page.words
+    assert "problem 1 recurring jobs are late" in page.words
+    assert f'href="/jobs/{id}"' in page.text
+    assert "warning The clock of this machine differs" in page.words
+    data = await visitor.json("/system")
+    assert [one["check"] for one in data["errors"]] == ["no_worker", "late_recurrences"]
+    assert data["errors"][0]["evidence"] == {"queues": ["default", "mail"]}
+    assert data["fine"][-1]["evidence"] == {"free": str(2**60)}
+    assert data["store"]["address"] == "this process"
+
+
+async def test_checks_are_shared_and_their_age_is_said(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = _finds(monkeypatch)
+    dashboard, now = Dashboard(jobs), [100.0]
+    dashboard.reads._clock = lambda: now[0]
+    visitor = Visitor(dashboard)
+    assert (await visitor.json("/system"))["checked_ms_ago"] == 0
+    now[0] += 12
+    assert (await visitor.json("/system"))["checked_ms_ago"] == 12_000
+    assert len(looks) == 1
+    now[0] += 19
+    assert (await visitor.json("/system"))["checked_ms_ago"] == 0
+    assert len(looks) == 2
+
+
+@pytest.mark.parametrize("evidence", [{"ids": EVIL}, {"ids": [EVIL, 7]}, {EVIL: [EVIL]}, {"ids": None}])
+async def test_odd_evidence_is_text(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Any]
+) -> None:
+    _finds(monkeypatch, Finding(check="odd", level="error", text=EVIL, evidence=evidence, remedy=EVIL))
+    page = await visitor.get("/system")
+    assert (page.status, EVIL in page.text) == (200, False)
+    assert EVIL in page.words
+
+
+async def test_only_those_who_see_all_tenants(jobs: Client) -> None:
+    of_tenant = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants={"acme"})))
+    assert (await of_tenant.get("/system")).status == 403
+    assert (await Visitor(Dashboard(jobs, authorize=lambda request: Access.READ)).get("/system")).status == 200

@@ -1,0 +1,236 @@
+"""`fsck` and `diagnose` on PostgreSQL: damage is planted, found and repaired; wrong settings are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from jobmill.core.changes import Hold, Release
+from jobmill.core.due import NEVER_MS
+from jobmill.core.findings import Finding
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import after
+from jobmill.stores.postgres import PostgresStore, diagnose
+from jobmill.stores.postgres.fsck import CHECKS
+from jobmill.testing.contract.support import (
+    claim_ids,
+    claim_one,
+    in_state,
+    look,
+    new,
+    put,
+    put_one,
+    settle,
+    state_of,
+    succeed,
+)
+from tests.helpers import until
+from tests.kit.pgbouncer import PgBouncer
+from tests.kit.places import port_of
+from tests.kit.postgres import PostgresServer, connected
+
+pytestmark = pytest.mark.stores("postgres")
+
+Sql = asyncpg.Connection
+
+
+@pytest.fixture
+async def sql(migrated_url: str) -> AsyncIterator[Sql]:
+    async with connected(migrated_url) as connection:
+        yield connection
+
+
+async def check(store: PostgresStore, name: str, *, repair: bool = False) -> Finding:
+    """The finding of one check; all others are well."""
+    findings = {one.check: one for one in await store.fsck(repair=repair)}
+    assert findings.keys() == CHECKS.keys()
+    assert [one.check for one in findings.values() if one.count and one.check != name] == []
+    return findings[name]
+
+
+async def repaired(store: PostgresStore, name: str, *ids: str) -> None:
+    """The check finds these, leaves them alone without repair, repairs them, and then finds nothing."""
+    for _ in range(2):
+        found = await check(store, name)
+        assert (found.level, found.count, found.evidence["ids"], found.repaired) == ("error", len(ids), sorted(ids), 0)
+        assert found.can_repair
+        assert found.remedy is not None
+    found = await check(store, name, repair=True)
+    assert (found.level, found.count, found.repaired, found.remedy) == ("ok", len(ids), len(ids), None)
+    assert (await check(store, name)).count == 0
+
+
+async def test_a_job_that_runs_without_a_token(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("a"), new("b"), new("c"))
+    await claim_ids(direct, 3)
+    await sql.execute("UPDATE jobmill.jobs SET token = '', lease_until_ms = 99999999999999 WHERE id IN ('a', 'b')")
+    await repaired(direct, "running_without_lease", "a", "b")
+    assert await state_of(direct, "c") == "running"
+    assert sorted(await claim_ids(direct)) == ["a", "b"]
+
+
+async def test_a_waiting_job_with_a_token(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("a"), new("b"))
+    await sql.execute("UPDATE jobmill.jobs SET token = 't' WHERE id = 'a'")
+    await repaired(direct, "token_on_waiting", "a")
+    assert sorted(await claim_ids(direct)) == ["a", "b"]
+
+
+async def test_a_unique_key_that_two_jobs_have(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("a", key="k"), new("b", key="other"), new("c", key="k", queue="elsewhere"))
+    await sql.execute("DROP INDEX jobmill.jobs_unique_key; UPDATE jobmill.jobs SET unique_key = 'k' WHERE id = 'b'")
+    for repair in (False, True):
+        found = await check(direct, "unique_key_twice", repair=repair)
+        assert (found.level, found.count, found.evidence) == ("error", 1, {"ids": ["b"]})
+        assert (found.can_repair, found.repaired) == (False, 0)
+        assert "jobs_unique_key" in str(found.remedy)
+
+
+async def test_a_job_that_is_live_and_final(direct: PostgresStore, sql: Sql) -> None:
+    await in_state(direct, "succeeded", new("a"))
+    await in_state(direct, "succeeded", new("done"))
+    await sql.execute(
+        "INSERT INTO jobmill.jobs (id, queue, name, priority, due_ms, created_ms, updated_ms, payload)"
+        " SELECT id, queue, name, priority, due_ms, created_ms, updated_ms, payload FROM jobmill.history WHERE id = 'a'"
+    )
+    await repaired(direct, "history_also_live", "a")
+    assert await settle(direct, succeed(await claim_one(direct))) == ["done"]
+    assert [await state_of(direct, id) for id in ("a", "done")] == ["succeeded", "succeeded"]
+
+
+async def test_log_lines_without_a_job(direct: PostgresStore, sql: Sql) -> None:
+    await in_state(direct, "failed", new("b"))
+    await put_one(direct, new("a"))
+    await sql.execute(
+        "INSERT INTO jobmill.logs (id, line, at_ms, text)"
+        " SELECT id, n, 1, 'x' FROM unnest(ARRAY['a', 'b', 'gone', 'lost']) AS id, generate_series(1, 3) AS n"
+    )
+    await repaired(direct, "logs_without_job", "gone", "lost")
+    assert [len(await direct.logs(id)) for id in ("a", "b", "gone")] == [3, 3, 0]
+
+
+async def test_a_recurrence_that_is_never_due(direct: PostgresStore, sql: Sql) -> None:
+    rule = Recurrence(key="k", every_ms=60_000)
+    await put(direct, new("a", key="k", recurrence=rule), new("b", key="l", recurrence=rule, due=after(60_000)))
+    await direct.change(["b"], Hold())
+    occurrence_ms = (await look(direct, "a")).occurrence_ms
+    await sql.execute("UPDATE jobmill.jobs SET due_ms = $1 WHERE id = 'a'", NEVER_MS)
+    await repaired(direct, "recurrence_never", "a")
+    assert (await look(direct, "a")).due_ms == occurrence_ms
+    assert await claim_ids(direct) == ["a"]
+
+
+async def test_a_job_that_is_never_due_and_a_held_one_that_is(direct: PostgresStore, sql: Sql) -> None:
+    await put(direct, new("never"), new("held"), new("both"), new("free"))
+    await direct.change(["held", "both"], Hold(who="ada"))
+    await sql.execute("DROP TRIGGER jobs_held ON jobmill.jobs")
+    await sql.execute("UPDATE jobmill.jobs SET due_ms = $1 WHERE id = 'never'", NEVER_MS)
+    await sql.execute("UPDATE jobmill.jobs SET due_ms = 1 WHERE id = 'held'")
+    await repaired(direct, "held_inconsistent", "never", "held")
+    held = (await look(direct, "held")).held
+    assert held is not None
+    assert held.who == "ada"
+    assert await claim_ids(direct) == ["free"]
+    assert (await direct.change(["never", "held", "both"], Release())).ids == ["never", "held", "both"]
+    assert sorted(await claim_ids(direct)) == ["both", "held", "never"]
+
+
+async def test_a_repair_is_bounded(direct: PostgresStore, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmill.stores.postgres.fsck.MAX_REPAIRED", 3)
+    await put(direct, *[new() for _ in range(5)])
+    await sql.execute("UPDATE jobmill.jobs SET token = 't'")
+    found = await check(direct, "token_on_waiting", repair=True)
+    assert (found.level, found.count, found.repaired) == ("error", 5, 3)
+    found = await check(direct, "token_on_waiting", repair=True)
+    assert (found.level, found.count, found.repaired) == ("ok", 2, 2)
+
+
+async def test_a_job_that_is_claimed_meanwhile_is_left_alone(direct: PostgresStore, sql: Sql) -> None:
+    """The repair finds the damage, waits for a transaction that has the row, and sees that it is well."""
+    await put_one(direct, new("a"))
+    await sql.execute("UPDATE jobmill.jobs SET token = 't'")
+    text = direct.context.statements("repair_token_on_waiting")
+    async with connected(str(direct.context.url.url)) as other:
+        await other.execute("BEGIN; UPDATE jobmill.jobs SET lease_until_ms = 99999999999999, token = 'own'")
+        pid = await sql.fetchval("SELECT pg_backend_pid()")
+        repair = asyncio.ensure_future(sql.fetchval(text, 10, 1))
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
+        await until(lambda: other.fetchval(waits, pid))
+        await other.execute("COMMIT")
+        assert await repair == 0
+    assert await sql.fetchval("SELECT token FROM jobmill.jobs") == "own"
+
+
+# ---------------------------------------------------------------------------------------------------- diagnose
+
+
+async def diagnosed(store: PostgresStore, name: str) -> Finding:
+    (finding,) = [one for one in await store.diagnose() if one.check == name]
+    assert (finding.level == "ok") == (finding.remedy is None)
+    return finding
+
+
+@pytest.mark.slow
+async def test_a_server_with_the_default_settings_is_well() -> None:
+    with PostgresServer(durable=True) as server:
+        async with server.database() as url, connected(url) as sql:
+            store = PostgresStore(url)
+            await store.migrate()
+            assert {one.level for one in await store.diagnose()} == {"ok"}
+            await store.close()
+            await sql.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = off")
+            store = PostgresStore(url)
+            found = await diagnosed(store, "durability")
+            assert (found.level, found.evidence) == ("warning", {"off": ["synchronous_commit"]})
+            await store.close()
+
+
+async def test_a_server_that_does_not_write_to_disk(direct: PostgresStore) -> None:
+    found = await diagnosed(direct, "durability")
+    assert (found.level, found.evidence) == ("error", {"off": ["fsync", "full_page_writes"]})
+
+
+async def test_a_table_without_autovacuum(direct: PostgresStore, sql: Sql) -> None:
+    assert (await diagnosed(direct, "autovacuum")).level == "ok"
+    await sql.execute("ALTER TABLE jobmill.history SET (autovacuum_enabled = false)")
+    found = await diagnosed(direct, "autovacuum")
+    assert (found.level, found.evidence) == ("error", {"off": ["history"]})
+
+
+async def test_a_table_without_room_for_updates(direct: PostgresStore, sql: Sql) -> None:
+    assert (await diagnosed(direct, "fillfactor")).level == "ok"
+    await sql.execute("ALTER TABLE jobmill.jobs RESET (fillfactor)")
+    found = await diagnosed(direct, "fillfactor")
+    assert found.level == "warning"
+    await sql.execute(str(found.remedy))
+    assert (await diagnosed(direct, "fillfactor")).level == "ok"
+
+
+async def test_a_transaction_that_is_open_for_long_and_the_rows_that_it_keeps(
+    direct: PostgresStore, sql: Sql, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await diagnosed(direct, "xmin_horizon")).level == "ok"
+    monkeypatch.setattr(diagnose, "MAX_TRANSACTION_SECONDS", 0)
+    monkeypatch.setattr(diagnose, "MAX_DEAD_ROWS", 90)
+    async with connected(migrated_url) as reader, reader.transaction(isolation="repeatable_read"):
+        await put(direct, *[new() for _ in range(100)])
+        await reader.fetchval("SELECT count(*) FROM jobmill.jobs")
+        pid = await reader.fetchval("SELECT pg_backend_pid()")
+        found = await diagnosed(direct, "xmin_horizon")
+        assert (found.level, found.evidence["what"]) == ("warning", f"process {pid}")
+        assert (await diagnosed(direct, "dead_rows")).level == "ok"
+        await sql.execute("DELETE FROM jobmill.jobs")
+        await sql.execute("SELECT pg_stat_force_next_flush()")
+        found = await diagnosed(direct, "dead_rows")
+        assert (found.level, found.evidence["dead"]) == ("warning", 100)
+
+
+async def test_a_pooler_before_the_server(direct: PostgresStore, migrated_url: str) -> None:
+    assert (await diagnosed(direct, "pooler")).level == "ok"
+    with PgBouncer(port_of(migrated_url), pool_size=2) as bouncer:
+        store = PostgresStore(bouncer.url(migrated_url))
+        assert (await diagnosed(store, "pooler")).level == "warning"
+        await store.close()

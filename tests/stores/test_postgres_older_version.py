@@ -1,0 +1,140 @@
+"""Processes of an older version that stay connected while the schema is migrated: what they send is understood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from jobmill.core.changes import Hold, Pin, Release
+from jobmill.core.job import Attempt
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import QueueSettings
+from jobmill.stores.postgres import PostgresStore
+from jobmill.testing.contract.support import (
+    QUEUE,
+    claim,
+    claim_ids,
+    claim_one,
+    look,
+    new,
+    put,
+    put_one,
+    retry,
+    settle,
+    state_of,
+)
+from tests.kit.postgres import connected
+
+pytestmark = pytest.mark.stores("postgres")
+
+# As a worker sends it at schema 4: two numbers, 14 columns of final settlements, others, queues, and a claim.
+EXCHANGE = "SELECT * FROM jobmill.exchange(" + ", ".join(f"${number}" for number in range(1, 37)) + ")"
+NO_CLAIM: tuple[Any, ...] = ([], [], [], 0, 0, "", "", [], None, [], [], [], [], [], [], [], [], [])
+
+
+@pytest.fixture
+async def old(migrated_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """The connection of an older process."""
+    async with connected(migrated_url) as connection:
+        yield connection
+
+
+async def old_settle(
+    old: asyncpg.Connection[asyncpg.Record], *final: Any, waiting: dict[str, Any] | None = None
+) -> None:
+    """Settle one job as a worker of schema 4 does; it must be settled."""
+    columns = [[one] for one in final] if final else [[] for _ in range(10)]
+    others = None if waiting is None else json.dumps([waiting])
+    rows = await old.fetch(EXCHANGE, None, False, *columns, [], [], [], [], others, [QUEUE], *NO_CLAIM)
+    assert rows[-1]["payload"] is None, "all are settled"
+
+
+async def test_a_job_that_an_older_worker_retries_has_its_traceback(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put_one(direct, new("a"))
+    lease = (await claim_one(direct)).lease
+    waiting = {"id": "a", "token": lease.token, "errors": 1, "crashes": 0, "error": "E: x", "result": "null"}
+    waiting |= {"tracebacks": '["Traceback \\u0000"]', "due_ms": None, "delay_ms": 0, "slot_ms": None, "runs": None}
+    waiting |= {"failed_runs": None, "last_error": None, "revision": None, "run_state": None}
+    await old_settle(old, waiting=waiting)
+    again = await claim_one(direct)
+    assert (again.job.error, again.job.attempts) == ("E: x", (Attempt(traceback="Traceback \x00"),))
+    await settle(direct, retry(again, 0, "boom"))
+    assert [one.traceback for one in (await look(direct, "a")).attempts] == ["Traceback \x00", "Traceback of boom"]
+
+
+async def test_a_job_that_an_older_worker_ends_has_its_traceback(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await put_one(direct, new("a"))
+    await settle(direct, retry(await claim_one(direct), 0, "boom"))
+    lease = (await claim_one(direct)).lease
+    await old_settle(old, "a", lease.token, "failed", 2, 0, "null", "E: x", '["Traceback"]', 60_000, None)
+    job = await look(direct, "a")
+    assert (job.state, job.error, job.attempts) == ("failed", "E: x", (Attempt(traceback="Traceback"),))
+
+
+async def test_an_older_client_cannot_make_a_held_job_due(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    held, free = await put(direct, new("held"), new("free"))
+    await direct.change([held], Hold())
+    with pytest.raises(asyncpg.CheckViolationError, match="jobs_held"):
+        await old.execute("UPDATE jobmill.jobs SET due_ms = 1, updated_ms = 1 WHERE id = 'held'")
+    await old.execute("UPDATE jobmill.jobs SET priority = 3, updated_ms = 1 WHERE id = 'held'")
+    assert await claim_ids(direct) == [free]
+    await direct.change([held], Release())
+    assert await claim_ids(direct) == [held]
+
+
+async def test_a_held_job_that_an_older_client_seizes_can_be_settled(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    held, other = await put(direct, new("held"), new("other"))
+    await direct.change([held], Hold())
+    claimed = await claim_one(direct)
+    assert claimed.job.id == other
+    await old.execute(
+        "UPDATE jobmill.jobs SET lease_until_ms = jobmill.now_ms() + 60000, token = 't', worker = 'w', started_ms = 1,"
+        " claims = 1 WHERE id = 'held'"
+    )
+    waiting = {"id": "held", "token": "t", "errors": 1, "crashes": 0, "result": "null", "delay_ms": 0}
+    await old_settle(old, waiting=waiting)
+    assert await claim_ids(direct) == [held]
+
+
+async def test_an_older_client_states_a_pinned_recurrence(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    rule = Recurrence(key="k", every_ms=60_000)
+    id = await put_one(direct, new(key="k", recurrence=rule))
+    await direct.change([id], Pin(Recurrence(key="k", every_ms=1_000)))
+    job = await look(direct, id)
+    parameters = ", ".join(f"${number}" for number in range(1, 17))
+    row = await old.fetchrow(
+        f"SELECT * FROM jobmill.enqueue_recurring({parameters})",
+        *(None, False, False, None, "fresh", job.queue, job.name, 0, None, 0, "{}", "k", None, None),
+        *('{"key":"k","every_ms":5}', True),
+    )
+    assert row is not None
+    assert tuple(row) == (id, "pinned")
+    recurrence = (await look(direct, id)).recurrence
+    assert recurrence is not None
+    assert (recurrence.every_ms, recurrence.stated) == (1_000, Recurrence(key="k", every_ms=5))
+
+
+async def test_an_older_client_pauses_and_resumes(
+    direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await old.execute("INSERT INTO jobmill.queues (queue, paused) VALUES ($1, true)", QUEUE)
+    id = await put_one(direct)
+    assert await claim(direct) == []
+    assert (await direct.settings([QUEUE]))[QUEUE] == QueueSettings(paused=True)
+    await old.execute("UPDATE jobmill.queues SET paused = false WHERE queue = $1", QUEUE)
+    assert await claim_ids(direct) == [id]
+    assert await state_of(direct, id) == "running"
