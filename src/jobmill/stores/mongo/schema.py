@@ -64,9 +64,10 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     OWN_ID: ([("jobmill.id", 1)], {"jobmill.id": {"$exists": True}}),
     # In claim order, so that jobs which are not due, or come later, cost nothing.
     CLAIM: ([_QUEUE, ("name", 1), ("priority", -1), ("nextRunAt", 1), ("_id", 1)], {"status": "pending"}),
-    # With the status as a key, the server counts jobs without reading them: it does not know that the filter of an
-    # index implies it. Measured: 5 ms for 10,000 jobs, not 25.
-    DUE: ([_QUEUE, ("status", 1), ("name", 1), ("nextRunAt", 1)], {"status": "pending"}),
+    # In the order of due times, so that the jobs which are due are one range. With the status as a key, the server
+    # counts jobs without reading them: it does not know that the filter of an index implies it. Measured: 5 ms for
+    # 10,000 jobs, not 25.
+    DUE: ([_QUEUE, ("status", 1), ("nextRunAt", 1), ("name", 1)], {"status": "pending"}),
     # By name: jobs without a handler here cost nothing.
     LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
     # Recurring jobs of ours that Monque ended: nearly always empty.
