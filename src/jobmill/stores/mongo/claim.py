@@ -28,7 +28,6 @@ from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
 from jobmill.stores.mongo.codec import (
-    FAR_MS,
     ODD_PRIORITY,
     OURS,
     UNRANKED,
@@ -37,7 +36,6 @@ from jobmill.stores.mongo.codec import (
     due_of,
     is_held,
     left_to_monque,
-    ms_of,
     order_of,
     ours_of,
 )
@@ -361,7 +359,7 @@ class QueueClaim(Struct):
     async def _first_due(self, names: set[str], after_ms: int) -> int | None:
         """The first due time after `after_ms`. If very many jobs of other names are due before, an earlier time."""
         # The bound also excludes values that are not dates: another program wrote them, and they are never due.
-        query = self._waiting((), {"$gt": date(after_ms)})
+        query, dues = self._waiting((), {"$gt": date(after_ms)}), list[int]()
         for limit in (1, MAX_AHEAD):
             first = await self.ctx.find_by(schema.DUE, query, leases.IN_ORDER, limit, sort={"nextRunAt": 1})
             dues = [due_of(one) for one in first if one["name"] in names and not is_held(one)]

@@ -149,7 +149,7 @@ async def rearm(ctx: MongoContext, now_ms: int, limit: int = 100) -> None:
     """Re-arm recurring jobs of ours that Monque ended, because it does not know their rule or gave up."""
     ctx.claims.rearm_from_ms = now_ms + REARM_MS
     query = {"jobmill.armed": True, "status": {"$in": ENDED_BY_RUN}}
-    for document in await ctx.find_by(schema.ARMED, query, WITHOUT_PAYLOAD, limit):
+    for document in await ctx.find_by(schema.RECURRING, query, WITHOUT_PAYLOAD, limit):
         await _rearm(ctx, document, now_ms)
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidId
+from msgspec import Struct
 
 from jobmill.core import stats as core_stats
-from jobmill.core.cursors import cut_page, split_cursor
+from jobmill.core.cursors import cut_page, leads_back, split_cursor
 from jobmill.core.due import NEVER_MS
-from jobmill.core.job import FINAL, STATES, Job
+from jobmill.core.job import FINAL, LIVE, STATES, Job, State
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import (
     DEPTH_LIMIT,
-    PAYLOADS_SEARCHED,
+    SEARCHED_PER_PAGE,
     Count,
     CountUpTo,
     Depth,
@@ -32,6 +33,7 @@ from jobmill.core.values import (
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import codec, leases, schema
 from jobmill.stores.mongo.codec import OURS, STATE, STATUS, UNRANKED, Document, date, ms_of
+from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.queues import NO_LIMITS, limits_of
@@ -41,6 +43,10 @@ from jobmill.stores.mongo.runs import MAX_RUNS, counted_runs
 #: Where a queue has more in a state, commands count them: `count` reads the keys of one index range and nothing else.
 #: Measured for 10,000 jobs: 2.9 ms of server time, instead of 5.1 in such a query.
 MANY, FEW, FEW_QUEUES = 1_000, 100, 20
+#: The names of a queue with more names are found by reading the keys of all its waiting jobs.
+MAX_NAMES = 50
+#: A search examines this many jobs first: often most of them match.
+SEARCHED_FIRST = 200
 #: The indexes that have all jobs with a status, by queue.
 INDEX_OF = {"pending": schema.DUE, "processing": schema.LEASE} | dict.fromkeys(codec.FINAL, schema.FINISHED)
 #: How long the last runs of succeeded jobs took that Jobmill ran (see `ran_there`), in the order in which the jobs were
@@ -52,9 +58,6 @@ _TOOK = {"$cond": [_RAN_HERE, {"$subtract": ["$updatedAt", "$jobmill.startedAt"]
 _HOW_MANY = {"$cond": [{"$eq": ["$status", "completed"]}, MAX_RUNS, 1]}
 _LAST_DURATIONS: Document = {"$lastN": {"input": _TOOK, "n": _HOW_MANY}}
 _FIRST_MS = -(2**62)
-# The jobs of the home queue do not have this field; a queue that is no text would be in no other one. The server finds
-# the names of the home queue with this condition without reading all entries, with {"$exists": False} it does not.
-_NO_QUEUE = {"$not": {"$gte": ""}}
 
 
 async def get(ctx: MongoContext, ids: Sequence[str]) -> list[Job | None]:
@@ -72,43 +75,144 @@ async def lease_ends(ctx: MongoContext, ids: Sequence[str]) -> list[int | None]:
 # ---------------------------------------------------------------------------------------------------- find
 
 
+#: Jobs in their order; and the position at which the search ended early, if it did.
+_Found: TypeAlias = tuple[list[Document], tuple[Any, ...] | None]
+
+
+class _Search(Struct, frozen=True):
+    """How jobs are found: by an index each, in the order of a page, and then by what no index has."""
+
+    #: Queries that indexes answer, and these indexes.
+    sources: list[tuple[Document, str]]
+    #: What jobs must match as well.
+    rest: Document = {}
+
+
 async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page. A cursor is "<" (further) or ">" (back) and the position that the page begins after."""
-    order = order_of(filter)
+    order, back = order_of(filter), leads_back(cursor)
     position = _read_cursor(order, cursor)
-    query, partial = await _searched(ctx, filter)
-    if order == "claim" and filter.name is None:
-        # With the names, the server merges one index range for each; without, it would sort all jobs.
-        names = await _names(ctx, filter.queue or "")
-        query = {**query, "$and": [*query.get("$and", ()), {"name": {"$in": names}}]}
-    parts = [
-        await _matching(ctx, filter, order, query, some, cursor, limit + 1) for some in _beyond(order, position, cursor)
+    search = await _search_of(ctx, filter, order)
+    lists = [
+        await _matching(ctx, one, search.rest, order, ranges, cursor, limit + 1)
+        for one in search.sources
+        for ranges in _beyond(order, position, cursor)
     ]
-    found = [document for part in parts for document in part]
-    if len(parts) > 1:
-        found.sort(key=_claim_position, reverse=_goes_back(cursor))
-    page, next, previous = cut_page(found, limit, cursor, lambda one: ",".join(map(str, _position(order, one))))
-    return Page([ctx.job(document) for document in page], next, previous, partial)
+    found, end = lists[0] if len(lists) == 1 else _joined(lists, order, back)
+    page, next, previous = cut_page(found, limit, cursor, lambda one: _shown(_position(order, one)))
+    if end is not None and len(found) <= limit:
+        next, previous = (next, f">{_shown(end)}") if back else (f"<{_shown(end)}", previous)
+    if search.rest and not page and position is not None:
+        # The way back begins one step further, so that the job at the position is on it.
+        step = _FIELDS[order][-1][1] * (-1 if back else 1)
+        turn = _shown((*position[:-1], ObjectId(f"{max(0, int(str(position[-1]), 16) + step):024x}")))
+        next, previous = (f"<{turn}", previous) if back else (next, f">{turn}")
+    return Page([ctx.job(document) for document in page], next, previous)
 
 
-async def _searched(ctx: MongoContext, filter: Filter) -> tuple[Document, bool]:
-    """A filter as a query; one by payload only for the newest jobs, and whether that leaves out others."""
+def _joined(lists: Sequence[_Found], order: Order, back: bool) -> _Found:
+    """Several lists as one. Jobs after the first end of a search, of lists that were searched further, come later."""
+    ascends = (order == "claim") != back  # the other order of several lists is that of the ids, the newest first
+    found = [(_position(order, one), one) for some, _ in lists for one in some]
+    found.sort(key=lambda one: one[0], reverse=not ascends)
+    ends = sorted((end for _, end in lists if end is not None), reverse=not ascends)
+    if not ends:
+        return [one for _, one in found], None
+    return [one for at, one in found if (at <= ends[0] if ascends else at >= ends[0])], ends[0]
+
+
+async def _search_of(ctx: MongoContext, filter: Filter, order: Order | None) -> _Search:
     query = query_of(ctx, filter)
-    if filter.payload is None:
-        return query, False
-    last = ctx.here.jobs.find({}, {"_id": 1}).sort("_id", -1).skip(PAYLOADS_SEARCHED).limit(1)
-    older = await last.to_list()
-    return query | ({"_id": {"$gt": older[0]["_id"]}} if older else {}), bool(older)
+    sources = await _sources(ctx, filter, order, query)
+    return _Search(sources, {field: value for field, value in query.items() if field not in sources[0][0]})
+
+
+async def _sources(
+    ctx: MongoContext, filter: Filter, order: Order | None, query: Document
+) -> list[tuple[Document, str]]:
+    """The queries that indexes answer, each with its index. No job matches several of them."""
+    is_live = filter.states is not None and set(filter.states) <= set(LIVE)
+    if filter.declared:
+        return [(query, schema.DECLARED)]
+    if filter.unique_key is not None and is_live:
+        queues = [filter.queue] if filter.queue is not None else await _live_queues(ctx)
+        keys = [codec.stored_key(queue, filter.unique_key, ctx.url.queue) for queue in queues]
+        return [({**query, "uniqueKey": {"$in": keys}}, schema.UNIQUE_KEY)]
+    if filter.held:
+        return [(query, schema.FAR)]
+    if order is None or order == "own":
+        found = _unordered_sources(filter, order, query, is_live=is_live)
+        if filter.queue is None or found[0][1] != BY_ID:
+            return found
+        # Few jobs are found by their states, and sorted. For many of them, the newest jobs of all queues are examined.
+        few = await count_up_to(ctx, Filter(queue=filter.queue, states=filter.states), SEARCHED_PER_PAGE)
+        return _unordered_sources(filter, None, query, is_live=is_live) if few.exact else found
+    base = {field: query[field] for field in _KEYS[order] if field in query}
+    base["jobmill.queue"] = _is_queue(ctx, filter.queue or "")
+    if order == "claim":
+        if filter.due_before_ms is not None:  # no job is due before its nextRunAt
+            base["nextRunAt"] = {"$lt": date(filter.due_before_ms)}
+        if filter.name is None:
+            # With the names, the server merges one index range for each; without, it would sort all jobs.
+            prefix = filter.name_prefix or ""
+            base["name"] = {"$in": [name for name in await _names(ctx, filter.queue or "") if name.startswith(prefix)]}
+    return [(base, _INDEX_OF_ORDER[order])]
+
+
+def _unordered_sources(
+    filter: Filter, order: Order | None, query: Document, *, is_live: bool
+) -> list[tuple[Document, str]]:
+    """The same for jobs in the order of their ids, or to count them."""
+    if filter.recurring and is_live:
+        status = {"status": query["status"]}
+        theirs = {"repeatInterval": {"$exists": True}, "jobmill.armed": {"$ne": True}}
+        return [({**status, "jobmill.armed": True}, schema.RECURRING), ({**status, **theirs}, schema.REPEATED)]
+    if order is None:
+        base = {field: query[field] for field in ("jobmill.queue",) if field in query}
+        if filter.states == ("waiting",) and filter.due_before_ms is not None:  # no job is due before its nextRunAt
+            base["nextRunAt"] = {"$lt": date(filter.due_before_ms)}
+        of_all = {} if base else _INDEXED_STATES
+        statuses = [(status, of_all.get(STATE[status], INDEX_OF[status])) for status in query["status"]["$in"]]
+        return [({**base, "status": status}, index) for status, index in statuses]
+    if filter.states and set(filter.states) <= _INDEXED_STATES.keys():
+        return [({"status": STATUS[state]}, _INDEXED_STATES[state]) for state in dict.fromkeys(filter.states)]
+    return [({}, BY_ID)]
+
+
+async def _live_queues(ctx: MongoContext) -> set[str]:
+    return {*await _first_dues(ctx), *await _queues(ctx, schema.LEASE)}
+
+
+#: The states of which jobs of all queues are found by an index, in the order of their ids or, if running, all of them.
+_INDEXED_STATES: dict[State, str] = {
+    "running": schema.LEASE,
+    "failed": schema.UNSUCCESSFUL,
+    "cancelled": schema.UNSUCCESSFUL,
+}
+_INDEX_OF_ORDER: dict[Order, str] = {"claim": schema.CLAIM, "longest": schema.LEASE, "latest": schema.FINISHED}
+#: The fields of a query that the index of an order answers.
+_KEYS: dict[Order, tuple[str, ...]] = {
+    "claim": ("jobmill.queue", "status", "name"),
+    "longest": ("jobmill.queue", "status"),
+    "latest": ("jobmill.queue", "status", "updatedAt"),
+}
 
 
 async def _names(ctx: MongoContext, queue: str) -> list[str]:
-    """The names of the waiting jobs of a queue."""
-    query: Document = {"jobmill.queue": ctx.queue_field(queue) or _NO_QUEUE, "status": "pending"}
-    return await ctx.here.jobs.distinct("name", query)
+    """The names of the waiting jobs of a queue. A query for each: the server reads one entry for it."""
+    query: Document = {"jobmill.queue": _is_queue(ctx, queue), "status": "pending"}
+    names: list[str] = []
+    while found := await ctx.find_by(schema.CLAIM, query, {"_id": 0, "name": 1}, 1, sort={"name": 1}):
+        names.append(found[0]["name"])
+        if len(names) > MAX_NAMES:
+            return await ctx.here.jobs.distinct("name", query)
+        query["name"] = {"$gt": names[-1]}
+    return names
 
 
-def _goes_back(cursor: str | None) -> bool:
-    return cursor is not None and cursor[0] == ">"
+def _is_queue(ctx: MongoContext, queue: str) -> Any:
+    """A condition for the jobs of a queue; see `QueueClaim._waiting`."""
+    return {"$exists": False} if ctx.queue_field(queue) is None else queue
 
 
 def _claim_position(document: Document) -> tuple[Any, ...]:
@@ -127,6 +231,10 @@ def _position(order: Order, document: Document) -> tuple[Any, ...]:
             return ms_of(document.get("updatedAt")) or 0, document["_id"]
         case "own":
             return (document["_id"],)
+
+
+def _shown(position: tuple[Any, ...]) -> str:
+    return ",".join(map(str, position))
 
 
 def _read_cursor(order: Order, cursor: str | None) -> tuple[Any, ...] | None:
@@ -150,6 +258,7 @@ _FIELDS: dict[Order, list[tuple[str, int]]] = {
     "latest": [("updatedAt", -1), ("_id", -1)],
     "own": [("_id", -1)],
 }
+_TIMES = {"updatedAt": 1, "began": 1}
 _HAS_RANK = {"priority": {"$ne": None}}
 _IS_OURS = {"$eq": [{"$substrCP": [{"$toString": {"$ifNull": ["$claimedBy", ""]}}, 0, len(OURS)]}, OURS]}
 _BEGAN = {"$set": {"began": {"$cond": [_IS_OURS, "$jobmill.startedAt", "$lockedAt"]}}}
@@ -160,7 +269,7 @@ def _beyond(order: Order, position: tuple[Any, ...] | None, cursor: str | None) 
 
     In claim order there are two lists: jobs with a priority, and jobs without, which count as priority 0.
     """
-    back, fields = _goes_back(cursor), _FIELDS[order]
+    back, fields = leads_back(cursor), _FIELDS[order]
     if position is None:
         return [[_HAS_RANK], [{"priority": None}]] if order == "claim" else [[{}]]
     if order != "claim":
@@ -182,37 +291,40 @@ def _ranges(fields: Sequence[tuple[str, int]], position: Sequence[Any], back: bo
 
 async def _matching(
     ctx: MongoContext,
-    filter: Filter,
+    source: tuple[Document, str],
+    rest: Document,
     order: Order,
-    query: Document,
     ranges: Iterable[Document],
     cursor: str | None,
     limit: int,
-) -> list[Document]:
-    """The first jobs of these ranges, in their order."""
-    turn = -1 if _goes_back(cursor) else 1
-    found: list[Document] = []
+) -> _Found:
+    """The first jobs of these ranges, in their order; and the position at which the search ended early, if it did."""
+    turn = -1 if leads_back(cursor) else 1
+    base, index = source
+    found, some = list[Document](), list[Document]()
     for one in ranges:
-        if order != "own" and query["jobmill.queue"] is None:
-            query = {**query, "jobmill.queue": {"$exists": False}}  # see `QueueClaim._waiting`
-        stages: list[Document] = [{"$match": query}, *([_BEGAN] if order == "longest" else []), {"$match": one}]
         # Without the fields that are the same in a range: with them, the server does not merge the ranges of all names.
         fields = [one_field for one_field in _FIELDS[order] if isinstance(one.get(one_field[0], {}), dict)]
         sort = {field: direction * turn for field, direction in fields}
-        stages += [{"$sort": sort}, {"$limit": limit - len(found)}]
-        found += await _aggregate(ctx, stages, _index_of(filter, order))
+        began = [_BEGAN] if order == "longest" else []
+        stages: list[Document] = [{"$match": base}, *began, {"$match": one}, {"$sort": sort}]
+        for examined in (max(SEARCHED_FIRST, limit), SEARCHED_PER_PAGE) if rest else (None,):
+            searched: list[Document] = [{"$limit": examined}, {"$match": rest}] if rest else []
+            some = await _aggregate(ctx, [*stages, *searched, {"$limit": limit - len(found)}], index)
+            if len(found) + len(some) >= limit:
+                break
+        found += some
         if len(found) >= limit:
             break
-    return found
-
-
-def _index_of(filter: Filter, order: Order) -> str | None:
-    """The index that has the order; None where another one finds fewer jobs."""
-    if filter.unique_key is not None or filter.declared:
-        return None
-    if filter.held:
-        return schema.FAR
-    return {"claim": schema.CLAIM, "longest": schema.LEASE, "latest": schema.FINISHED, "own": None}[order]
+        if rest:
+            last: list[Document] = [
+                {"$skip": SEARCHED_PER_PAGE - 1},
+                {"$limit": 1},
+                {"$project": {**leases.IN_ORDER, **_TIMES}},
+            ]
+            if at := await _aggregate(ctx, [*stages, *last], index):
+                return found, _position(order, at[0])
+    return found, None
 
 
 async def _aggregate(ctx: MongoContext, stages: Sequence[Document], index: str | None) -> list[Document]:
@@ -240,18 +352,27 @@ async def _counted(ctx: MongoContext, filter: Filter, **more: Document) -> list[
 
 
 async def count_up_to(ctx: MongoContext, filter: Filter, limit: int) -> CountUpTo:
-    """See the port. Each status has an index of its own."""
-    query, _ = await _searched(ctx, filter)
-    is_indexed = filter.unique_key is None and not filter.declared and filter.payload is None
-    total = 0
-    for status in query["status"]["$in"] if limit > 0 else ():
-        stages: list[Document] = [{"$match": {**query, "status": status}}, {"$limit": limit - total}, {"$count": "n"}]
-        index = schema.FAR if filter.held else INDEX_OF[status]
-        found = await _aggregate(ctx, stages, index if is_indexed else None)
-        total += found[0]["n"] if found else 0
-        if total >= limit:
+    """See the port."""
+    search = await _search_of(ctx, filter, None)
+    total, examined = 0, 0
+    for base, index in search.sources:
+        if total >= limit or examined >= SEARCHED_PER_PAGE:
             break
-    return CountUpTo(total, total < limit)
+        if not search.rest:
+            total += await _count(ctx, base, index, limit - total)
+            continue
+        searched: list[Document] = [{"$match": base}, {"$limit": SEARCHED_PER_PAGE - examined}, {"$match": search.rest}]
+        found = await _aggregate(ctx, [*searched, {"$limit": limit - total}, {"$count": "n"}], index)
+        total += found[0]["n"] if found else 0
+        examined += await _count(ctx, base, index, SEARCHED_PER_PAGE - examined)
+    return CountUpTo(total, exact=total < limit and examined < SEARCHED_PER_PAGE)
+
+
+async def _count(ctx: MongoContext, query: Document, index: str, limit: int) -> int:
+    """How many jobs match, up to a limit; from the keys of an index where it has all fields of the query."""
+    command = partial(ctx.here.database.command, "count", ctx.url.collection, query=query, limit=limit)
+    found: Document = await ctx.hinted(index, lambda hint: command(**hint))
+    return int(found["n"])
 
 
 async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
@@ -285,7 +406,9 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
         if few < limit and row[of] >= most
     ]
     await asyncio.gather(*many)
-    return await asyncio.gather(*(_depth(ctx, queue, row, firsts.get(queue), limits, limit) for queue, row in rows.items()))
+    return await asyncio.gather(
+        *(_depth(ctx, queue, row, firsts.get(queue), limits, limit) for queue, row in rows.items())
+    )
 
 
 async def _first_dues(ctx: MongoContext) -> dict[str, Any]:
@@ -309,8 +432,7 @@ async def _first_dues_of(ctx: MongoContext, queues: Iterable[str]) -> dict[str, 
 
 async def _first_due(ctx: MongoContext, queue: str) -> DatetimeMS | None:
     # The bound excludes values that are not dates: another program wrote them, and they are never due.
-    is_queue: Any = {"$exists": False} if ctx.queue_field(queue) is None else queue
-    query = {"jobmill.queue": is_queue, "status": "pending", "nextRunAt": {"$gt": date(_FIRST_MS)}}
+    query = {"jobmill.queue": _is_queue(ctx, queue), "status": "pending", "nextRunAt": {"$gt": date(_FIRST_MS)}}
     found = await ctx.find_by(schema.DUE, query, {"_id": 0, "nextRunAt": 1}, 1, sort={"nextRunAt": 1})
     return found[0]["nextRunAt"] if found else None
 
@@ -336,12 +458,9 @@ async def _count_few(
 
 
 async def _count_many(ctx: MongoContext, queue: str, of: str, query: Document, counts: Document, limit: int) -> None:
-    """Count the jobs of a queue again, up to a larger limit: the keys of one index range."""
+    """Count the jobs of a queue again, up to a larger limit."""
     index = schema.FAR if of == "held" else INDEX_OF[query["status"]]
-    range = {**query, "jobmill.queue": ctx.queue_field(queue)}
-    command = partial(ctx.here.database.command, "count", ctx.url.collection, query=range, limit=limit)
-    found: Document = await ctx.hinted(index, lambda hint: command(**hint))
-    counts[of] = int(found["n"])
+    counts[of] = await _count(ctx, {**query, "jobmill.queue": ctx.queue_field(queue)}, index, limit)
 
 
 async def _depth(

@@ -12,7 +12,7 @@ from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
-from jobmill.stores.mongo.codec import ENDED_BY_RUN, FINAL, LIVE
+from jobmill.stores.mongo.codec import FINAL, LIVE
 from jobmill.stores.mongo.connection import Collection
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.url import Indexes
@@ -29,16 +29,18 @@ NEEDED = (UNIQUE_KEY, OWN_ID)
 CLAIM = "jobmill_claim"
 DUE = "jobmill_waiting"
 LEASE = "jobmill_lease"
-ARMED = "jobmill_armed"
+RECURRING = "jobmill_recurring"
+REPEATED = "jobmill_repeated"
 PURGE = "jobmill_purge"
 LAST = "jobmill_last"
 DECLARED = "jobmill_declared"
 ENDED = "jobmill_ended"
 FINISHED = "jobmill_final"
+UNSUCCESSFUL = "jobmill_unsuccessful"
 FAR = "jobmill_far"
 AUDIT = "jobmill_audit"
 #: Indexes of older versions that others replace.
-_REPLACED = ("jobmill_due",)
+_REPLACED = ("jobmill_due", "jobmill_armed")
 
 #: An index of Monque.
 NAME_STATUS = "name_1_status_1"
@@ -70,8 +72,10 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     DUE: ([_QUEUE, ("status", 1), ("nextRunAt", 1), ("name", 1)], {"status": "pending"}),
     # By name: jobs without a handler here cost nothing.
     LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
-    # Recurring jobs of ours that Monque ended: nearly always empty.
-    ARMED: ([("jobmill.armed", 1)], {"jobmill.armed": True, "status": {"$in": ENDED_BY_RUN}}),
+    # Recurring jobs of ours: those that wait or run, and those that Monque ended.
+    RECURRING: ([("jobmill.armed", 1), ("status", 1), ("_id", 1)], {"jobmill.armed": True}),
+    # Jobs with a recurrence in the words of Monque.
+    REPEATED: ([("status", 1), ("_id", 1)], {"repeatInterval": {"$exists": True}}),
     PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
     DECLARED: ([("jobmill.declared", 1), ("_id", 1)], {"jobmill.declared": True}),
     # Jobs of ours that Monque ended: nothing says how long they stay.
@@ -83,6 +87,8 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     FAR: ([_QUEUE, ("status", 1), ("jobmill.due", 1), ("nextRunAt", 1)], {"jobmill.due": {"$exists": True}}),
     # For lists of final jobs, and to count them.
     FINISHED: ([_QUEUE, ("status", 1), ("updatedAt", 1), ("_id", 1)], {"status": {"$in": FINAL}}),
+    # The same for all queues, in the order of ids. Succeeded jobs are in no such index: nearly all jobs are.
+    UNSUCCESSFUL: ([("status", 1), ("_id", 1)], {"status": {"$in": ["failed", "cancelled"]}}),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
 }
 
