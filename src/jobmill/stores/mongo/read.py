@@ -15,7 +15,7 @@ from msgspec import Struct
 from jobmill.core import stats as core_stats
 from jobmill.core.cursors import cut_page, leads_back, split_cursor
 from jobmill.core.due import NEVER_MS
-from jobmill.core.job import FINAL, LIVE, STATES, Job, State
+from jobmill.core.job import FINAL, LIVE, STATES, Job
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import (
     DEPTH_LIMIT,
@@ -90,7 +90,7 @@ class _Search(Struct, frozen=True):
 
 async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page. A cursor is "<" (further) or ">" (back) and the position that the page begins after."""
-    order, back = order_of(filter), leads_back(cursor)
+    order, back = _order_of(filter), leads_back(cursor)
     position = _read_cursor(order, cursor)
     search = await _search_of(ctx, filter, order)
     lists = [
@@ -110,9 +110,15 @@ async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, lim
     return Page([ctx.job(document) for document in page], next, previous)
 
 
+def _order_of(filter: Filter) -> Order:
+    """The order of a page. Also for all queues, final jobs of one state stand in the order of an index."""
+    of_one = filter.states is not None and len(filter.states) == 1 and filter.states[0] in FINAL
+    return "latest" if of_one and filter.queue is None else order_of(filter)
+
+
 def _joined(lists: Sequence[_Found], order: Order, back: bool) -> _Found:
     """Several lists as one. Jobs after the first end of a search, of lists that were searched further, come later."""
-    ascends = (order == "claim") != back  # the other order of several lists is that of the ids, the newest first
+    ascends = (order in ("claim", "longest")) != back
     found = [(_position(order, one), one) for some, _ in lists for one in some]
     found.sort(key=lambda one: one[0], reverse=not ascends)
     ends = sorted((end for _, end in lists if end is not None), reverse=not ascends)
@@ -132,23 +138,42 @@ async def _sources(
 ) -> list[tuple[Document, str]]:
     """The queries that indexes answer, each with its index. No job matches several of them."""
     is_live = filter.states is not None and set(filter.states) <= set(LIVE)
-    if filter.declared:
-        return [(query, schema.DECLARED)]
     if filter.unique_key is not None and is_live:
         queues = [filter.queue] if filter.queue is not None else await _live_queues(ctx)
         keys = [codec.stored_key(queue, filter.unique_key, ctx.url.queue) for queue in queues]
         return [({**query, "uniqueKey": {"$in": keys}}, schema.UNIQUE_KEY)]
     if filter.held:
         return [(query, schema.FAR)]
+    if (filter.recurring or filter.declared) and is_live:
+        armed = {"status": query["status"], "jobmill.armed": True, "jobmill.declared": True}
+        if filter.declared:
+            return [(armed, schema.RECURRING)]
+        theirs = {"jobmill.armed": None, "jobmill.declared": None, "repeatInterval": {"$exists": True}}
+        return [
+            ({**armed, "jobmill.declared": {"$in": [None, True]}}, schema.RECURRING),
+            ({**armed, **theirs}, schema.RECURRING),
+        ]
+    if order is None and _order_of(filter) == "latest":
+        order = "latest"
     if order is None or order == "own":
-        found = _unordered_sources(filter, order, query, is_live=is_live)
+        found = _unordered_sources(filter, order, query)
         if filter.queue is None or found[0][1] != BY_ID:
             return found
         # Few jobs are found by their states, and sorted. For many of them, the newest jobs of all queues are examined.
         few = await count_up_to(ctx, Filter(queue=filter.queue, states=filter.states), SEARCHED_PER_PAGE)
-        return _unordered_sources(filter, None, query, is_live=is_live) if few.exact else found
+        return _unordered_sources(filter, None, query) if few.exact else found
+    return await _ordered_sources(ctx, filter, order, query)
+
+
+async def _ordered_sources(
+    ctx: MongoContext, filter: Filter, order: Order, query: Document
+) -> list[tuple[Document, str]]:
+    """The same for jobs of one state in the order of an index."""
     base = {field: query[field] for field in _KEYS[order] if field in query}
-    base["jobmill.queue"] = _is_queue(ctx, filter.queue or "")
+    if filter.queue is None:
+        base["jobmill.queue"] = {"$in": [ctx.queue_field(queue) for queue in await _queues(ctx, schema.FINISHED)]}
+    else:
+        base["jobmill.queue"] = _is_queue(ctx, filter.queue)
     if order == "claim":
         if filter.due_before_ms is not None:  # no job is due before its nextRunAt
             base["nextRunAt"] = {"$lt": date(filter.due_before_ms)}
@@ -159,23 +184,15 @@ async def _sources(
     return [(base, _INDEX_OF_ORDER[order])]
 
 
-def _unordered_sources(
-    filter: Filter, order: Order | None, query: Document, *, is_live: bool
-) -> list[tuple[Document, str]]:
+def _unordered_sources(filter: Filter, order: Order | None, query: Document) -> list[tuple[Document, str]]:
     """The same for jobs in the order of their ids, or to count them."""
-    if filter.recurring and is_live:
-        status = {"status": query["status"]}
-        theirs = {"repeatInterval": {"$exists": True}, "jobmill.armed": {"$ne": True}}
-        return [({**status, "jobmill.armed": True}, schema.RECURRING), ({**status, **theirs}, schema.REPEATED)]
     if order is None:
         base = {field: query[field] for field in ("jobmill.queue",) if field in query}
         if filter.states == ("waiting",) and filter.due_before_ms is not None:  # no job is due before its nextRunAt
             base["nextRunAt"] = {"$lt": date(filter.due_before_ms)}
-        of_all = {} if base else _INDEXED_STATES
-        statuses = [(status, of_all.get(STATE[status], INDEX_OF[status])) for status in query["status"]["$in"]]
-        return [({**base, "status": status}, index) for status, index in statuses]
-    if filter.states and set(filter.states) <= _INDEXED_STATES.keys():
-        return [({"status": STATUS[state]}, _INDEXED_STATES[state]) for state in dict.fromkeys(filter.states)]
+        return [({**base, "status": status}, INDEX_OF[status]) for status in query["status"]["$in"]]
+    if filter.states == ("running",):
+        return [({"status": STATUS["running"]}, schema.LEASE)]
     return [({}, BY_ID)]
 
 
@@ -183,12 +200,6 @@ async def _live_queues(ctx: MongoContext) -> set[str]:
     return {*await _first_dues(ctx), *await _queues(ctx, schema.LEASE)}
 
 
-#: The states of which jobs of all queues are found by an index, in the order of their ids or, if running, all of them.
-_INDEXED_STATES: dict[State, str] = {
-    "running": schema.LEASE,
-    "failed": schema.UNSUCCESSFUL,
-    "cancelled": schema.UNSUCCESSFUL,
-}
 _INDEX_OF_ORDER: dict[Order, str] = {"claim": schema.CLAIM, "longest": schema.LEASE, "latest": schema.FINISHED}
 #: The fields of a query that the index of an order answers.
 _KEYS: dict[Order, tuple[str, ...]] = {

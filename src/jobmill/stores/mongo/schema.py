@@ -30,17 +30,13 @@ CLAIM = "jobmill_claim"
 DUE = "jobmill_waiting"
 LEASE = "jobmill_lease"
 RECURRING = "jobmill_recurring"
-REPEATED = "jobmill_repeated"
-PURGE = "jobmill_purge"
+KEPT = "jobmill_kept"
 LAST = "jobmill_last"
-DECLARED = "jobmill_declared"
-ENDED = "jobmill_ended"
 FINISHED = "jobmill_final"
-UNSUCCESSFUL = "jobmill_unsuccessful"
 FAR = "jobmill_far"
 AUDIT = "jobmill_audit"
 #: Indexes of older versions that others replace.
-_REPLACED = ("jobmill_due", "jobmill_armed")
+_REPLACED = ("jobmill_due", "jobmill_armed", "jobmill_declared", "jobmill_purge", "jobmill_ended")
 
 #: An index of Monque.
 NAME_STATUS = "name_1_status_1"
@@ -62,6 +58,7 @@ _MONQUE: list[list[tuple[str, int]]] = [
 
 _QUEUE = ("jobmill.queue", 1)
 #: Keys and partial filters: a waiting job is in some of these, a running job in another one, a final job in neither.
+#: Each index costs time with every write, also of jobs that are not in it: the server evaluates its filter.
 _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     OWN_ID: ([("jobmill.id", 1)], {"jobmill.id": {"$exists": True}}),
     # In claim order, so that jobs which are not due, or come later, cost nothing.
@@ -72,23 +69,20 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     DUE: ([_QUEUE, ("status", 1), ("nextRunAt", 1), ("name", 1)], {"status": "pending"}),
     # By name: jobs without a handler here cost nothing.
     LEASE: ([_QUEUE, ("name", 1), ("jobmill.leaseUntil", 1)], {"status": "processing"}),
-    # Recurring jobs of ours: those that wait or run, and those that Monque ended.
-    RECURRING: ([("jobmill.armed", 1), ("status", 1), ("_id", 1)], {"jobmill.armed": True}),
-    # Jobs with a recurrence in the words of Monque.
-    REPEATED: ([("status", 1), ("_id", 1)], {"repeatInterval": {"$exists": True}}),
-    PURGE: ([("jobmill.purgeAt", 1)], {"jobmill.purgeAt": {"$exists": True}}),
-    DECLARED: ([("jobmill.declared", 1), ("_id", 1)], {"jobmill.declared": True}),
-    # Jobs of ours that Monque ended: nothing says how long they stay.
-    ENDED: (
-        [("updatedAt", 1)],
-        {"jobmill.v": 1, "status": {"$in": FINAL}, "jobmill.purgeAt": None, "jobmill.keepLast": None},
+    # Recurring jobs. Those that are armed are ours; Monque may have ended them.
+    RECURRING: (
+        [("jobmill.armed", 1), ("jobmill.declared", 1), ("status", 1), ("_id", 1)],
+        {"$or": [{"jobmill.armed": True}, {"repeatInterval": {"$exists": True}}]},
+    ),
+    # When final jobs of ours are removed. Nothing says that of jobs that Monque ended: both keys are null.
+    KEPT: (
+        [("jobmill.purgeAt", 1), ("jobmill.keepLast", 1)],
+        {"jobmill.v": 1, "status": {"$in": FINAL}},
     ),
     # Jobs that are held, or due so late that nextRunAt must be moved on.
     FAR: ([_QUEUE, ("status", 1), ("jobmill.due", 1), ("nextRunAt", 1)], {"jobmill.due": {"$exists": True}}),
     # For lists of final jobs, and to count them.
     FINISHED: ([_QUEUE, ("status", 1), ("updatedAt", 1), ("_id", 1)], {"status": {"$in": FINAL}}),
-    # The same for all queues, in the order of ids. Succeeded jobs are in no such index: nearly all jobs are.
-    UNSUCCESSFUL: ([("status", 1), ("_id", 1)], {"status": {"$in": ["failed", "cancelled"]}}),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
 }
 
