@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pymongo import monitoring
 
 from jobmill.core.announcing import WorkerCard
@@ -15,7 +16,7 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.job import Attempt
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import MINUTE_MS, Tally
-from jobmill.core.values import SEARCHED_PER_PAGE, Filter, Pause, QueueChange, QueueSettings, after, at
+from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, Pause, QueueChange, QueueSettings, after, at
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.claim import MAX_AHEAD
 from jobmill.stores.mongo.codec import FAR_MS, date
@@ -139,6 +140,14 @@ async def test_an_index_finds_few_jobs_among_many(scene: Scene, wanted: Filter, 
     assert sum(one.get("docsExamined", 0) for one in done) <= most
     if wanted.recurring:
         assert {job.id for job in page.jobs} <= {"recurring", str(theirs)}
+
+
+async def test_a_filter_that_no_state_matches(scene: Scene) -> None:
+    await scene.put("job")
+    wanted = Filter(states=("waiting",), finished_after_ms=0)
+    assert await scene.store.count_up_to(wanted, 10) == CountUpTo(0, exact=True)
+    for queue in (None, "default"):
+        assert (await scene.store.find(structs.replace(wanted, queue=queue), None, 10)).jobs == []
 
 
 async def test_a_search_examines_a_limited_number_of_jobs(scene: Scene) -> None:

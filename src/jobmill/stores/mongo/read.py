@@ -130,7 +130,8 @@ def _joined(lists: Sequence[_Found], order: Order, back: bool) -> _Found:
 async def _search_of(ctx: MongoContext, filter: Filter, order: Order | None) -> _Search:
     query = query_of(ctx, filter)
     sources = await _sources(ctx, filter, order, query)
-    return _Search(sources, {field: value for field, value in query.items() if field not in sources[0][0]})
+    answered = {field for base, _ in sources[:1] for field in base}
+    return _Search(sources, {field: value for field, value in query.items() if field not in answered})
 
 
 async def _sources(
@@ -211,7 +212,7 @@ _KEYS: dict[Order, tuple[str, ...]] = {
 
 async def _names(ctx: MongoContext, queue: str) -> list[str]:
     """The names of the waiting jobs of a queue. A query for each: the server reads one entry for it."""
-    query: Document = {"jobmill.queue": _is_queue(ctx, queue), "status": "pending"}
+    query: Document = {"jobmill.queue": _is_queue(ctx, queue), "status": "pending", "name": {"$gte": ""}}
     names: list[str] = []
     while found := await ctx.find_by(schema.CLAIM, query, {"_id": 0, "name": 1}, 1, sort={"name": 1}):
         names.append(found[0]["name"])
