@@ -114,6 +114,12 @@ async def scene_at(url: str, packages: Packages, path: Path) -> AsyncIterator[Sc
             made.processes.end()
 
 
+def longer_than(*waits: tuple[float, float]) -> float:
+    """Of waits and what was asked for: how many times as long the longest was. None may be shorter."""
+    assert all(wait >= asked for wait, asked in waits), waits
+    return max(wait / asked for wait, asked in waits)
+
+
 async def is_quick(measure: Callable[[], Awaitable[list[float]]], most_ms: float = 20) -> None:
     """In one of three tries, in the median: this machine may have had something else to do."""
     tries = []
