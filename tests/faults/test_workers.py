@@ -129,7 +129,7 @@ async def test_a_job_that_kills_its_worker_three_times_fails(server: FaultyServe
     enqueued = await jobs.enqueue("deadly", {})
     good = [await jobs.enqueue("short", {"n": n}) for n in range(5)]
     # The supervisor starts a new process each time.
-    supervisor = workers.worker("--concurrency", "1", "--processes", "2")
+    supervisor = workers.worker("--concurrency", "1", "--processes", "2", "--lease", "2s")
     with pytest.raises(jobmill.JobFailed, match="crashed 3 times"):
         await enqueued.result(timeout=60)
     for one in good:

@@ -58,7 +58,9 @@ async def lateness_of_many(scene: Scene, peer: MonqueProcess) -> float:
     ids = await peer.ask("bulk", jobs=[{"name": "work", "at_ms": due} for due in dues])
     late = await late_by(scene, dict(zip(ids, dues, strict=True)))
     assert min(late) > -2, "one began before its time"
-    return max(late)
+    assert max(late) < 4_000, "a worker that is not woken looks after five seconds"
+    # Not the latest one: the machine may be busy at some moment of three seconds.
+    return sorted(late)[-MANY // 10]
 
 
 async def test_many_future_jobs_are_each_on_time(scene: Scene) -> None:

@@ -6,9 +6,10 @@ import time
 from itertools import pairwise
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.helpers import until
-from tests.interop.scene import QUEUE, Scene, longer_than
+from tests.interop.scene import QUEUE, Scene, longer_than, node_place
 from tests.kit.measure import best_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("redis")]
@@ -111,7 +112,10 @@ async def test_a_scheduler_of_nodes(scene: Scene) -> None:
     await until(lambda: len(scene.notes()) == 4, 20)
     await until(lambda: scene.counts(), 20)
     assert await scene.counts() == {"completed": 4}
-    due = [int(note.id.rpartition(":")[2]) for note in scene.notes()]
+    url, prefix = node_place(scene.url)
+    async with Redis.from_url(url, decode_responses=True) as redis:
+        ids = await redis.zrange(f"{prefix}:{QUEUE}:completed", 0, -1)
+    due = sorted(int(id.rpartition(":")[2]) for id in ids)
     assert all(note.at_ms >= at for note, at in zip(scene.notes(), due, strict=True))
     gaps = [later - sooner for sooner, later in pairwise(due)]
     assert min(gaps) == 300, gaps
