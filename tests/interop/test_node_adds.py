@@ -115,7 +115,7 @@ async def test_a_scheduler_of_nodes(scene: Scene) -> None:
     url, prefix = node_place(scene.url)
     async with Redis.from_url(url, decode_responses=True) as redis:
         ids = await redis.zrange(f"{prefix}:{QUEUE}:completed", 0, -1)
-    due = sorted(int(id.rpartition(":")[2]) for id in ids)
+    due = sorted(int(str(id).rpartition(":")[2]) for id in ids)
     assert all(note.at_ms >= at for note, at in zip(scene.notes(), due, strict=True))
     gaps = [later - sooner for sooner, later in pairwise(due)]
     assert min(gaps) == 300, gaps
