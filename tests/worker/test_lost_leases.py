@@ -100,9 +100,10 @@ class SlowStore(FaultyStore):
         return answer
 
 
+@pytest.mark.slow
 async def test_a_job_does_not_outlive_its_lease_while_the_store_hangs() -> None:
-    # It would be 0.24 s late if the call that hangs had a timeout of a third of the lease.
-    assert await best_of(_outlived, below=0.2) < 0.2
+    # It would be 0.6 s late if the call that hangs had a timeout of a third of the lease.
+    assert await best_of(_outlived, below=0.4) < 0.4
 
 
 async def _outlived() -> float:
@@ -118,14 +119,14 @@ async def _outlived() -> float:
         finally:
             stopped.append(time.monotonic())
 
-    async with Worker(jobs, lease="900ms", shutdown_timeout=0) as worker:
+    async with Worker(jobs, lease="3s", shutdown_timeout=0) as worker:
         await long.enqueue()
         (run,) = await until(lambda: list(worker._context.running.runs.values()))
         await until(lambda: worker.running and store.extended)
         # First the store raises, then it does not answer: a call is in flight when the lease ends.
         store.faults["extend"] = StoreUnavailable("gone")
         before = store.calls.count("extend")
-        await until(lambda: store.calls.count("extend") == before + 4)
+        await until(lambda: store.calls.count("extend") == before + 3)
         store.hangs = True
         await until(lambda: stopped)
         store.faults.clear()
