@@ -108,7 +108,7 @@ async def test_a_job_does_not_outlive_its_lease_while_the_store_hangs() -> None:
 
 async def _outlived() -> float:
     """How long after its lease the job was stopped."""
-    store = HangingStore()
+    store = SilentStore()
     jobs = jobmill.connect(store=store)
     stopped: list[float] = []
 
@@ -152,6 +152,14 @@ class HangingStore(FaultyStore):
         if self.hangs:
             await asyncio.Event().wait()
         return await super().get(ids)
+
+
+class SilentStore(HangingStore):
+    """Nor does it hand out jobs then: a worker that claimed the job again would stop the older run."""
+
+    async def exchange(self, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+        await until(lambda: not self.hangs)
+        return await super().exchange(settlements, claim)
 
 
 async def test_the_heartbeat_continues_when_the_reason_of_a_loss_is_unknown() -> None:
