@@ -136,7 +136,9 @@ async def test_a_job_that_kills_its_worker_three_times_fails(server: FaultyServe
         await one.result(timeout=30)
     job = await enqueued.job()
     assert (job.state, job.crashes, job.errors) == ("failed", 3, 0)
-    assert [note.fence for note in workers.notes() if note.id == enqueued.id] == [1, 2, 3]
+    # Three runs. A claim whose answer came after its lease has a fence too, but runs nothing and is no crash.
+    fences = [note.fence for note in workers.notes() if note.id == enqueued.id]
+    assert (len(fences), fences) == (3, sorted(set(fences)))
     assert workers.output(supervisor).count("SIGKILL") == 3
     supervisor.terminate()
     assert supervisor.wait(30) == 0
