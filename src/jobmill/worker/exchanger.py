@@ -191,7 +191,7 @@ class Exchanger:
         self._hooks.error(error)
 
     async def _settle_one_by_one(self, batch: Batch) -> None:
-        """If a settlement makes the store raise an error, the other settlements are still written, and it is not retried for ever."""
+        """A settlement that makes the store raise does not block the others, and is not retried for ever."""
         for run, settlement in batch:
             for tried in (settlement, fails_instead(settlement, Refused("it raised an error"), DEFAULT_POLICY)):
                 try:

@@ -34,9 +34,7 @@ def to_bytes(value: int | str, field: str) -> int:
     if size < MIN_MEMORY:
         raise InvalidValue(field, expected, value)
     if sys.platform != "linux":
-        raise InvalidValue(
-            field, "None on this system: only on Linux can a process read how much memory it uses", value
-        )
+        raise InvalidValue(field, "None on this system: only on Linux can a process read its memory usage", value)
     return size
 
 

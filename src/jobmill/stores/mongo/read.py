@@ -54,8 +54,8 @@ _RAN_HERE = {"$and": [*_IS_DATE, {"$or": [{"$eq": [{"$type": field}, type]} for 
 _TOOK = {"$cond": [_RAN_HERE, {"$subtract": ["$updatedAt", "$jobmill.startedAt"]}, None]}
 _HOW_MANY = {"$cond": [{"$eq": ["$status", "completed"]}, MAX_RUNS, 1]}
 _LAST_DURATIONS: Document = {"$lastN": {"input": _TOOK, "n": _HOW_MANY}}
-# Jobs of the home queue do not have the field `jobmill.queue`, and all other jobs have a text there. With this condition
-# the server finds the names of the home queue without reading all entries. With {"$exists": False} it reads all.
+# Jobs of the home queue do not have the field `jobmill.queue`; all other jobs have a text there. With this condition,
+# the server finds the names of the home queue without reading all entries. With {"$exists": False} it reads them all.
 _NO_QUEUE = {"$not": {"$gte": ""}}
 
 
@@ -198,7 +198,7 @@ async def _matching(
         if order != "own" and query["jobmill.queue"] is None:
             query = {**query, "jobmill.queue": {"$exists": False}}  # see `QueueClaim._waiting`
         stages: list[Document] = [{"$match": query}, *([_BEGAN] if order == "longest" else []), {"$match": one}]
-        # Sort without the fields that are equal in a range. With them, the server does not merge the ranges of all names.
+        # Sort without the fields that are equal in a range: with them, the server does not merge the ranges of names.
         fields = [one_field for one_field in _FIELDS[order] if isinstance(one.get(one_field[0], {}), dict)]
         sort = {field: direction * turn for field, direction in fields}
         stages += [{"$sort": sort}, {"$limit": limit - len(found)}]
@@ -344,7 +344,7 @@ async def _depth(
 
 
 async def _oldest_due(ctx: MongoContext, queue: str, known: DatetimeMS) -> DatetimeMS:
-    """The first due time of a queue. The index is sorted for each name, so each query finds a name with an older job."""
+    """The first due time of a queue. The index is sorted within a name: each query finds a name with an older job."""
     query: Document = {"jobmill.queue": ctx.queue_field(queue), "status": "pending"}
     while found := await ctx.find_by(schema.DUE, {**query, "nextRunAt": {"$lt": known}}, {"_id": 0, "nextRunAt": 1}, 1):
         known = found[0]["nextRunAt"]
