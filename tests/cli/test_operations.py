@@ -92,7 +92,7 @@ def test_audit_and_mark(busy: Shell, as_ada: None) -> None:
     assert cursor is not None
     (last,) = busy.json("audit", "--limit", "2", "--cursor", cursor[1])
     assert last["what"] == "pause"
-    assert busy("audit", "--who", "nobody").stderr == "no acts\n"
+    assert busy("audit", "--who", "nobody").stderr == "no actions\n"
     assert "cursor" in busy.refused("audit", "--cursor", "garbage", code=2)
 
 

@@ -325,17 +325,17 @@ async def test_a_part_without_a_match_is_not_the_end(jobs: Client, monkeypatch: 
 
     monkeypatch.setattr(jobs.store, "find", find)
     page = await Visitor(Dashboard(jobs)).get("/jobs?q=payload.to:bob")
-    assert "No job matches in this part" in page.words
+    assert "No job on this page matches" in page.words
     assert "cursor=%3C1" in link(page, "Next page")
 
 
 async def test_what_to_do_when_there_is_nothing(jobs: Client, visitor: Visitor) -> None:
-    assert "No jobs yet Enqueue a first job" in (await visitor.get("/jobs")).words
+    assert "No jobs yet When you enqueue a first job" in (await visitor.get("/jobs")).words
     assert "No failed jobs Show all jobs" in (await visitor.get("/jobs?state=failed")).words
     assert "No job is due later" in (await visitor.get("/jobs?state=later")).words
     page = await visitor.get("/jobs?q=payload.n:7+error:Oops&state=failed")
     assert "put a text in quotation marks" in page.words
-    assert "the whole name of the class is needed" in page.words
+    assert "write the whole name of the class" in page.words
     assert link(page, "Clear filters") == "/jobs?state=failed"
     assert 'class="bulk"' not in page.text
 
