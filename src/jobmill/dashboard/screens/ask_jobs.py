@@ -222,10 +222,13 @@ async def ask_jobs(view: View) -> AskJobsScreen:
     is_known = preview.examined is None and not preview.unknown_keys
     spread = "10m" if changed >= SPREAD_FROM else "0s"
     is_spread = act == "requeue" and changed > 1
+    is_all_cut = preview.is_all_cut
+    matching_jobs = jobs_text(preview.matching or (None if is_all_cut else 0), tab, is_cut=is_all_cut)
+    changed_jobs = jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)
     return AskJobsScreen(
         act=act,
-        heading=f"{words.wanted} {jobs_text(preview.matching or (None if preview.is_all_cut else 0), tab, is_cut=preview.is_all_cut)}?",
-        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)}",
+        heading=f"{words.wanted} {matching_jobs}?",
+        confirm=f"{words.wanted} {'' if is_known else 'up to '}{changed_jobs}",
         will=f"will be {words.done}{'' if is_known else ' at most'}",
         advice=words.advice,
         chips=chips,
