@@ -55,7 +55,7 @@ class AskJobsScreen(Struct, frozen=True, kw_only=True):
     back: str
     matching: int
     changed: int
-    #: `changed` may be more: counts stop at 10,000, and where they have searched 10,000 jobs.
+    #: `changed` may be too small: a count stops at 10,000, or when it has searched 10,000 jobs.
     is_cut: bool
     refused: list[RefusalGroup]
     #: How many jobs were examined; None if all are known.
@@ -80,7 +80,7 @@ class _Preview:
         self.examined: int | None = None
         self.unknown_keys = 0
         self.queues: set[str] = set()
-        #: There may be more jobs than were counted: of those that can be changed, or of all that match.
+        #: Whether more jobs may exist than were counted: jobs that can be changed, and all jobs that match.
         self.is_cut = self.is_all_cut = False
         self.calls = 0
         #: Of the jobs to hold: how many are held already.
