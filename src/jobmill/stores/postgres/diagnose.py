@@ -102,10 +102,10 @@ def _horizon(oldest: asyncpg.Record | None) -> Finding:
 
 def _pooler(pooled: bool) -> Finding:
     if not pooled:
-        return Finding(check="pooler", text="the connection leads to the server itself")
+        return Finding(check="pooler", text="the connection goes directly to the server")
     return Finding(
         check="pooler",
         level="warning",
-        text="there is a pooler before the server: LISTEN may not work there, so workers look for jobs now and then",
+        text="the connection goes through a pooler, where LISTEN may not work, so workers query for jobs regularly",
         remedy="let workers connect to the server itself, if jobs must start at once",
     )
