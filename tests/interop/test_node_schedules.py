@@ -33,7 +33,7 @@ async def given_back(scene: Scene, node: NodeProcess, why: str, **repeat: Any) -
     await node.ask("work", queue=QUEUE)
     yield before
     assert scene.notes() == []
-    assert scene.processes.output(worker).count("is given back") == 1
+    assert scene.processes.output(worker).count("is left to other programs") == 1
     assert "failed" not in await scene.counts()
 
 
