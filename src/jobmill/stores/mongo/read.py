@@ -47,10 +47,10 @@ MANY, FEW, FEW_QUEUES = 1_000, 100, 20
 MAX_NAMES = 50
 #: A search examines this many jobs first: often most of them match.
 SEARCHED_FIRST = 200
-#: The indexes that have all jobs with a status, by queue.
+#: For each status, the index that contains all jobs with this status, by queue.
 INDEX_OF = {"pending": schema.DUE, "processing": schema.LEASE} | dict.fromkeys(codec.FINAL, schema.FINISHED)
-#: How long the last runs of succeeded jobs took that Jobmill ran (see `ran_there`), in the order in which the jobs were
-#: added. Monque keeps no start of its own runs. Of other jobs, one value is enough.
+#: The durations of the last succeeded jobs that Jobmill ran (see `ran_there`), in the order in which they were added.
+#: Monque does not store when its own runs began. For jobs in other states, one value is enough.
 _IS_DATE = [{"$eq": [{"$type": field}, "date"]} for field in ("$updatedAt", "$jobmill.startedAt")]
 _IS_OF_US = [("$heartbeatInterval", "long"), ("$jobmill.claims", "int")]
 _RAN_HERE = {"$and": [*_IS_DATE, {"$or": [{"$eq": [{"$type": field}, type]} for field, type in _IS_OF_US]}]}
@@ -228,7 +228,7 @@ def _is_queue(ctx: MongoContext, queue: str) -> Any:
 
 
 def _claim_position(document: Document) -> tuple[Any, ...]:
-    """Where a job stands in claim order, where a priority that is missing counts as 0."""
+    """The position of a job in claim order. A missing priority counts as 0."""
     rank, due_ms, id = codec.order_of(document)
     return 0 if rank == UNRANKED else rank, due_ms, id
 
@@ -250,7 +250,7 @@ def _shown(position: tuple[Any, ...]) -> str:
 
 
 def _read_cursor(order: Order, cursor: str | None) -> tuple[Any, ...] | None:
-    """The position that a page begins after; None: it begins at the first job."""
+    """The position after which a page begins. None means that it begins at the first job."""
     _, text = split_cursor(cursor)
     if text is None:
         return None
@@ -277,9 +277,9 @@ _BEGAN = {"$set": {"began": {"$cond": [_IS_OURS, "$jobmill.startedAt", "$lockedA
 
 
 def _beyond(order: Order, position: tuple[Any, ...] | None, cursor: str | None) -> list[list[Document]]:
-    """Conditions for what comes after a position, each as ranges of an index in their order.
+    """Conditions for the jobs after a position. Each is a list of index ranges in their order.
 
-    In claim order there are two lists: jobs with a priority, and jobs without, which count as priority 0.
+    In claim order there are two lists: jobs with a priority, and jobs without a priority, which count as priority 0.
     """
     back, fields = leads_back(cursor), _FIELDS[order]
     if position is None:
@@ -315,7 +315,7 @@ async def _matching(
     base, index = source
     found, some = list[Document](), list[Document]()
     for one in ranges:
-        # Without the fields that are the same in a range: with them, the server does not merge the ranges of all names.
+        # Sort without the fields that are equal in a range: with them, the server does not merge the ranges of names.
         fields = [one_field for one_field in _FIELDS[order] if isinstance(one.get(one_field[0], {}), dict)]
         sort = {field: direction * turn for field, direction in fields}
         began = [_BEGAN] if order == "longest" else []
@@ -355,7 +355,7 @@ async def count(ctx: MongoContext, filter: Filter) -> list[Count]:
 
 
 async def _counted(ctx: MongoContext, filter: Filter, **more: Document) -> list[tuple[Count, Document]]:
-    """How many jobs match, by queue, name and state; each with `more` values of its jobs."""
+    """The number of matching jobs by queue, name and state. `more` are further values of each group."""
     key = {"queue": "$jobmill.queue", "name": "$name", "status": "$status"}
     group = {"_id": key, "count": {"$sum": 1}, **more}
     found = await _aggregate(ctx, [{"$match": query_of(ctx, filter)}, {"$group": group}], None)
@@ -401,7 +401,7 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
         {
             "due": ({**waiting, "nextRunAt": {"$lte": now}}, few),
             "held": ({**waiting, "jobmill.due": date(NEVER_MS)}, few),
-            # Among the jobs that are due later are those that are held.
+            # This also counts held jobs, because their `nextRunAt` is in the future.
             "later": ({**waiting, "nextRunAt": {"$gt": now}}, 2 * few),
         },
         {"running": ({"status": STATUS["running"]}, few)},
@@ -450,7 +450,7 @@ async def _first_due(ctx: MongoContext, queue: str) -> DatetimeMS | None:
 
 
 async def _queues(ctx: MongoContext, index: str) -> set[str]:
-    """The queues of the jobs in an index. Without a condition, the server reads one entry of each queue."""
+    """The queues of the jobs in an index. The query has no condition, so the server reads one entry per queue."""
     found = await _aggregate(ctx, [{"$group": {"_id": "$jobmill.queue"}}], index)
     return {str(one["_id"] or ctx.url.queue) for one in found}
 
