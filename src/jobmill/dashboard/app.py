@@ -286,7 +286,7 @@ class Dashboard:
         view = await self._view(request)
         if not view.has_live or request.method == "HEAD":
             return Response(status_code=204)
-        events = self.live.stream(again="last-event-id" in request.headers)
+        events = self.live.stream(again="last-event-id" in request.headers, version=view.param("version"))
         # nginx would keep events back.
         return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -68,6 +68,8 @@ class View:
         self.is_foreign = request.method == "POST" and not is_same_origin(request)
         #: In a WSGI server each stream would keep a thread busy: there, pages are loaded again every 30 s only.
         self.has_live = WSGI_ENVIRON not in request.scope
+        #: Of the live updates, before the page reads anything: its stream begins with what has changed since.
+        self.version = dashboard.live.version
 
     @property
     def now_ms(self) -> int:
