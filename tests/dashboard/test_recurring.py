@@ -112,7 +112,7 @@ async def test_the_last_runs_are_dots_and_crosses(jobs: Client, visitor: Visitor
     assert [run["before_ms"] - run["after_ms"] for run in runs] == [HOUR, 30 * MINUTE, MINUTE, MINUTE, MINUTE]
     page = await visitor.get("/recurring")
     assert 'aria-label="5 runs: 3 succeeded, 2 failed"' in page.text
-    assert "Last 20 runs of 7 days, newest right: succeeded failed running" in page.words
+    assert "Last 20 runs in 7 days, newest right: succeeded failed running" in page.words
 
 
 async def test_at_most_twenty_of_the_last_seven_days(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
@@ -123,6 +123,14 @@ async def test_at_most_twenty_of_the_last_seven_days(jobs: Client, visitor: Visi
     await _counted(jobs, (30 * HOUR, 1_000_000, 3), (20 * HOUR, 2, 1), (2 * MINUTE, 4, 1), number=2)
     runs = [run["state"][0] for run in (await _row(visitor))["last_runs"]]
     assert "".join(runs) == "s" * 9 + "fff" + "ssf" + "fssss"
+
+
+@pytest.mark.parametrize(("names", "words"), [(23, "7 days"), (80, "2 days"), (150, "a day"), (200, "the last hour")])
+async def test_with_very_many_names_less_is_read(jobs: Client, visitor: Visitor, names: int, words: str) -> None:
+    await _daily(jobs)
+    for number in range(names):
+        await _counted(jobs, (MINUTE, 1, 0), name=f"name{number}", number=number + 1)
+    assert f"Last 20 runs in {words}, newest right" in (await visitor.get("/recurring")).words
 
 
 async def test_the_newest_run_agrees_with_what_the_job_says(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:

@@ -12,12 +12,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from jobmill.core.job import DAY_MS
 from jobmill.core.tallies import Tally
 
 #: How many runs are shown, and how old they may be.
 SHOWN: Final = 20
-KNOWN_MS: Final = 7 * DAY_MS
+MAX_DAYS: Final = 7
+#: About as many tallies are read for one page: they take 35 ms of the processor.
+MAX_HOURS: Final = 4_000
 
 
 class LastRun(Struct, frozen=True):
@@ -47,8 +48,9 @@ class _Step:
 class LastRuns:
     """The last runs of every queue and name."""
 
-    def __init__(self, hours: Iterable[Tally], minutes: Sequence[Tally], minutes_since_ms: int) -> None:
+    def __init__(self, hours: Iterable[Tally], minutes: Sequence[Tally], minutes_since_ms: int, days: int) -> None:
         """From tallies by hours, and by minutes since a time: an hour in which both begin loses what both count."""
+        self.days = days
         self._steps: dict[tuple[str, str], list[_Step]] = defaultdict(list)
         recent: dict[tuple[str, str], list[_Step]] = defaultdict(list)
         for minute in minutes:
@@ -73,3 +75,9 @@ class LastRuns:
         while steps and len(found) < SHOWN:
             found = steps.pop().runs(failed_last=last_failed or bool(found)) + found
         return found[-SHOWN:]
+
+
+def known_days(minutes: Iterable[Tally]) -> int:
+    """How many days of hours are read for one page, by the number of names that ran in the last hour."""
+    names = len({(tally.queue, tally.name) for tally in minutes})
+    return min(MAX_DAYS, MAX_HOURS // (24 * max(1, names)))

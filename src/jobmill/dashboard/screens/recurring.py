@@ -11,13 +11,13 @@ from msgspec import Struct
 from jobmill.client.doctor import LATE_MS
 from jobmill.core.audit import AuditEntry, AuditFilter
 from jobmill.core.durations import shown_ms
-from jobmill.core.job import LIVE, Job
+from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.lifecycle import occurrence_of
 from jobmill.core.recurrence import Recurrence, next_occurrence
 from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.values import Filter
 from jobmill.dashboard.fields import whole_page
-from jobmill.dashboard.last_runs import KNOWN_MS, LastRun, LastRuns
+from jobmill.dashboard.last_runs import LastRun, LastRuns, known_days
 from jobmill.dashboard.rules import Written, checked, recurring_job
 from jobmill.dashboard.schedules import HOUR_MS, CalendarDay, coming, coming_week, described, expression, first_of
 from jobmill.dashboard.view import PAGE, View
@@ -60,8 +60,8 @@ class ListedRecurrence(Struct, frozen=True, kw_only=True):
     last_finished_ms: int | None
     #: Whether the last run that ended has failed.
     last_failed: bool
-    #: The last 20 runs of the last 7 days, the oldest first, of all jobs with this queue and name; None for visitors
-    #: who may see some tenants only.
+    #: The last 20 runs, the oldest first, of all jobs with this queue and name; None for visitors who may see some
+    #: tenants only.
     last_runs: list[LastRun] | None
     #: How long the last attempt took.
     took_ms: int | None
@@ -78,6 +78,8 @@ class RecurringScreen(Struct, frozen=True, kw_only=True):
     """Recurring jobs, late ones first, and the runs of the coming week."""
 
     jobs: list[ListedRecurrence]
+    #: How many days the last runs go back, 0 for an hour: 7, and fewer where workers run very many names.
+    runs_days: int | None
     #: How many were read, and whether these are all.
     count: int
     exact: bool
@@ -124,6 +126,7 @@ async def recurring(view: View) -> RecurringScreen:
     is_last = len(jobs) <= page * PAGE
     return RecurringScreen(
         jobs=[_row(view.visible(job), pins.get(job.id), runs, now_ms) for job in shown],
+        runs_days=None if runs is None else runs.days,
         count=len(jobs),
         exact=found.next is None and view.param("cursor") is None,
         page=page,
@@ -204,11 +207,10 @@ async def _last_runs(view: View, jobs: Sequence[Job]) -> LastRuns | None:
     """What workers counted; None where there is nothing to show, or nobody may see the counts of all tenants."""
     if not jobs or view.access.tenants is not None:
         return None
-    now_ms = view.now_ms
-    hours, minutes = await asyncio.gather(
-        view.reads.tallies(now_ms - KNOWN_MS, now_ms + 1, HOUR_MS), view.reads.last_hour()
-    )
-    return LastRuns(hours, minutes, now_ms - HOUR_MS - (now_ms - HOUR_MS) % MINUTE_MS)
+    now_ms, minutes = view.now_ms, await view.reads.last_hour()
+    days = known_days(minutes)
+    hours = await view.reads.tallies(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS) if days else []
+    return LastRuns(hours, minutes, now_ms - HOUR_MS - (now_ms - HOUR_MS) % MINUTE_MS, days)
 
 
 def _last_failed(job: Job) -> bool:
