@@ -47,9 +47,7 @@ def calls(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> Calls:
 class Tab:
     """One open page as its server sees it: a stream of events, and the page again after each event."""
 
-    def __init__(
-        self, dashboard: Dashboard, *, refreshes: bool = False, url: str = "/live", **headers: str
-    ) -> None:
+    def __init__(self, dashboard: Dashboard, *, refreshes: bool = False, url: str = "/live", **headers: str) -> None:
         self._path, _, self._query = url.partition("?")
         self.events: list[str] = []
         self.text = ""

@@ -105,7 +105,9 @@ async def test_the_last_runs_are_dots_and_crosses(jobs: Client, visitor: Visitor
     """Each run is counted once: by its minute in the last hour, by its hour before."""
     clock.advance(-clock() % HOUR // 1000 + 30 * 60)  # half past: the last hour and a whole hour overlap
     await _daily(jobs)
-    await _counted(jobs, (26 * HOUR, 1, 0), (80 * MINUTE, 0, 1), (45 * MINUTE, 1, 0), (40 * MINUTE, 0, 1), (MINUTE, 1, 0))
+    await _counted(
+        jobs, (26 * HOUR, 1, 0), (80 * MINUTE, 0, 1), (45 * MINUTE, 1, 0), (40 * MINUTE, 0, 1), (MINUTE, 1, 0)
+    )
     await _counted(jobs, (5 * MINUTE, 1, 0), name="another", number=2)
     runs = (await _row(visitor))["last_runs"]
     assert [run["state"] for run in runs] == ["succeeded", "failed", "succeeded", "failed", "succeeded"]

@@ -38,10 +38,8 @@ class _Step:
 
     def runs(self, *, failed_last: bool) -> list[LastRun]:
         """At most `SHOWN` of each state."""
-        succeeded, failed = (
-            [LastRun(state, self.start_ms, self.end_ms)] * min(SHOWN, count)
-            for state, count in (("succeeded", self.succeeded), ("failed", self.failed))
-        )
+        succeeded = [LastRun("succeeded", self.start_ms, self.end_ms)] * min(SHOWN, self.succeeded)
+        failed = [LastRun("failed", self.start_ms, self.end_ms)] * min(SHOWN, self.failed)
         return succeeded + failed if failed_last else failed + succeeded
 
 
