@@ -364,7 +364,7 @@ async def test_the_first_thousand_are_examined_and_the_run_counts_all(
     assert "Requeue 1,105 cancelled jobs?" in page.words
     assert "1,103 will be requeued at most" in page.words
     assert "2 of the first 1,000 will be left as they are Because a live job has the same unique key (" in page.words
-    assert "The first 1,000 jobs were examined, the 105 others are when it is their turn." in page.words
+    assert "The first 1,000 jobs were examined. The other 105 are examined when it is their turn." in page.words
     assert "Requeue up to 1,103 jobs" in page.words
     assert (await visitor.json(ask("remove", **query)))["examined"] is None, "only states decide"
     run = await finish(await start(visitor, dashboard, "requeue", state="cancelled"))

@@ -336,10 +336,11 @@ async def test_frameworks_under_gunicorn(gunicorn: int) -> None:
     for act, word in (("pause", True), ("resume", False)) * 6:
         form = urlencode({"queue": "mail", "back": "/jobs/queues"})
         done = await asyncio.to_thread(ask, gunicorn, f"/jobs/acts/{act}", "POST", form, **SAME)
-        page = await asyncio.to_thread(ask, gunicorn, done.headers["location"])
-        assert ("paused by" in page.words) is word
+        after = await asyncio.to_thread(ask, gunicorn, done.headers["location"])
+        assert ("paused by" in after.words) is word
     # A stream would keep a thread busy: pages load again by themselves instead.
     assert (await asyncio.to_thread(ask, gunicorn, "/jobs/live")).status == 204
+    page = pages[0][0]
     assert ("hx-sse:connect" in page.text, "every 30s" in page.text) == (False, True)
     for name, content in (("app.js", "toggleTheme"), ("jobmill.css", "color-scheme")):
         address = next(part for part in page.text.split('"') if part.endswith(f"/{name}"))

@@ -56,7 +56,8 @@ def runs(last: Sequence[LastRun], is_running: bool) -> Markup:
         "".join(shape.format(x=10 * index) for index, run in enumerate(last) if run.state == state)
         for state, shape in (("succeeded", _DOT), ("failed", _CROSS))
     )
-    label = f"{len(last)} {'run' if len(last) == 1 else 'runs'}: {dots.count('M')} succeeded, {crosses.count('M') // 2} failed"
+    count = "1 run" if len(last) == 1 else f"{len(last)} runs"
+    label = f"{count}: {dots.count('M')} succeeded, {crosses.count('M') // 2} failed"
     ring = Markup('<path class="sign running" d="{}"/>').format(_HALF_RING.format(x=10 * len(last)))
     return Markup(
         '<svg class="runs" width="{}" height="20" role="img" aria-label="{}"><path class="bar succeeded" d="{}"/>'

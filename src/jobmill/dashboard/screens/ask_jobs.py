@@ -144,8 +144,10 @@ class _Preview:
             )
             found.append(f"{they} your name and note.")
         if self.examined is not None:
-            others = f"{self.candidates - self.examined:,}{'+' if self.is_cut else ''} others"
-            found.append(f"The first {self.examined:,} jobs were examined, the {others} are when it is their turn.")
+            others = f"The other {self.candidates - self.examined:,}{'+' if self.is_cut else ''}"
+            found.append(
+                f"The first {self.examined:,} jobs were examined. {others} are examined when it is their turn."
+            )
         if self.unknown_keys:
             keys = f"{self.unknown_keys:,} of them {'has' if self.unknown_keys == 1 else 'have'} a unique key."
             found.append(f"{keys} A job is left as it is if a live job has the same key by then.")
