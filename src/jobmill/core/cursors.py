@@ -22,6 +22,11 @@ def split_cursor(cursor: str | None) -> tuple[bool, str | None]:
     return cursor[0] == ">", cursor[1:]
 
 
+def leads_back(cursor: str | None) -> bool:
+    """Whether this is the cursor of the page before another one."""
+    return cursor is not None and cursor.startswith(">")
+
+
 def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
     """The same where jobs have numbers."""
     newer, position = split_cursor(cursor)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobmill.core.job import Job
 from jobmill.core.stats import matches
-from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Page, Stats
+from jobmill.core.values import DEPTH_LIMIT, Count, CountUpTo, Depth, Filter, LogLine, Page, Stats
 from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.whole_jobs import counts, page, statistics
 from jobmill.stores.memory.context import MemoryContext
@@ -37,9 +37,10 @@ def count(context: MemoryContext, filter: Filter) -> list[Count]:
     return counts(job for _, job in _matching(context, filter))
 
 
-def count_up_to(context: MemoryContext, filter: Filter, limit: int) -> int:
+def count_up_to(context: MemoryContext, filter: Filter, limit: int) -> CountUpTo:
     """How many jobs match, at most `limit`."""
-    return min(limit, len(_matching(context, filter)))
+    found = len(_matching(context, filter))
+    return CountUpTo(min(limit, found), found < limit)
 
 
 def depths(context: MemoryContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
