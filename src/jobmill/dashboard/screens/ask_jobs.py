@@ -230,8 +230,8 @@ async def ask_jobs(view: View) -> AskJobsScreen:
     is_spread = act == "requeue" and changed > 1
     return AskJobsScreen(
         act=act,
-        heading=f"{words.wanted} {jobs_text(preview.matching or (None if preview.is_all_cut else 0), tab, is_cut=preview.is_all_cut)}?",
-        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)}",
+        heading=f"{words.wanted} {_jobs(preview.matching, preview.is_all_cut, tab)}?",
+        confirm=f"{words.wanted} {'' if is_known else 'up to '}{_jobs(changed, is_cut)}",
         will=f"will be {words.done}{'' if is_known else ' at most'}",
         advice=words.advice,
         chips=chips,
@@ -251,6 +251,11 @@ async def ask_jobs(view: View) -> AskJobsScreen:
         spread=spread if is_spread else None,
         spread_text=await _spread_text(view, preview) if is_spread else None,
     )
+
+
+def _jobs(many: int, is_cut: bool, tab: str = "all") -> str:
+    """How many jobs; without a number where a search that was cut has found none yet."""
+    return jobs_text(None if is_cut and not many else many, tab, is_cut=is_cut)
 
 
 def _live(queues: set[str], names: set[str], keys: set[str | None]) -> Filter:
