@@ -69,7 +69,7 @@ async def states(jobs: Client) -> dict[str, int]:
 
 
 async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):  # a busy machine takes long for hundreds of jobs in a server
         while True:
             met = condition()
             if met if isinstance(met, bool) else await met:

@@ -75,7 +75,7 @@ async def test_runs_so_far(jobs: Client, visitor: Visitor, clock: ManualClock) -
     assert "no luck" in row["last_error"]
     page = await visitor.get("/recurring")
     assert "The last run failed: ValueError: no luck" in page.words
-    assert "0 ms ago, 2 runs, 1 failed 2.0 s" in page.words
+    assert "0 ms ago , 2 runs, 1 failed 2.0 s" in page.words
     clock.advance(60)
     await jobs.tick()
     assert not (await _row(visitor))["last_failed"]
