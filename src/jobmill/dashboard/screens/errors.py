@@ -47,8 +47,8 @@ class ListedErrorGroup(Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     last_job_id: str
-    #: What the last job of the group said, in one line; None if that job is gone or has succeeded since, and for
-    #: visitors who may not see it.
+    #: The message of the last job of the group, in one line; None if the store has that job, or that attempt of it, no
+    #: longer, and for visitors who may not see it.
     message: str | None
     #: How many there were in each part of the range, the oldest first.
     history: list[int]
