@@ -20,8 +20,8 @@ _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_unt
 class PostgresConditions:
     """Conditions and their parameters, numbered from `first` on.
 
-    With `pages`, the caller bounds the number of jobs that are examined; otherwise a filter by payload is applied to the
-    newest jobs only. With `trusts`, a payload that is not JSON is an error of the database.
+    With `pages`, the caller bounds the number of jobs that are examined; otherwise a filter by payload is applied to
+    the newest jobs only. With `trusts`, a payload that is not JSON is an error of the database.
     """
 
     def __init__(self, filter: Filter, first: int = 1, *, pages: bool = False, trusts: bool = False) -> None:
@@ -80,7 +80,7 @@ class PostgresConditions:
         self._live.append(condition)
 
     def into(self, statements: Statements, name: str, **parts: str) -> str:
-        """A statement with the conditions in place of {live_where} and {final_where}, and other parts, which may nest."""
+        """A statement with the conditions as {live_where} and {final_where}, and with other parts, which may nest."""
         parts |= {"live_where": " AND ".join(self._live) or "true", "final_where": " AND ".join(self._final) or "true"}
         text, before = statements(name), ""
         while text != before:

@@ -32,9 +32,9 @@ FEW_JOBS = 2_000
 #: Of each index range at least this many jobs are examined, however many ranges there are.
 RANGE_EXAMINED = 100
 
-#: Positions in cursors that are not those of jobs; no id has a control character. The first: after, or before, all jobs.
+#: A position in a cursor that is not one of a job: before all jobs, or after them. No id has a control character.
 _END = "\t"
-#: Where running jobs follow that are not at the start of an index range; positions among them begin with it.
+#: The same: where running jobs follow that are not at the start of an index range. Positions among them begin with it.
 _ELSEWHERE = "\n"
 
 #: By the order of jobs: the columns that make it.
@@ -46,7 +46,7 @@ _COLUMNS: dict[Order, tuple[str, ...]] = {
 }
 
 
-class Search(Struct, frozen=True):
+class JobSearch(Struct, frozen=True):
     """What is searched for, beyond which position, and whether payloads are expected to be JSON."""
 
     statements: Statements
@@ -125,14 +125,14 @@ def order_here(filter: Filter) -> Order:
 
 
 def _is_by_ranges(filter: Filter) -> bool:
-    """Whether index ranges answer all of a filter that has one state."""
+    """Whether index ranges answer all of the filter: jobs that wait, or that are in one final state."""
+    if filter.states is None or len(filter.states) != 1 or filter.states == ("running",):
+        return False
     known = ["queue", "states"]
     if filter.states == ("waiting",):
         known += ["name", "name_prefix", "held", "due_after_ms", "due_before_ms"]
-    elif filter.states is not None and filter.states[0] in FINAL:
-        known += ["finished_after_ms", "finished_before_ms"]
     else:
-        return False
+        known += ["finished_after_ms", "finished_before_ms"]
     return structs.replace(filter, **dict.fromkeys(known)) == EVERYTHING
 
 
@@ -142,7 +142,7 @@ def _is_by_ranges(filter: Filter) -> bool:
 async def find(context: PostgresContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """A page. A cursor is "<" or ">" and the values of the columns that it is beyond."""
 
-    async def page(connection: Connection, search: Search) -> Page:
+    async def page(connection: Connection, search: JobSearch) -> Page:
         if await _is_few(connection, search):
             return await _find_few(connection, search, limit)
         if search.order == "longest":
@@ -156,9 +156,9 @@ async def _searched(
     context: PostgresContext,
     filter: Filter,
     cursor: str | None,
-    work: Callable[[Connection, Search], Awaitable[T]],
+    work: Callable[[Connection, JobSearch], Awaitable[T]],
 ) -> T:
-    search = Search(context.statements, filter, order_here(filter), True, cursor)
+    search = JobSearch(context.statements, filter, order_here(filter), True, cursor)
 
     async def read(connection: Connection) -> T:
         try:
@@ -172,7 +172,7 @@ async def _searched(
     return await context.use(read, SEARCH_SECONDS)
 
 
-async def _is_few(connection: Connection, search: Search) -> bool:
+async def _is_few(connection: Connection, search: JobSearch) -> bool:
     """Whether an index finds few jobs: by their unique key, live recurring ones, or those of a small queue."""
     filter = search.filter
     is_live = filter.states is not None and {*filter.states} <= {*LIVE}
@@ -184,14 +184,14 @@ async def _is_few(connection: Connection, search: Search) -> bool:
     return is_few
 
 
-async def _find_few(connection: Connection, search: Search, limit: int) -> Page:
+async def _find_few(connection: Connection, search: JobSearch, limit: int) -> Page:
     where = search.conditions(2)
     parts = {"page_where": _all(search.beyond(where)), **search.in_order()}
     text = where.into(search.statements, "find_few", **parts)
     return search.page(await connection.fetch(text, limit + 1, *where.parameters), limit)
 
 
-async def _find_own(connection: Connection, search: Search, limit: int) -> Page:
+async def _find_own(connection: Connection, search: JobSearch, limit: int) -> Page:
     where = search.conditions(3)
     parts = _own_ranges(search, where)
     if search.filter.states == ("running",):
@@ -201,7 +201,7 @@ async def _find_own(connection: Connection, search: Search, limit: int) -> Page:
     return search.page(await connection.fetch(text, limit + 1, SEARCHED_PER_PAGE, *where.parameters), limit)
 
 
-def _own_ranges(search: Search, where: PostgresConditions) -> dict[str, str]:
+def _own_ranges(search: JobSearch, where: PostgresConditions) -> dict[str, str]:
     """The parts of a statement that say which jobs are examined, by id."""
     beyond = search.beyond(where)
     recurring = ["jobs.recurrence IS NOT NULL"] if search.filter.recurring or search.filter.declared else []
@@ -212,13 +212,13 @@ def _own_ranges(search: Search, where: PostgresConditions) -> dict[str, str]:
     }
 
 
-async def _find_ranges(connection: Connection, search: Search, limit: int) -> Page:
+async def _find_ranges(connection: Connection, search: JobSearch, limit: int) -> Page:
     where = search.conditions(3)
     text = where.into(search.statements, "find_ranges", **_ranges(search, where), **search.in_order())
     return search.page(await connection.fetch(text, limit + 1, SEARCHED_PER_PAGE, *where.parameters), limit)
 
 
-def _ranges(search: Search, where: PostgresConditions) -> dict[str, str]:
+def _ranges(search: JobSearch, where: PostgresConditions) -> dict[str, str]:
     """The parts of a statement that say which index ranges are read, and from where to where."""
     filter, text, is_live = search.filter, where.text, search.order != "latest"
     fixed = {"queue": filter.queue}
@@ -257,7 +257,7 @@ def _ranges(search: Search, where: PostgresConditions) -> dict[str, str]:
     }
 
 
-async def _find_running(connection: Connection, search: Search, limit: int) -> Page:
+async def _find_running(connection: Connection, search: JobSearch, limit: int) -> Page:
     """Running jobs at the start of index ranges, longest first; after them those that run elsewhere, by id."""
     back, position = split_cursor(search.cursor)
     if position == _ELSEWHERE and back:
@@ -269,12 +269,10 @@ async def _find_running(connection: Connection, search: Search, limit: int) -> P
     cursor = f"{'>' if back else '<'}{rest}" if rest else None
     page = await _find_own(connection, structs.replace(search, order="own", cursor=cursor), limit)
     next, previous = (one and one[1:] for one in (page.next, page.previous))
-    return structs.replace(
-        page, next=next and f"<{_ELSEWHERE}{next}", previous=f">{_ELSEWHERE}{previous or ''}"
-    )
+    return structs.replace(page, next=next and f"<{_ELSEWHERE}{next}", previous=f">{_ELSEWHERE}{previous or ''}")
 
 
-async def _find_first_running(connection: Connection, search: Search, limit: int) -> Page:
+async def _find_first_running(connection: Connection, search: JobSearch, limit: int) -> Page:
     where = search.conditions(3)
     parts = _ranges(search, where)
     parts["page_where"] = _all(search.beyond(where))
@@ -289,7 +287,7 @@ async def _find_first_running(connection: Connection, search: Search, limit: int
 async def count_up_to(context: PostgresContext, filter: Filter, limit: int) -> CountUpTo:
     """The number of jobs among those that a first page would examine; or of all, where an index answers the filter."""
 
-    async def count(connection: Connection, search: Search) -> CountUpTo:
+    async def count(connection: Connection, search: JobSearch) -> CountUpTo:
         statements, order = search.statements, search.order
         if await _is_few(connection, search):
             where = search.conditions(2)
@@ -298,12 +296,12 @@ async def count_up_to(context: PostgresContext, filter: Filter, limit: int) -> C
             where = search.conditions(3)
             parts = (_own_ranges if order == "own" else _ranges)(search, where)
             text = where.into(statements, "count_own" if order == "own" else "count_ranges", **parts)
-            is_by_index = structs.replace(filter, states=None) == EVERYTHING if order == "own" else _is_by_ranges(filter)
+            is_all = order == "own" and structs.replace(filter, states=None) == EVERYTHING
             least, examined = RANGE_EXAMINED, SEARCHED_PER_PAGE
-            if is_by_index:
+            if is_all or _is_by_ranges(filter):
                 least, examined = limit, max(limit, examined)
             row = await connection.fetchrow(text, least, examined, *where.parameters)
-        number, has_more = row
+        number, has_more = row or (0, False)
         return CountUpTo(min(number, limit), not has_more and number < limit)
 
     return await _searched(context, filter, None, count)
