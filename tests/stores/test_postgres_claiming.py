@@ -10,13 +10,12 @@ import asyncpg
 import pytest
 
 from jobmill.core.changes import Reprioritize
-from jobmill.core.job import KEEP_SUCCEEDED, LIVE
+from jobmill.core.job import KEEP_SUCCEEDED
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import Claim, Filter, Settlement, at
+from jobmill.core.values import Claim, Settlement, at
 from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.claim import parameters
-from jobmill.stores.postgres.filters import PostgresConditions
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
 from tests.helpers import until
 from tests.kit.postgres import connected
