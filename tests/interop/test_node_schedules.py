@@ -26,12 +26,14 @@ async def given_back(scene: Scene, node: NodeProcess, why: str, **repeat: Any) -
     worker = await scene.ready_worker()
     await node.ask("schedule", queue=QUEUE, scheduler="often", repeat=repeat, template={"name": "send"})
     (before,) = await node.ask("schedulers", queue=QUEUE)
-    line = f"WARNING job mail:repeat:often (send) is given back each time: the stored recurrence cannot be read: {why}"
+    line = (
+        f"WARNING job mail:repeat:often (send) is left to other programs: the stored recurrence cannot be read: {why}"
+    )
     await until(lambda: line in scene.processes.output(worker))
     await node.ask("work", queue=QUEUE)
     yield before
     assert scene.notes() == []
-    assert scene.processes.output(worker).count("is given back") == 1
+    assert scene.processes.output(worker).count("is left to other programs") == 1
     assert "failed" not in await scene.counts()
 
 

@@ -118,7 +118,7 @@ async def test_workers_behind_a_pooler_poll_and_say_so_once(
             await pooled.wait_for_work((QUEUE,), pooled.now() + 600_000)
         assert await claim_ids(pooled) == [id]
     assert warnings(caplog) == [
-        "LISTEN does not work on this connection to PostgreSQL (a pooler?): looking for work every 0.1 s"
+        "LISTEN does not work on this connection to PostgreSQL (a pooler?): workers query for jobs every 0.1 s"
     ]
 
 
