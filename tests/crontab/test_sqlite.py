@@ -205,7 +205,7 @@ async def test_an_open_transaction_of_the_user_is_not_ended(sqlite: SqliteHarnes
 
 async def test_an_idle_poll_does_not_wait_for_a_writer(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute("BEGIN IMMEDIATE")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(4):  # a writer is waited for five seconds
         assert await sqlite.store.lock_many(at(sqlite, 60), 5) == []
     sqlite.connection.execute("ROLLBACK")
 

@@ -337,7 +337,7 @@ async def test_live_updates_bring_marks_and_late_jobs_to_all_ranges(counted: Cli
     assert (await visitor.json("/?range=8h"))["chart"]["marks"] == []
     events = dashboard.live.stream()
     assert isinstance(events, AsyncGenerator)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while "slow" not in await anext(events):
             pass
     await events.aclose()
