@@ -137,8 +137,12 @@ def with_words(q: str, more: str) -> str:
 
 
 def whole_second(now_ms: int) -> int:
-    """The end of this second: tabs that look at about the same time send the same query, which is then shared."""
-    return -(-now_ms // 1_000) * 1_000
+    """The end of this second: tabs that look at about the same time send the same query, which is then shared.
+
+    It is the end of the next second where this one is almost over, so that it has not passed when the store reads: a
+    store then knows that no job that is due now is due later.
+    """
+    return -(-(now_ms + 200) // 1_000) * 1_000
 
 
 # ---------------------------------------------------------------------------------------------------- values

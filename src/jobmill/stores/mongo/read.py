@@ -264,6 +264,8 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
     there = asyncio.gather(*(_queues(ctx, index) for index in indexes))
     limits, known = await asyncio.gather(limits_of(ctx, queues), there)
     wanted = sorted(set(limits).union(*known) if queues is None else set(queues))
+    if limit == 0:
+        return [Depth(queue=queue, exact=False) for queue in wanted]
     waiting, number = {"status": "pending"}, {"$sum": 1}
     due = {**waiting, "nextRunAt": {"$lte": now}}
     parts: list[dict[str, tuple[Document, int, Document]]] = [

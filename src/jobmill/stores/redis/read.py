@@ -10,12 +10,23 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from jobmill.core.cursors import newer_than, older_than, read_cursor
-from jobmill.core.job import STATES, Job, State
+from jobmill.core.job import FINAL, LIVE, STATES, Job, State
 from jobmill.core.stats import matches
-from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, Count, CountUpTo, Depth, Filter, LogLine, Page, Stats
+from jobmill.core.values import (
+    DEPTH_LIMIT,
+    EVERYTHING,
+    SEARCHED_PER_PAGE,
+    Count,
+    CountUpTo,
+    Depth,
+    Filter,
+    LogLine,
+    Page,
+    Stats,
+)
 from jobmill.stores.common.whole_jobs import JobTally
 from jobmill.stores.redis.codec import HELD_BY_JOBS, fields, job_of, without_lone_surrogates
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext, by_queue
+from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext, as_json, by_queue
 from jobmill.stores.redis.ids import RUN, local_id, queue_of
 from jobmill.stores.redis.queues import all_queues, registered_queues
 from jobmill.stores.redis.scripts import DEPTHS, GET, LENGTHS, PAGE
@@ -32,8 +43,10 @@ SETS: dict[str, State] = {
     "failed": "failed",
 }
 LISTS = ("wait", "active", "paused")
-# A page that finds few matches ends after this many calls, and has a cursor.
-_MAX_STEPS_PER_PAGE = 25
+# Of a search that reads a few fields of most jobs. A server takes about 3 ms for this many.
+_MAX_SEARCHED_PER_CALL = 2_000
+# A text that every program writes in the same way in JSON.
+_SIMPLE = re.compile(r"[\w .:@+-]*", re.ASCII)
 # See lua/lib/lease.lua.
 _OUR_LOCK = re.compile(rb"jm:.*:(\d+)", re.DOTALL)
 # A server takes about 2 ms for this many.
@@ -104,25 +117,23 @@ def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = Non
 async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
     """Queue by queue, set by set. A cursor is "<" or ">" and the number of jobs before it."""
     backwards, position = read_cursor(cursor)
-    if filter.declared:
-        declared = [job for job in await _declared(c, filter) if matches(job, filter)][position or 0 :]
-        return Page(declared[:limit], older_than((position or 0) + limit) if len(declared) > limit else None)
-    parts = await _parts(c, filter)
-    total = _total(parts)
+    recurring = await _recurring(c, filter)
+    parts = await _parts(c, filter) if recurring is None else []
+    total = _total(parts) if recurring is None else len(recurring)
     start = min(position or 0, total)
     found: list[FoundJob] = []
     step = limit + 1
-    max_read = _MAX_STEPS_PER_PAGE * _max_step(filter)
     low = high = start
-    while len(found) < limit and (low > 0 if backwards else high < total) and high - low < max_read:
-        step = min(step, _max_step(filter))
-        if backwards:
-            found = await _range(c, parts, filter, max(0, low - step), low, latest=True) + found
-            low = max(0, low - step)
+    while len(found) < limit and (low > 0 if backwards else high < total) and high - low < SEARCHED_PER_PAGE:
+        first, end = (max(0, low - step), low) if backwards else (high, min(total, high + step))
+        low, high = min(low, first), max(high, end)
+        if recurring is not None:
+            some = await _runs(c, recurring, filter, first, end)
         else:
-            found += await _range(c, parts, filter, high, min(total, high + step), latest=True)
-            high = min(total, high + step)
-        step *= 2
+            want = limit + 1 - len(found)
+            _, some = await _range(c, parts, filter, first, end, want=want, latest=True, backwards=backwards)
+        found = some + found if backwards else found + some
+        step = _next_step(step, len(some))
     if backwards:
         first = found[-limit].position if len(found) > limit else low
         newer = newer_than(first) if first > 0 else None
@@ -132,15 +143,37 @@ async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit
     return Page([one.job for one in found[:limit]], older, newer_than(start) if start > 0 else None)
 
 
-async def _declared(c: RedisContext, filter: Filter) -> list[Job]:
-    """The recurring jobs that handlers declare, as each queue has them in a set."""
-    queues = await registered_queues(c) if filter.queue is None else [filter.queue]
-    replies = await c.each(queues, [("SMEMBERS", ":jobmill:declared")])
-    found = zip(queues, replies, strict=True)
+async def _recurring(c: RedisContext, filter: Filter) -> list[str] | None:
+    """The ids of all recurring jobs that may match, if the filter selects live ones or declared ones; else None.
+
+    Each queue has the schedulers of these jobs in a sorted set (BullMQ's own), with the time of their next run. A
+    scheduler that has ended is not there, and its last run may still wait: ours are in a hash as well.
+    """
+    is_live = filter.recurring and filter.states is not None and set(LIVE).issuperset(filter.states)
+    if not (filter.declared or is_live):
+        return None
+    if filter.declared:
+        queues = await registered_queues(c) if filter.queue is None else [filter.queue]
+        commands: list[Sequence[Any]] = [("SMEMBERS", ":jobmill:declared")]
+    else:
+        queues = await all_queues(c) if filter.queue is None else [filter.queue]
+        commands = [("ZRANGE", ":repeat", 0, -1), ("HKEYS", ":jobmill:recurring")]
+    found = zip(queues, await c.each(queues, commands), strict=True)
     return [
-        job
-        for job in await get(c, [f"{queue}:{RUN}{sid.decode()}" for queue, (sids,) in found for sid in sorted(sids)])
-        if job is not None
+        f"{queue}:{RUN}{sid.decode(errors='replace')}"
+        for queue, replies in found
+        for sid in sorted({sid for sids in replies for sid in sids})
+    ]
+
+
+async def _runs(c: RedisContext, ids: list[str], filter: Filter, low: int, high: int) -> list[FoundJob]:
+    """The matching jobs among these recurring ones."""
+    some = ids[low:high]
+    found = await stored_jobs(c, some, {id: queue_of(id) for id in some})
+    return [
+        found[id]._replace(position=low + place)
+        for place, id in enumerate(some)
+        if id in found and matches(found[id].job, filter)
     ]
 
 
@@ -152,17 +185,30 @@ async def count(c: RedisContext, filter: Filter) -> list[Count]:
 async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
     """See the port. Jobs are read only where a filter is about more than queue and state."""
     if structs.replace(filter, queue=None, states=None) != EVERYTHING:
-        found = 0
-        async for _ in walk(c, filter):
-            found += 1
-            if found >= limit:
-                break
-        return CountUpTo(found, found < limit)
+        return await _count_matches(c, filter, limit)
     counted = await depths(c, None if filter.queue is None else [filter.queue], limit)
     states = STATES if filter.states is None else filter.states
     fields = {field for state in states for field in (("due", "later", "held") if state == "waiting" else (state,))}
     total: int = sum(getattr(depth, field) for depth in counted for field in fields)
     return CountUpTo(min(limit, total), total < limit)
+
+
+async def _count_matches(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
+    """Count the matches among the first jobs. The server does it where it can decide about them."""
+    recurring = await _recurring(c, filter)
+    parts = await _parts(c, filter) if recurring is None else []
+    total = _total(parts) if recurring is None else len(recurring)
+    count, high, step = 0, 0, _MAX_SEARCHED_PER_CALL
+    while count < limit and high < min(total, SEARCHED_PER_PAGE):
+        first, high = high, min(total, high + step)
+        if recurring is not None:
+            read = await _runs(c, recurring, filter, first, high)
+            count += len(read)
+        else:
+            counted, read = await _range(c, parts, filter, first, high, want=limit - count, counts=True)
+            count += counted + len(read)
+        step = _next_step(step, len(read))
+    return CountUpTo(min(limit, count), count < limit and high >= total)
 
 
 async def depths(c: RedisContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
@@ -251,15 +297,18 @@ def _times(text: str, lines: int) -> list[int]:
 async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
     """Every job that matches, each once while nobody moves any."""
     parts = await _parts(c, filter)
-    total, step = _total(parts), _max_step(filter)
-    for low in range(0, total, step):
-        for one in await _range(c, parts, filter, low, min(total, low + step)):
+    total, high, step = _total(parts), 0, MAX_JOBS_PER_CALL
+    while high < total:
+        first, high = high, min(total, high + step)
+        _, found = await _range(c, parts, filter, first, high)
+        for one in found:
             yield one
+        step = _next_step(step, len(found))
 
 
-def _max_step(filter: Filter) -> int:
-    """How many jobs one call may read. Those without the unique key are not returned."""
-    return MAX_JOBS_PER_CALL if filter.unique_key is None else 10 * MAX_JOBS_PER_CALL
+def _next_step(step: int, read: int) -> int:
+    """How many jobs the next call may search. A job that may match is read whole, and most of the time goes there."""
+    return min(2 * step, MAX_JOBS_PER_CALL if 4 * read > step else _MAX_SEARCHED_PER_CALL)
 
 
 async def _parts(c: RedisContext, filter: Filter) -> list[_Part]:
@@ -269,6 +318,10 @@ async def _parts(c: RedisContext, filter: Filter) -> list[_Part]:
     names = [name for name, state in SETS.items() if state in wanted]
     if filter.held is not None:
         names = [name for name in names if (name == "waiting-children") == filter.held]
+    if filter.due_after_ms is not None and filter.due_after_ms > c.clock.now():
+        names = [name for name in names if name not in ("wait", "paused", "prioritized")]
+    if (filter.finished_after_ms, filter.finished_before_ms) != (None, None):
+        names = [name for name in names if SETS[name] in FINAL]
     if "cancelled" in wanted and "failed" not in wanted and not filter.held:
         names.append("jobmill:cancelled")
     lists = [name for name in names if name in LISTS]
@@ -276,7 +329,7 @@ async def _parts(c: RedisContext, filter: Filter) -> list[_Part]:
     if not names:
         return []
     items = [(queue, c.key(queue)) for queue in queues]
-    request = {"lists": lists, "sets": sets, "key": filter.unique_key}
+    request = {"lists": lists, "sets": sets, "key": filter.unique_key, "scores": _scores(filter)}
     parts: list[_Part] = []
     first = 0
     for queue, lengths in zip(
@@ -293,10 +346,69 @@ def _total(parts: list[_Part]) -> int:
     return parts[-1].first + parts[-1].length if parts else 0
 
 
+def _scores(filter: Filter) -> dict[str, tuple[str, str]]:
+    """The ranges of sorted sets that a filter by time selects. As text, because Lua writes long numbers inexactly."""
+
+    def bounds(after_ms: int | None, before_ms: int | None, factor: int = 1) -> tuple[str, str] | None:
+        if after_ms is None and before_ms is None:
+            return None
+        return "" if after_ms is None else str(after_ms * factor), "" if before_ms is None else str(before_ms * factor)
+
+    final = bounds(filter.finished_after_ms, filter.finished_before_ms)
+    found = {"delayed": bounds(filter.due_after_ms, filter.due_before_ms, 4096), "completed": final}
+    found |= {"failed": final, "jobmill:cancelled": final}
+    return {name: range for name, range in found.items() if range is not None}
+
+
+def _match(filter: Filter) -> dict[str, Any]:
+    """What match.lua tests. It may find too many jobs, never too few."""
+
+    def bounds(after_ms: int | None, before_ms: int | None) -> tuple[int | str, int | str] | None:
+        if after_ms is None and before_ms is None:
+            return None
+        return "" if after_ms is None else after_ms, "" if before_ms is None else before_ms
+
+    tests = {
+        "name": filter.name,
+        "prefix": filter.name_prefix or None,
+        "recurring": filter.recurring,
+        "tenant": None if filter.tenant is None else as_json(filter.tenant),
+        "error": None if filter.error_type is None else as_json(filter.error_type),
+        "fields": None if filter.payload is None else _texts(filter.payload),
+        "created": bounds(filter.created_after_ms, filter.created_before_ms),
+        "due": bounds(filter.due_after_ms, filter.due_before_ms),
+    }
+    return {name: value for name, value in tests.items() if value is not None}
+
+
+def _texts(payload: dict[str, Any]) -> list[str]:
+    """Texts that are in every payload with these fields, unless JSON writes them in another form."""
+    texts = [f'"{field}"' for field in payload if _SIMPLE.fullmatch(field)]
+    for value in payload.values():
+        if isinstance(value, str) and _SIMPLE.fullmatch(value):
+            texts.append(f'"{value}"')
+        elif value is None or isinstance(value, bool) or (isinstance(value, int) and 0 < abs(value) < 10**15):
+            texts.append(as_json(value))
+    return texts
+
+
 async def _range(
-    c: RedisContext, parts: list[_Part], filter: Filter, low: int, high: int, *, latest: bool = False
-) -> list[FoundJob]:
-    """The matching jobs from one position up to another. `latest`: final jobs that ended last come first."""
+    c: RedisContext,
+    parts: list[_Part],
+    filter: Filter,
+    low: int,
+    high: int,
+    *,
+    want: int | None = None,
+    counts: bool = False,
+    latest: bool = False,
+    backwards: bool = False,
+) -> tuple[int, list[FoundJob]]:
+    """The matching jobs from one position up to another, or the first `want` of them; `backwards`, the last.
+
+    With `counts`, jobs that the server can decide about are counted instead: the number, and the other ones. `latest`:
+    final jobs that ended last come first.
+    """
     start = bisect_right(parts, low, key=lambda part: part.first) - 1
     end = bisect_left(parts, high, key=lambda part: part.first)
     some = parts[start:end]
@@ -305,13 +417,23 @@ async def _range(
     for queue, name, before, length in some:
         first, last = max(low, before) - before, min(high, before + length) - before - 1
         requests.append((queue, (c.key(queue), name, SETS.get(name, "cancelled"), first, last)))
-    pages = await c.run_in_batches(PAGE, "parts", requests, MAX_READS_PER_CALL, key=filter.unique_key, latest=latest)
+    request = {
+        "key": filter.unique_key,
+        "match": _match(filter),
+        "scores": _scores(filter),
+        "states": None if filter.states is None else dict.fromkeys(filter.states, True),
+        "want": high - low if want is None else want,
+        "counts": counts,
+        "latest": latest,
+        "backwards": backwards,
+    }
+    answers = await c.run_in_batches(PAGE, "parts", requests, MAX_READS_PER_CALL, **request)
     found = [
         _stored(c, part.queue, row, position=part.first + position)
-        for part, page in zip(some, pages, strict=True)
-        for position, *row in page
+        for part, (_, page) in zip(some, answers, strict=True)
+        for position, *row in (reversed(page) if backwards else page)
     ]
-    return [one for one in found if matches(one.job, filter)]
+    return sum(counted for counted, _ in answers), [one for one in found if matches(one.job, filter)]
 
 
 # ---------------------------------------------------------------------------------------------------- ids
