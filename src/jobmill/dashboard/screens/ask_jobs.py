@@ -224,8 +224,8 @@ async def ask_jobs(view: View) -> AskJobsScreen:
     is_spread = act == "requeue" and changed > 1
     return AskJobsScreen(
         act=act,
-        heading=f"{words.wanted} {jobs_text(preview.matching or (None if preview.is_all_cut else 0), tab, is_cut=preview.is_all_cut)}?",
-        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)}",
+        heading=f"{words.wanted} {jobs_text(preview.matching, tab, is_cut=preview.is_all_cut)}?",
+        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed, is_cut=is_cut)}",
         will=f"will be {words.done}{'' if is_known else ' at most'}",
         advice=words.advice,
         chips=chips,

@@ -108,7 +108,9 @@ class ContentContract:
         (found,) = (await harness.store.find(Filter(recurring=True))).jobs
         assert found.recurrence is not None
         assert (await harness.store.count_up_to(Filter(queue=QUEUE, recurring=True), 10)).count == 1
-        assert (await harness.store.count_up_to(Filter(queue=QUEUE, states=("waiting",), recurring=True), 10)).count == 1
+        assert (
+            await harness.store.count_up_to(Filter(queue=QUEUE, states=("waiting",), recurring=True), 10)
+        ).count == 1
 
     async def test_a_prefix_of_the_name(self, harness: Harness) -> None:
         names = ["mail.send", "mail.open", "mail_x", "MAIL.send", "mail%", "mai"]
