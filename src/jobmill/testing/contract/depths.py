@@ -70,9 +70,7 @@ class DepthsContract:
         await in_state(harness.store, "failed", new(queue="a"))
         await harness.store.configure("c", QueueChange(paused=True))
         found = await harness.store.depths(limit=0)
-        assert [(one.queue, one.due, one.failed, one.exact) for one in found] == [
-            (name, 0, 0, False) for name in "abcd"
-        ]
+        assert [(one.queue, one.due, one.failed) for one in found] == [(name, 0, 0) for name in "abcd"]
 
     async def test_a_used_up_rate_limit_says_when_it_ends(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(3)])
