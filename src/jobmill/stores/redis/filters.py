@@ -12,8 +12,8 @@ from jobmill.stores.redis.context import as_json
 _SIMPLE = re.compile(r"[\w .:@+-]*", re.ASCII)
 
 
-def scores(filter: Filter) -> dict[str, tuple[str, str]]:
-    """The ranges of sorted sets that a filter by time selects. As text, because Lua writes long numbers inexactly."""
+def scores(filter: Filter) -> dict[str, tuple[str, str]] | None:
+    """The ranges of sorted sets that a filter by time selects. As text: Lua writes long numbers inexactly."""
 
     def bounds(after_ms: int | None, before_ms: int | None, factor: int = 1) -> tuple[str, str] | None:
         if after_ms is None and before_ms is None:
@@ -23,7 +23,7 @@ def scores(filter: Filter) -> dict[str, tuple[str, str]]:
     final = bounds(filter.finished_after_ms, filter.finished_before_ms)
     found = {"delayed": bounds(filter.due_after_ms, filter.due_before_ms, 4096), "completed": final}
     found |= {"failed": final, "jobmill:cancelled": final}
-    return {name: range for name, range in found.items() if range is not None}
+    return {name: range for name, range in found.items() if range is not None} or None
 
 
 def tests(filter: Filter) -> dict[str, Any]:

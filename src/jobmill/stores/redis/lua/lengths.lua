@@ -41,6 +41,9 @@ local function lengths_of()
 end
 
 local function has_no_match(lengths)
+  if not ask.key or ask.scores then
+    return false
+  end
   local total = 0
   for _, length in ipairs(lengths) do
     total = total + length
@@ -62,6 +65,6 @@ local replies = {}
 for i, queue in ipairs(ask.queues) do
   Q = queue
   local lengths = lengths_of()
-  replies[i] = ask.key and not ask.scores and has_no_match(lengths) and {} or lengths
+  replies[i] = has_no_match(lengths) and {} or lengths
 end
 return replies
