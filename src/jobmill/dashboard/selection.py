@@ -133,6 +133,6 @@ def chips_of(search: Search) -> list[str]:
 
 def jobs_text(many: int | None, state: str = "all", *, is_cut: bool = False) -> str:
     """A number of jobs in words, such as 8,220 failed jobs."""
-    number = "" if many is None or (is_cut and many == 0) else f"{many:,}{'+ ' if is_cut else ' '}"
+    number = "" if many is None else f"{many:,}{'+ ' if is_cut else ' '}"
     kind = "" if state in ("all", "later") else f"{state} "
     return f"{number}{kind}{'job' if many == 1 else 'jobs'}{' due later' if state == 'later' else ''}"

@@ -21,7 +21,7 @@ from jobmill.stores.sqlite.filters import conditions, searched_after, wanted_sta
 from jobmill.stores.sqlite.queues import known_queues
 from jobmill.stores.sqlite.statements import sql
 
-# Durations are measured over this number of succeeded jobs, and of succeeded runs, of a name: the last ones.
+# The statistics of a name use the durations of its last succeeded jobs and runs, up to this number of each.
 MAX_DURATIONS = 10_000
 
 
@@ -41,7 +41,7 @@ def read_job(context: SqliteContext, seq: int) -> tuple[str, str, str, Job | Unr
 
 
 def _readable_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
-    """Jobs for people to read: where one is unreadable, what can be read of it, and the reason."""
+    """Jobs for people to read. An unreadable job has the fields that can be read, and the reason."""
     try:
         return read_jobs(context, seqs)
     except UnreadableJob:
@@ -69,7 +69,7 @@ def lease_ends(context: SqliteContext, ids: Sequence[str]) -> list[int | None]:
     return [found.get(id) for id in ids]
 
 
-#: For each order: the condition of one index range, the columns by which the jobs of a range come, the largest first?
+#: For each order: the condition of one index range, the columns that sort its jobs, whether the largest comes first.
 _ORDERS: dict[Order, tuple[str, tuple[str, ...], bool]] = {
     "claim": (" AND jobs.name = ? AND jobs.priority = ?", ("jobs.due_ms", "jobs.seq"), False),
     "longest": ("", ("jobs.started_ms", "jobs.seq"), False),
@@ -77,10 +77,10 @@ _ORDERS: dict[Order, tuple[str, tuple[str, ...], bool]] = {
     "own": ("", ("jobs.seq",), True),
 }
 
-# Where a job is in its order: its priority in the order of claims, and the columns of that order.
+# The position of a job in an order: in claim order first its priority, then the values of the columns that sort.
 _Position = tuple[int, ...]
 
-# Up to this number of jobs of a state, sorting them is faster than reading all jobs until a page is full.
+# If a state has fewer jobs than this, sorting them is faster than reading all jobs until a page is full.
 _FEW = 50_000
 
 
@@ -95,7 +95,7 @@ def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limi
 def _beyond(context: SqliteContext, filter: Filter, after: int, cursor: str | None, limit: int) -> list[_Position]:
     """The positions of at least the first `limit + 1` matches beyond a cursor.
 
-    Within an index range, the index has the order. The ranges of one priority are merged.
+    The index sorts the jobs of one index range. This function merges the ranges of one priority.
     """
     back, position = read_ordered_cursor(cursor)
     order = order_of(filter)
@@ -109,7 +109,7 @@ def _beyond(context: SqliteContext, filter: Filter, after: int, cursor: str | No
     for priority, ranges in sorted(_ranges(context, filter, order).items(), reverse=descending):
         same = [0]
         if position is not None and position[:-width] == priority:
-            # First jobs that share all columns but the last with the position, then the others.
+            # First come jobs that differ from the position only in the last column, then the others.
             same = list(range(width, 0, -1))
         elif position is not None and (position[:-width] < priority) == descending:
             continue
@@ -128,7 +128,7 @@ def _beyond(context: SqliteContext, filter: Filter, after: int, cursor: str | No
 def find_statement(order: Order, where: str, descending: bool, bounds: int = 0, hint: str = "") -> str:
     """The statement that finds the first matches in one index range.
 
-    `bounds`: how many columns have a bound. The last of these must be beyond its bound, those before it equal theirs.
+    `bounds` is the number of columns with a bound. The last column must be beyond its bound; the others equal theirs.
     """
     range, columns, _ = _ORDERS[order]
     way, sign = (" DESC", "<") if descending else ("", ">")
@@ -139,7 +139,7 @@ def find_statement(order: Order, where: str, descending: bool, bounds: int = 0, 
 
 
 def _hint(context: SqliteContext, filter: Filter) -> str:
-    """How to find jobs of one state of all queues. The planner does not know how many jobs each state has."""
+    """An index hint for jobs of one state in all queues. The planner does not know how many jobs each state has."""
     if filter != Filter(states=filter.states) or len(states := wanted_states(filter)) != 1:
         return ""
     is_few = count_up_to(context, filter, _FEW).count < _FEW
@@ -148,7 +148,7 @@ def _hint(context: SqliteContext, filter: Filter) -> str:
 
 
 def _ranges(context: SqliteContext, filter: Filter, order: Order) -> dict[_Position, list[tuple[object, ...]]]:
-    """The parameters of the index ranges that may have matches; by priority in the order of claims."""
+    """The parameters of the index ranges that may have matches; in claim order, grouped by priority."""
     if order == "claim":
         rows = context.rows("waiting_ranges", (filter.queue, -1))
     elif order == "latest":
