@@ -171,6 +171,8 @@ def _dashboard(jobs: Client, queue: str, id: str) -> dict[str, Callable[[], Awai
         "/jobs",
         "/jobs?state=failed",
         f"/jobs?q=queue:{queue}+name:mail&state=due",
+        "/jobs?q=payload.number:1",
+        "/jobs?state=later",
         f"/jobs/{id}",
     )
     lists = ("/queues", f"/queues/{queue}", "/errors", "/recurring", "/workers", "/audit", "/system")

@@ -136,8 +136,8 @@ class Store(Protocol):
 
         Where no index of the store answers the filter, a call examines no more than about `SEARCHED_PER_PAGE` jobs and
         returns what it has found among them. Such a page may be short or empty, and its cursor continues the search. A
-        store always finds by an index: jobs of a queue, of a state, with a unique key, and live recurring jobs. A store
-        without an index of running jobs may search more than one page for them; then each page has its own order.
+        store always finds by an index: jobs of a queue, of a state, that are due later, and live recurring jobs. A
+        store without an index of running jobs may search more than one page for them; then each page has its own order.
         """
 
     async def count(self, filter: Filter) -> list[Count]:
@@ -152,7 +152,7 @@ class Store(Protocol):
     async def depths(self, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
         """How many jobs these queues have in each state, or all queues with jobs or settings; by name.
 
-        For each queue and state at most `limit` index entries are read.
+        For each queue and state at most `limit` index entries are read. With 0, only the names of the queues count.
         """
 
     async def announce(self, card: WorkerCard, tallies: Sequence[Tally], *, leaves: bool = False) -> Orders:

@@ -132,7 +132,7 @@ def test_a_date_is_one_of_the_zone_of_the_visitor() -> None:
 
 def test_tabs() -> None:
     assert filter_of("", "due") == Filter(states=("waiting",), held=False, due_before_ms=NOW_MS + 1)
-    assert filter_of("", "later") == Filter(states=("waiting",), held=False, due_after_ms=NOW_MS + 1)
+    assert filter_of("", "later") == Filter(states=("waiting",), held=False, due_after_ms=NOW_MS + 1_001)
     assert filter_of("", "held") == Filter(states=("waiting",), held=True)
     assert filter_of("", "failed") == Filter(states=("failed",))
     with pytest.raises(InvalidValue, match="state"):

@@ -31,6 +31,9 @@ MAX_LOST = 0.01
 #: After this time without a whole purge, workers are behind with it. The alert JobmillPurgeBehind has the same number.
 PURGE_LATE_MS = 30 * 60_000
 PAGE = 1_000
+#: The number of late queues whose jobs are read, and of jobs of each.
+LATE_QUEUES_READ = 50
+OVERDUE_READ = 100
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -47,7 +50,8 @@ class Examined(Struct, frozen=True, kw_only=True):
     #: Of the last day, by the hour.
     tallies: Sequence[Tally]
     running: Sequence[Job]
-    #: Jobs that have been due for a minute, of queues that are not paused.
+    #: Queues that are not paused and have a job that has been due for a minute, and such jobs of some of them.
+    late_queues: Sequence[str]
     overdue: Sequence[Job]
     recurring: Sequence[Job]
 
@@ -72,11 +76,15 @@ async def _facts(store: Store) -> Examined:
         store.find(Filter(states=("running",)), limit=PAGE),
         store.find(Filter(states=("waiting",), recurring=True), limit=PAGE),
     )
-    overdue: list[Job] = []
-    for depth in depths:
-        if depth.due and not settings.get(depth.queue, QueueSettings()).paused:
-            late = Filter(queue=depth.queue, states=("waiting",), held=False, due_before_ms=now_ms - LATE_MS)
-            overdue += (await store.find(late, limit=100)).jobs
+    late_ms = now_ms - LATE_MS
+    is_paused = {queue for queue, one in settings.items() if one.paused}
+    late = [one.queue for one in depths if (one.oldest_due_ms or now_ms) < late_ms and one.queue not in is_paused]
+    pages = await asyncio.gather(
+        *(
+            store.find(Filter(queue=queue, states=("waiting",), held=False, due_before_ms=late_ms), limit=OVERDUE_READ)
+            for queue in late[:LATE_QUEUES_READ]
+        )
+    )
     return Examined(
         now_ms=now_ms,
         own_skew_ms=round(time.time() * 1000) - now_ms,
@@ -86,7 +94,8 @@ async def _facts(store: Store) -> Examined:
         foreign={queue for card in workers if card.system != "jobmill" for queue in card.queues},
         tallies=tallies,
         running=running.jobs,
-        overdue=overdue,
+        late_queues=late,
+        overdue=[job for page in pages for job in page.jobs],
         recurring=recurring.jobs,
     )
 
@@ -104,8 +113,7 @@ def _clock_skew(facts: Examined) -> Finding:
 
 def _no_worker(facts: Examined) -> Finding:
     served = facts.foreign.union(*(card.queues for card in facts.workers))
-    late = {job.queue for job in facts.overdue}
-    idle = [depth.queue for depth in facts.depths if depth.queue in late and depth.queue not in served]
+    idle = [queue for queue in facts.late_queues if queue not in served]
     if not idle:
         return Finding(check="no_worker", text="every queue with jobs that are due has a worker")
     text = f"no worker claims from: {', '.join(idle)}"

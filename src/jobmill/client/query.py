@@ -271,7 +271,7 @@ class QueriesJobs:
     async def queues(self) -> list[str]:
         """All queues that have jobs or settings."""
         await self.open()
-        return [one.queue for one in await self.store.depths(limit=1)]
+        return [one.queue for one in await self.store.depths(limit=0)]
 
 
 async def matching(store: Store, wanted: Filter) -> AsyncIterator[Job]:

@@ -98,7 +98,7 @@ def search_of(view: View, q: str, state: str | None) -> Search:
     tab, since_ms = made.pop("state", state or "all"), made.pop("since", None)
     if tab not in TABS:
         raise InvalidValue("state", "one of " + ", ".join(TABS), tab)
-    wanted = _with_tab(make_filter(made), tab, whole_second(view.now_ms), since_ms)
+    wanted = _with_tab(make_filter(made), tab, view.now_ms, since_ms)
     shown = list(chips.values())
     return Search(q=" ".join(shown), state=tab, chips=shown, filter=view.limited(wanted), id=id)
 
@@ -232,9 +232,10 @@ def _with_tab(wanted: Filter, tab: str, now_ms: int, since_ms: int | None) -> Fi
     states: tuple[State, ...] | None = given.get("states")
     times: dict[str, int | None] = {}
     if given.get("due") == "now":
-        times["due_before_ms"] = now_ms + 1
+        times["due_before_ms"] = whole_second(now_ms) + 1
     elif given.get("due") == "later":
-        times["due_after_ms"] = now_ms + 1
+        # Still to come when the store reads: it then knows that jobs that are due now do not match.
+        times["due_after_ms"] = whole_second(now_ms + 50) + 1
     times["finished_after_ms" if tab in FINAL else "created_after_ms"] = since_ms
     return structs.replace(wanted, states=states, held=given.get("held"), **times)
 

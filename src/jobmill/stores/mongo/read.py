@@ -395,6 +395,8 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
         *(_queues(ctx, index) for index in (schema.LEASE, schema.FINISHED) if queues is None),
     )
     wanted = sorted(set(limits).union(firsts, *known) if queues is None else set(queues))
+    if limit == 0:
+        return [Depth(queue=queue, exact=False) for queue in wanted]
     few = min(limit, MANY if len(wanted) > FEW_QUEUES else FEW)
     now, waiting = date(ctx.now()), {"status": "pending"}
     parts: list[dict[str, tuple[Document, int]]] = [

@@ -181,8 +181,8 @@ def job_of(
     due = _due(read, id, created, node, score) if held is None else NEVER_MS
     # Node promotes a job without a change of our fields. A job that waits outside `delayed` is due, and a job that has
     # run was due.
-    is_promoted = due > (now_ms if state == "waiting" else started) and not (
-        score or b"jms" in h or state == "cancelled"
+    is_promoted = not score and (
+        due > now_ms if state == "waiting" else due > started and not (b"jms" in h or state == "cancelled")
     )
     crashes = read.whole(b"stc")
     # What the job returned; for a recurring job that continues, what its last run returned.

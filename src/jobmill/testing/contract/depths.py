@@ -65,6 +65,13 @@ class DepthsContract:
         (above,) = await harness.store.depths(limit=3)
         assert (getattr(above, field), above.exact) == (3, False)
 
+    async def test_only_the_names_of_queues(self, harness: Harness) -> None:
+        await put(harness.store, new(queue="b"), new(queue="b"), new(queue="d", due=after(60_000)))
+        await in_state(harness.store, "failed", new(queue="a"))
+        await harness.store.configure("c", QueueChange(paused=True))
+        found = await harness.store.depths(limit=0)
+        assert [(one.queue, one.due, one.failed) for one in found] == [(name, 0, 0) for name in "abcd"]
+
     async def test_a_used_up_rate_limit_says_when_it_ends(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(3)])
         await harness.store.configure(QUEUE, QueueChange(rate_limit=RateLimit(2, 60_000)))

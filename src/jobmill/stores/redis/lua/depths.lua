@@ -10,11 +10,11 @@ local MAX_PRIORITIES = 100
 local LAST_DUE = string.format('%.0f', (now + 1) * 4096 - 1)
 local OF_DUE_TIME = {'timestamp', 'jm', 'jmd', 'jms', 'rjk', 'jmu', 'processedOn'}
 
--- Most queues have jobs in few places: see lengths.lua.
+-- Most queues have jobs in few places: see lengths.lua. Whether claims were counted for a rate limit comes with it.
 local function counts_of()
   local wait = call('LLEN', Q .. ':wait')
   if call('EXISTS', Q .. ':delayed', Q .. ':completed', Q .. ':failed', Q .. ':active', Q .. ':prioritized', Q .. ':paused',
-    Q .. ':waiting-children') == 0 then
+    Q .. ':waiting-children', Q .. ':limiter') == 0 then
     return {wait}
   end
   return {
@@ -90,6 +90,6 @@ for i, queue in ipairs(ask.queues) do
   Q = queue
   local counts = counts_of()
   local exists = counts[2] or counts[1] > 0 or call('EXISTS', Q .. ':meta') == 1
-  replies[i] = {exists and 1 or 0, counts, longest_due(counts), limited_until()}
+  replies[i] = {exists and 1 or 0, counts, longest_due(counts), counts[2] and limited_until() or -1}
 end
 return replies
