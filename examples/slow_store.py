@@ -343,8 +343,9 @@ def count(db: Database, now_ms: int, filter: values.Filter) -> list[values.Count
     return whole_jobs.counts(one for _, one in matching(db, filter))
 
 
-def count_up_to(db: Database, now_ms: int, filter: values.Filter, limit: int) -> int:
-    return min(limit, len(matching(db, filter)))
+def count_up_to(db: Database, now_ms: int, filter: values.Filter, limit: int) -> values.CountUpTo:
+    found = len(matching(db, filter))
+    return values.CountUpTo(min(limit, found), found < limit)
 
 
 def depths(

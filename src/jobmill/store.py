@@ -29,6 +29,7 @@ from jobmill.core.values import (
     DEPTH_LIMIT,
     Claim,
     Count,
+    CountUpTo,
     Depth,
     Exchanged,
     Filter,
@@ -132,13 +133,20 @@ class Store(Protocol):
         For one queue and one state, the order is fixed (`core.values.order_of`). Waiting jobs: due jobs as they will be
         claimed, and jobs of the same priority that are due later after them, by due time. Running jobs: those that
         were claimed first. Final jobs: those that finished last. Any other filter: the store's own order.
+
+        Where no index of the store answers the filter, a call examines no more than about `SEARCHED_PER_PAGE` jobs and
+        returns what it has found among them. Such a page may be short or empty, and its cursor continues the search. A
+        store always finds by an index: jobs of a queue, of a state, with a unique key, and live recurring jobs.
         """
 
     async def count(self, filter: Filter) -> list[Count]:
         """How many jobs match, by queue, name and state; without zeros."""
 
-    async def count_up_to(self, filter: Filter, limit: int) -> int:
-        """How many jobs match, at most `limit`: the store stops to count there."""
+    async def count_up_to(self, filter: Filter, limit: int) -> CountUpTo:
+        """How many jobs match, at most `limit`: the store stops to count there.
+
+        As in `find`, a store examines no more than about `SEARCHED_PER_PAGE` jobs for a filter that no index answers.
+        """
 
     async def depths(self, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
         """How many jobs these queues have in each state, or all queues with jobs or settings; by name.

@@ -88,7 +88,7 @@ async def fails(jobs: Client, count: int, name: str = "send_invoice") -> list[st
 
 
 async def all_failed(jobs: Client, count: int) -> bool:
-    return await jobs.store.count_up_to(Filter(states=("failed",)), count + 1) >= count
+    return (await jobs.store.count_up_to(Filter(states=("failed",)), count + 1)).count >= count
 
 
 async def choose(page: Page, label: str) -> None:
@@ -145,7 +145,7 @@ async def test_requeue_8000_with_a_preview_and_stop_half_way(
         go_on.set()
     await expect(page.locator(".state.big")).to_contain_text("stopped")
     await shot(page, "story-stopped")
-    waiting = await jobs.store.count_up_to(Filter(states=("waiting",)), 10_000)
+    waiting = (await jobs.store.count_up_to(Filter(states=("waiting",)), 10_000)).count
     assert 4_000 <= waiting < 8_000
     (entry,) = (await jobs.audit_log(what="requeue")).entries
     assert (entry.count, str(entry.note).partition(";")[0]) == (waiting, "relay is back")

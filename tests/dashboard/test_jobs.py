@@ -16,7 +16,7 @@ import jobmill
 from jobmill import Client, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.job import Progress
-from jobmill.core.values import DEPTH_LIMIT, Claim, Filter, Page, Report
+from jobmill.core.values import DEPTH_LIMIT, Claim, CountUpTo, Filter, Page, Report
 from jobmill.dashboard import Access
 from jobmill.stores.memory import MemoryStore
 from jobmill.testing import ManualClock
@@ -295,8 +295,8 @@ class Wide(MemoryStore):
     async def find(self, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         return structs.replace(await super().find(filter, cursor, limit), partial=filter.payload is not None)
 
-    async def count_up_to(self, filter: Filter, limit: int) -> int:
-        return limit
+    async def count_up_to(self, filter: Filter, limit: int) -> CountUpTo:
+        return CountUpTo(limit, exact=False)
 
     async def depths(self, queues: Any = None, limit: int = DEPTH_LIMIT) -> Any:
         return [structs.replace(one, due=limit, exact=False) for one in await super().depths(queues, limit)]
@@ -325,8 +325,41 @@ async def test_a_part_without_a_match_is_not_the_end(jobs: Client, monkeypatch: 
 
     monkeypatch.setattr(jobs.store, "find", find)
     page = await Visitor(Dashboard(jobs)).get("/jobs?q=payload.to:bob")
-    assert "No job matches in this part" in page.words
-    assert "cursor=%3C1" in link(page, "Next page")
+    assert "No match so far 10,000 jobs were searched, and there are more." in page.words
+    assert "cursor=%3C1" in link(page, "Search on")
+
+
+async def test_a_short_page_says_how_many_jobs_were_searched(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await many(jobs, 3, {"to": "ada"})
+    found = await jobs.find()
+
+    async def find(filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        return Page(found.jobs, next="<7", previous=None if cursor is None else ">4")
+
+    monkeypatch.setattr(jobs.store, "find", find)
+    visitor = Visitor(Dashboard(jobs))
+    page = await visitor.get("/jobs?q=tenant:acme")
+    assert "3 jobs. 10,000 jobs were searched, and there are more. Search on" in page.words
+    assert "Select all 3+ that match" in page.words
+    assert "cursor=%3C7" in link(page, "Search on")
+    back = await visitor.get("/jobs?q=tenant:acme&cursor=%3E9")
+    assert "3 jobs. 10,000 jobs were searched, and there are more." in back.words
+    assert ("cursor=%3E4" in link(back, "Search on"), "cursor=%3C7" in link(back, "Next page")) == (True, True)
+
+
+async def test_a_count_that_has_not_searched_all_jobs_says_so(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await many(jobs, 60, {"to": "ada"})
+
+    async def count_up_to(filter: Filter, limit: int) -> CountUpTo:
+        return CountUpTo(55, exact=False)
+
+    monkeypatch.setattr(jobs.store, "count_up_to", count_up_to)
+    visitor = Visitor(Dashboard(jobs))
+    page = await visitor.get("/jobs?q=name:send&state=due")
+    assert "50 of 55+. 10,000 jobs were searched to count them, and there are more. Next page" in page.words
+    ask = await visitor.get("/ask/jobs?act=hold&q=name:send&state=due&all=1")
+    assert "10,000 jobs were searched to count them, and there are more." in ask.words
+    assert "Hold 55+ jobs" in ask.words
 
 
 async def test_what_to_do_when_there_is_nothing(jobs: Client, visitor: Visitor) -> None:

@@ -213,7 +213,7 @@ async def test_the_state_of_a_cancelled_job_that_node_retried(store: RedisStore,
     await raw.zrem(f"{base}:failed", ids[0])
     await raw.lpush(f"{base}:wait", ids[0])
     assert await find_all(store, Filter(queue=QUEUE, states=("cancelled",))) == [ids[1]]
-    assert await store.count_up_to(Filter(queue=QUEUE, states=("cancelled",)), 10) == 1
+    assert (await store.count_up_to(Filter(queue=QUEUE, states=("cancelled",)), 10)).count == 1
 
 
 async def test_a_page_reads_no_more_jobs_than_it_returns(own_redis: RedisServer) -> None:

@@ -86,15 +86,14 @@ async def _pages(client: Client, cursor: str | None, limit: int, filters: dict[s
     from jobmill.core.values import Page
 
     found: list[Job] = []
-    previous: str | None = None
+    first: Page | None = None
     while True:
         page = await client.find(cursor=cursor, limit=min(PAGE, limit - len(found)), **filters)
-        if not found:
-            previous = page.previous
+        first = first or page
         found += page.jobs
         cursor = page.next
         if cursor is None or len(found) >= limit:
-            return Page(found, cursor, previous)
+            return Page(found, cursor, first.previous)
 
 
 def _listing(found: list[Job], now_ms: int) -> Any:

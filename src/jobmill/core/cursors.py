@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from jobmill.errors import InvalidValue
 
 T = TypeVar("T")
+
+#: Where a job is in an order: several numbers, of which the last one is unique.
+Position: TypeAlias = tuple[int, ...]
 
 MAX_NUMBER = 2**63 - 1
 
@@ -20,6 +23,11 @@ def split_cursor(cursor: str | None) -> tuple[bool, str | None]:
     if cursor[:1] not in ("<", ">") or len(cursor) < 2 or "\x00" in cursor:
         raise InvalidValue("cursor", "a cursor that a page of this store gave", cursor)
     return cursor[0] == ">", cursor[1:]
+
+
+def leads_back(cursor: str | None) -> bool:
+    """Whether this is the cursor of the page before another one."""
+    return cursor is not None and cursor.startswith(">")
 
 
 def read_cursor(cursor: str | None) -> tuple[bool, int | None]:
@@ -61,6 +69,24 @@ def cut_page(
         part.reverse()
     has_older, has_newer = (True, more) if goes_back else (more, cursor is not None)
     return part, f"<{key(part[-1])}" if has_older else None, f">{key(part[0])}" if has_newer else None
+
+
+def cut_search(
+    found: Sequence[Position], limit: int, cursor: str | None, reached: Position | None, *, descending: bool
+) -> tuple[list[Position], str | None, str | None]:
+    """The same for positions of several numbers, where a search may have ended early: at the position `reached`.
+
+    `descending` is the order in which they were found.
+    """
+    part, next, previous = cut_page(found, limit, cursor, shown_position)
+    back, start = read_ordered_cursor(cursor)
+    if not part and start is not None:
+        # The page beside an empty page includes the position of the cursor.
+        beside = shown_position((*start[:-1], start[-1] + (-1 if descending else 1)))
+        next, previous = (f"<{beside}", None) if back else (None, f">{beside}")
+    if reached is not None and len(found) <= limit:
+        next, previous = (next, f">{shown_position(reached)}") if back else (f"<{shown_position(reached)}", previous)
+    return part, next, previous
 
 
 def older_than(number: int) -> str:

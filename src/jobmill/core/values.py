@@ -256,6 +256,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 EVERYTHING = Filter()
 #: A filter by payload is applied to this number of jobs at least, the newest ones.
 PAYLOADS_SEARCHED = 100_000
+#: Where no index answers a filter, one call of `find` or `count_up_to` examines about this many jobs, not more.
+SEARCHED_PER_PAGE = 10_000
 
 #: The order in which `find` returns jobs.
 #: claim: as they will be claimed. longest: those that have run longest first. latest: those that finished last first.
@@ -272,7 +274,10 @@ def order_of(wanted: Filter) -> Order:
 
 
 class Page(Struct, frozen=True):
-    """Some of the jobs that match, in the order that `order_of` gives. A short page may still have cursors."""
+    """Some of the jobs that match, in the order that `order_of` gives.
+
+    A page may be short, or empty, and still have a cursor: the call has examined `SEARCHED_PER_PAGE` jobs.
+    """
 
     jobs: list[Job]
     next: str | None = None
@@ -288,6 +293,13 @@ class Count(Struct, frozen=True):
     name: str
     state: State
     count: int
+
+
+class CountUpTo(Struct, frozen=True):
+    """How many jobs match; at least this number, where not `exact`."""
+
+    count: int
+    exact: bool
 
 
 #: `depths` counts at most this many jobs of each queue and state.

@@ -13,7 +13,7 @@ from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.findings import Finding
 from jobmill.core.job import DAY_MS, Job
 from jobmill.core.tallies import MINUTE_MS, Tally
-from jobmill.core.values import Depth, Filter, LogLine, Page, QueueSettings
+from jobmill.core.values import CountUpTo, Depth, Filter, LogLine, Page, QueueSettings
 from jobmill.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Reads:
             ("find", repr(wanted), cursor, limit), lambda: self.jobs.store.find(wanted, cursor, limit)
         )
 
-    async def count_up_to(self, wanted: Filter, limit: int) -> int:
+    async def count_up_to(self, wanted: Filter, limit: int) -> CountUpTo:
         """How many jobs match, at most `limit`."""
         return await self._shared(("count", repr(wanted), limit), lambda: self.jobs.store.count_up_to(wanted, limit))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.scaling import DEFAULT_TARGET_MS, RECENT_MS, WAKE_AHEAD_MS, Scale, scale
 from jobmill.core.tallies import MINUTE_MS
-from jobmill.core.values import Depth, Filter, QueueSettings
+from jobmill.core.values import CountUpTo, Depth, Filter, QueueSettings
 from jobmill.metrics.text import Labels, family
 from jobmill.store import Store
 
@@ -84,7 +84,7 @@ async def _scale(
 ) -> Scale:
     now_ms = store.now()
     soon = Filter(queue=depth.queue, states=("waiting",), held=False, due_before_ms=now_ms + WAKE_AHEAD_MS)
-    has_work_soon = depth.due > 0 or (depth.later > 0 and await store.count_up_to(soon, 1) > 0)
+    has_work_soon = depth.due > 0 or (depth.later > 0 and await store.count_up_to(soon, 1) != CountUpTo(0, exact=True))
     return scale(
         depth,
         settings,

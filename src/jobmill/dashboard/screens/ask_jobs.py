@@ -15,7 +15,7 @@ from jobmill.core.changes import NO_SUCH_JOB, Change, Hold, Patch, Release, Requ
 from jobmill.core.durations import to_ms
 from jobmill.core.job import LIVE, STATES, Job, State
 from jobmill.core.tallies import MINUTE_MS
-from jobmill.core.values import DEPTH_LIMIT, PAYLOADS_SEARCHED, Filter, Page
+from jobmill.core.values import DEPTH_LIMIT, PAYLOADS_SEARCHED, SEARCHED_PER_PAGE, Filter, Page
 from jobmill.dashboard.refusals import KEY_TAKEN, RefusalGroup, Refusals
 from jobmill.dashboard.screens.queues import ended
 from jobmill.dashboard.search import Search
@@ -55,7 +55,7 @@ class AskJobsScreen(Struct, frozen=True, kw_only=True):
     back: str
     matching: int
     changed: int
-    #: `changed` may be more: counts stop at 10,000.
+    #: `changed` may be more: counts stop at 10,000, and where they have searched 10,000 jobs.
     is_cut: bool
     refused: list[RefusalGroup]
     #: How many jobs were examined; None if all are known.
@@ -80,12 +80,13 @@ class _Preview:
         self.examined: int | None = None
         self.unknown_keys = 0
         self.queues: set[str] = set()
-        #: Whether the count of the jobs that can be changed has reached its limit, or that of all that match.
+        #: There may be more jobs than were counted: of those that can be changed, or of all that match.
         self.is_cut = self.is_all_cut = False
         self.calls = 0
         #: Of the jobs to hold: how many are held already.
         self.held = 0
         self.by_payload = False
+        self.is_searched_in_part = False
 
     async def of_ids(self, ids: list[str]) -> None:
         """Examine jobs by id: all of them."""
@@ -113,6 +114,7 @@ class _Preview:
             total = None if is_part else len(jobs)
         if total is None:
             total = await self._count(allowed)
+            self.is_cut = self.is_all_cut
         self.queues = {wanted.queue} if wanted.queue is not None else {job.queue for job in jobs}
         others = structs.replace(wanted, states=_others(self.change, wanted))
         left = await self._count(others)
@@ -122,7 +124,6 @@ class _Preview:
             not_held = await self._count(structs.replace(wanted, states=states_for(self.change, wanted), held=False))
             self.refused.add_count("the job is not held", not_held)
         self.matching = total + left + not_held
-        self.is_cut, self.is_all_cut = total >= COUNTED, max(total, left, not_held) >= COUNTED
         if is_part and len(jobs) < total:
             self.examined = len(jobs)
         if isinstance(self.change, Hold) and wanted.held is not False:
@@ -145,6 +146,8 @@ class _Preview:
         if self.unknown_keys:
             keys = f"{self.unknown_keys:,} of them {'has' if self.unknown_keys == 1 else 'have'} a unique key."
             found.append(f"{keys} A job is left as it is if a live job has the same key by then.")
+        if self.is_searched_in_part:
+            found.append(f"{SEARCHED_PER_PAGE:,} jobs were searched to count them, and there are more.")
         if self.by_payload:
             found.append(
                 f"A search by payload may leave out jobs that are older than the newest {PAYLOADS_SEARCHED:,}."
@@ -155,7 +158,10 @@ class _Preview:
         if wanted.states == ():
             return 0
         self.calls += 1
-        return await self.view.reads.count_up_to(wanted, COUNTED)
+        counted = await self.view.reads.count_up_to(wanted, COUNTED)
+        self.is_all_cut = self.is_all_cut or not counted.exact
+        self.is_searched_in_part = self.is_searched_in_part or (not counted.exact and counted.count < COUNTED)
+        return counted.count
 
     async def _find(self, wanted: Filter) -> Page:
         self.calls += 1
@@ -218,8 +224,8 @@ async def ask_jobs(view: View) -> AskJobsScreen:
     is_spread = act == "requeue" and changed > 1
     return AskJobsScreen(
         act=act,
-        heading=f"{words.wanted} {jobs_text(preview.matching, tab, is_cut=preview.is_all_cut)}?",
-        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed, is_cut=is_cut)}",
+        heading=f"{words.wanted} {jobs_text(preview.matching or (None if preview.is_all_cut else 0), tab, is_cut=preview.is_all_cut)}?",
+        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)}",
         will=f"will be {words.done}{'' if is_known else ' at most'}",
         advice=words.advice,
         chips=chips,

@@ -12,10 +12,21 @@ from starlette.responses import RedirectResponse, Response
 
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.changes import CHANGES_FROM
+from jobmill.core.cursors import leads_back
 from jobmill.core.durations import shown_ms
 from jobmill.core.job import STATES, Job
 from jobmill.core.lifecycle import policy
-from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, PAYLOADS_SEARCHED, Depth, Filter, Order, Page, order_of
+from jobmill.core.values import (
+    DEPTH_LIMIT,
+    EVERYTHING,
+    PAYLOADS_SEARCHED,
+    SEARCHED_PER_PAGE,
+    Depth,
+    Filter,
+    Order,
+    Page,
+    order_of,
+)
 from jobmill.dashboard import shown
 from jobmill.dashboard.pages import navigation, render
 from jobmill.dashboard.search import TABS, Search, possible_id, search_of, whole_second, with_words
@@ -76,6 +87,9 @@ class JobsScreen(Struct, frozen=True, kw_only=True):
     #: Only the newest jobs were searched, because the search has a field of the payload.
     partial: bool = False
     searched: int = PAYLOADS_SEARCHED
+    #: The search has examined `searched_per_page` jobs and is not at its end: the next page continues it.
+    unfinished: bool = False
+    searched_per_page: int = SEARCHED_PER_PAGE
     order: Order = "own"
     #: What the visitor may do to many jobs of this tab.
     acts: list[str] = []
@@ -166,8 +180,16 @@ async def _counted(view: View, wanted: Filter, page: Page) -> tuple[int | None, 
         return len(page.jobs), not page.partial
     if wanted.payload is not None:
         return UNKNOWN  # a count would read the payloads of all jobs once more
-    count = await view.reads.count_up_to(wanted, DEPTH_LIMIT)
-    return count, count < DEPTH_LIMIT
+    if is_unfinished(page, cursor):
+        # A count would search the same jobs once more.
+        return (len(page.jobs), False) if cursor is None and page.jobs else UNKNOWN
+    counted = await view.reads.count_up_to(wanted, DEPTH_LIMIT)
+    return counted.count, counted.exact
+
+
+def is_unfinished(page: Page, cursor: str | None) -> bool:
+    """Whether a page ended early, because `SEARCHED_PER_PAGE` jobs were examined for it."""
+    return len(page.jobs) < PAGE and (page.previous if leads_back(cursor) else page.next) is not None
 
 
 def _is_narrowed(wanted: Filter) -> bool:
@@ -204,6 +226,7 @@ def _screen(
         total=total[0],
         exact=total[1],
         partial=page.partial,
+        unfinished=is_unfinished(page, view.param("cursor")),
         order=order_of(search.filter),
         acts=[act for act in BULK_ACTS if view.can(act) and _makes_sense(act, search.state)],
         tenant=None if view.access.tenants is None else search.filter.tenant,

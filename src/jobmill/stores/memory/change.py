@@ -10,8 +10,8 @@ from msgspec import structs
 from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
 from jobmill.core.values import Filter
 from jobmill.stores.memory.context import MemoryContext
-from jobmill.stores.memory.filters import matching
 from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.filters import matching
 from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import delete
 

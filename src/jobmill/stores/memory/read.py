@@ -148,13 +148,17 @@ def _stats_of(context: MemoryContext, wanted: Filter, runs: list[Job], counts: d
     waiting, succeeded = (ranges_of(context.jobs, wanted, state) for state in ("waiting", "succeeded"))
     waits_ms = [context.now_ms - due_ms for one in waiting for _, due_ms, *_ in one.positions.first(1)]
     last = (context.jobs.by_id[id].job for *_, id in islice(merged(succeeded, descending=True), MAX_DURATIONS))
-    durations = _durations([*last, *(run for run in runs if matches(run, structs.replace(wanted, states=("succeeded",))))])
+    durations = _durations(
+        [*last, *(run for run in runs if matches(run, structs.replace(wanted, states=("succeeded",))))]
+    )
     oldest_ms = max((ms for ms in waits_ms if ms >= 0), default=None)
     return summary(wanted.queue or "", wanted.name or "", counts, oldest_ms, durations)
 
 
 def _durations(jobs: Iterable[Job]) -> list[float]:
-    return [job.finished_ms - job.started_ms for job in jobs if job.finished_ms is not None and job.started_ms is not None]
+    return [
+        job.finished_ms - job.started_ms for job in jobs if job.finished_ms is not None and job.started_ms is not None
+    ]
 
 
 def logs(context: MemoryContext, id: str, limit: int = 1_000) -> list[LogLine]:

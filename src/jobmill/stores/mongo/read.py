@@ -20,6 +20,7 @@ from jobmill.core.values import (
     DEPTH_LIMIT,
     PAYLOADS_SEARCHED,
     Count,
+    CountUpTo,
     Depth,
     Filter,
     LogLine,
@@ -241,7 +242,7 @@ async def _counted(ctx: MongoContext, filter: Filter, **more: Document) -> list[
     return sorted(counts, key=lambda one: (one[0].queue, one[0].name, STATES.index(one[0].state)))
 
 
-async def count_up_to(ctx: MongoContext, filter: Filter, limit: int) -> int:
+async def count_up_to(ctx: MongoContext, filter: Filter, limit: int) -> CountUpTo:
     """See the port. Each status has an index of its own."""
     query, _ = await _searched(ctx, filter)
     is_indexed = filter.unique_key is None and not filter.declared and filter.payload is None
@@ -253,7 +254,7 @@ async def count_up_to(ctx: MongoContext, filter: Filter, limit: int) -> int:
         total += found[0]["n"] if found else 0
         if total >= limit:
             break
-    return total
+    return CountUpTo(total, total < limit)
 
 
 async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:

@@ -11,7 +11,7 @@ from jobmill.core.cursors import cut_page, split_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
-from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Order, Page, Stats, order_of
+from jobmill.core.values import DEPTH_LIMIT, Count, CountUpTo, Depth, Filter, LogLine, Order, Page, Stats, order_of
 from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection
@@ -92,10 +92,11 @@ async def _count(context: PostgresContext, connection: Connection, filter: Filte
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-async def count_up_to(context: PostgresContext, filter: Filter, limit: int) -> int:
+async def count_up_to(context: PostgresContext, filter: Filter, limit: int) -> CountUpTo:
     where = PostgresConditions(filter, first=2)
     text = where.into(context.statements, "count_up_to")
-    return await context.use(lambda connection: connection.fetchval(text, limit, *where.parameters), READ_SECONDS)
+    found = await context.use(lambda connection: connection.fetchval(text, limit, *where.parameters), READ_SECONDS)
+    return CountUpTo(found, found < limit)
 
 
 async def depths(

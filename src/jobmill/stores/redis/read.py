@@ -12,7 +12,7 @@ from msgspec import structs
 from jobmill.core.cursors import newer_than, older_than, read_cursor
 from jobmill.core.job import STATES, Job, State
 from jobmill.core.stats import matches
-from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, Count, Depth, Filter, LogLine, Page, Stats
+from jobmill.core.values import DEPTH_LIMIT, EVERYTHING, Count, CountUpTo, Depth, Filter, LogLine, Page, Stats
 from jobmill.stores.common.whole_jobs import JobTally
 from jobmill.stores.redis.codec import HELD_BY_JOBS, fields, job_of, without_lone_surrogates
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext, by_queue
@@ -149,7 +149,7 @@ async def count(c: RedisContext, filter: Filter) -> list[Count]:
     return (await _tally(c, filter)).counts()
 
 
-async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> int:
+async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
     """See the port. Jobs are read only where a filter is about more than queue and state."""
     if structs.replace(filter, queue=None, states=None) != EVERYTHING:
         found = 0
@@ -157,12 +157,12 @@ async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> int:
             found += 1
             if found >= limit:
                 break
-        return found
+        return CountUpTo(found, found < limit)
     counted = await depths(c, None if filter.queue is None else [filter.queue], limit)
     states = STATES if filter.states is None else filter.states
     fields = {field for state in states for field in (("due", "later", "held") if state == "waiting" else (state,))}
     total: int = sum(getattr(depth, field) for depth in counted for field in fields)
-    return min(limit, total)
+    return CountUpTo(min(limit, total), total < limit)
 
 
 async def depths(c: RedisContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:

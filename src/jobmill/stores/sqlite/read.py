@@ -10,9 +10,9 @@ from msgspec import structs
 from jobmill.core.cursors import MAX_NUMBER, cut_page, read_ordered_cursor, shown_position
 from jobmill.core.due import NEVER_MS
 from jobmill.core.job import FINAL, LIVE, STATES, Job
-from jobmill.core.stats import by_queue_and_name
+from jobmill.core.stats import MAX_DURATIONS, by_queue_and_name
 from jobmill.core.stats import stats as summary
-from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Order, Page, Stats, order_of
+from jobmill.core.values import DEPTH_LIMIT, Count, CountUpTo, Depth, Filter, LogLine, Order, Page, Stats, order_of
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.sqlite.codec import QueueRow, as_json, decode_job, decode_jobs
@@ -20,9 +20,6 @@ from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.filters import conditions, searched_after, wanted_states
 from jobmill.stores.sqlite.queues import known_queues
 from jobmill.stores.sqlite.statements import sql
-
-# Durations are measured over this number of succeeded jobs, and of succeeded runs, of a name: the last ones.
-MAX_DURATIONS = 10_000
 
 
 def read_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
@@ -142,7 +139,7 @@ def _hint(context: SqliteContext, filter: Filter) -> str:
     """How to find jobs of one state of all queues. The planner does not know how many jobs each state has."""
     if filter != Filter(states=filter.states) or len(states := wanted_states(filter)) != 1:
         return ""
-    is_few = count_up_to(context, filter, _FEW) < _FEW
+    is_few = count_up_to(context, filter, _FEW).count < _FEW
     index = f"jobmill_{states[0] if states[0] in LIVE else 'final'}"
     return f" INDEXED BY {index}" if is_few else " NOT INDEXED"
 
@@ -173,7 +170,7 @@ def count(context: SqliteContext, filter: Filter) -> list[Count]:
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
-def count_up_to(context: SqliteContext, filter: Filter, limit: int) -> int:
+def count_up_to(context: SqliteContext, filter: Filter, limit: int) -> CountUpTo:
     """How many jobs match, at most `limit`."""
     found = 0
     after = searched_after(context, filter)
@@ -181,7 +178,7 @@ def count_up_to(context: SqliteContext, filter: Filter, limit: int) -> int:
         where, parameters = conditions(structs.replace(filter, states=(state,)), after)
         statement = sql("count_up_to").replace("{conditions}", where)
         found += context.cursor.execute(statement, (*parameters, limit - found)).fetchone()[0]
-    return found
+    return CountUpTo(found, found < limit)
 
 
 def depths(context: SqliteContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:

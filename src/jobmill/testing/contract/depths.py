@@ -97,18 +97,18 @@ class CountUpToContract:
 
     async def test_it_counts_matches(self, harness: Harness) -> None:
         await put(harness.store, *[new(tenant="acme") for _ in range(4)], new())
-        assert await harness.store.count_up_to(Filter(tenant="acme"), 100) == 4
-        assert await harness.store.count_up_to(EVERYTHING, 100) == 5
+        assert (await harness.store.count_up_to(Filter(tenant="acme"), 100)).count == 4
+        assert (await harness.store.count_up_to(EVERYTHING, 100)).count == 5
 
     async def test_it_stops_at_the_limit(self, harness: Harness) -> None:
         await put(harness.store, *[new() for _ in range(5)])
-        assert await harness.store.count_up_to(EVERYTHING, 3) == 3
+        assert (await harness.store.count_up_to(EVERYTHING, 3)).count == 3
 
     async def test_it_counts_jobs_of_every_state(self, harness: Harness) -> None:
         for state in (*FINAL, "running"):
             await in_state(harness.store, state)
         await put_one(harness.store)
-        assert await harness.store.count_up_to(Filter(queue=QUEUE), 100) == 5
-        assert await harness.store.count_up_to(Filter(queue=QUEUE, states=FINAL), 100) == 3
-        assert await harness.store.count_up_to(Filter(queue="elsewhere"), 100) == 0
+        assert (await harness.store.count_up_to(Filter(queue=QUEUE), 100)).count == 5
+        assert (await harness.store.count_up_to(Filter(queue=QUEUE, states=FINAL), 100)).count == 3
+        assert (await harness.store.count_up_to(Filter(queue="elsewhere"), 100)).count == 0
         assert len(await claim(harness.store)) == 1

@@ -230,7 +230,7 @@ class HoldContract:
         waiting = await find_all(harness.store, WAITING, 2)
         assert waiting[:3] == [ids[0], ids[2], ids[4]], "held jobs come last"
         assert sorted(waiting[3:]) == [ids[1], ids[3]]
-        assert await harness.store.count_up_to(structs.replace(WAITING, held=True), 10) == 2
+        assert (await harness.store.count_up_to(structs.replace(WAITING, held=True), 10)).count == 2
 
     async def test_a_purge_leaves_held_jobs(self, harness: Harness) -> None:
         id = await put_one(harness.store)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jobmill.core.job import State
 from jobmill.core.lifecycle import Errored, Policy
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import Filter, after
+from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, after
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     QUEUE,
@@ -106,8 +107,10 @@ class ContentContract:
         assert await find_all(harness.store, Filter(recurring=False)) == ["once"]
         (found,) = (await harness.store.find(Filter(recurring=True))).jobs
         assert found.recurrence is not None
-        assert await harness.store.count_up_to(Filter(queue=QUEUE, recurring=True), 10) == 1
-        assert await harness.store.count_up_to(Filter(queue=QUEUE, states=("waiting",), recurring=True), 10) == 1
+        assert (await harness.store.count_up_to(Filter(queue=QUEUE, recurring=True), 10)).count == 1
+        assert (
+            await harness.store.count_up_to(Filter(queue=QUEUE, states=("waiting",), recurring=True), 10)
+        ).count == 1
 
     async def test_a_prefix_of_the_name(self, harness: Harness) -> None:
         names = ["mail.send", "mail.open", "mail_x", "MAIL.send", "mail%", "mai"]
@@ -115,7 +118,7 @@ class ContentContract:
         assert sorted(await find_all(harness.store, Filter(name_prefix="mail."))) == ["mail.open", "mail.send"]
         assert await find_all(harness.store, Filter(name_prefix="mail%")) == ["mail%"]
         assert await find_all(harness.store, Filter(name_prefix="mail_")) == ["mail_x"]
-        assert await harness.store.count_up_to(Filter(name_prefix="mail"), 10) == 4
+        assert (await harness.store.count_up_to(Filter(name_prefix="mail"), 10)).count == 4
 
     async def test_the_class_of_the_last_error(self, harness: Harness) -> None:
         jobs: dict[str, list[str | None]] = {"a": ["ValueError"], "b": ["ValueError", "app.MailError"], "c": [None]}
@@ -131,7 +134,7 @@ class ContentContract:
         assert await find_all(harness.store, Filter(error_type="ValueError")) == ["a"]
         failed = Filter(queue=QUEUE, states=("failed",), error_type="app.MailError")
         assert await find_all(harness.store, failed) == ["b"]
-        assert await harness.store.count_up_to(failed, 10) == 1
+        assert (await harness.store.count_up_to(failed, 10)).count == 1
         assert await find_all(harness.store, Filter(error_type="Error")) == []
 
     @pytest.mark.parametrize(
@@ -159,7 +162,32 @@ class ContentContract:
         await put(harness.store, *[new(id, payload=payload) for id, payload in payloads.items()])
         await put(harness.store, new("list", payload=["to", "ada"]), new("text", payload="ada"), new("none"))
         assert "".join(sorted(await find_all(harness.store, Filter(payload=wanted)))) == expected
-        assert await harness.store.count_up_to(Filter(queue=QUEUE, payload=wanted), 10) == len(expected)
+        assert (await harness.store.count_up_to(Filter(queue=QUEUE, payload=wanted), 10)).count == len(expected)
+
+    @pytest.mark.parametrize("wanted", [Filter(payload={"to": "ada"}), structs.replace(WAITING, tenant="ada")])
+    async def test_a_search_through_more_jobs_than_one_page_examines(self, harness: Harness, wanted: Filter) -> None:
+        total = SEARCHED_PER_PAGE + 500
+        ids, expected = [f"job-{number:05}" for number in range(total)], {"job-00000", "job-05000", f"job-{total - 1}"}
+        for start in range(0, total, 1_000):
+            some = [
+                new(id, payload={"to": "ada"}, tenant="ada") if id in expected else new(id, payload={"to": "bob"})
+                for id in ids[start : start + 1_000]
+            ]
+            await harness.store.enqueue(some)
+        pages = await all_pages(harness.store, wanted, 2)
+        forth = [job.id for page in pages for job in page.jobs]
+        assert set(forth) == expected
+        assert len(forth) == len(expected)
+        back, previous = [job.id for job in pages[-1].jobs], pages[-1].previous
+        for _ in turns():
+            if previous is None:
+                break
+            page = await harness.store.find(wanted, previous, 2)
+            back, previous = [job.id for job in page.jobs] + back, page.previous
+        assert back == forth
+        counted = await harness.store.count_up_to(wanted, 100)
+        assert counted.count == 3 if counted.exact else counted.count <= 3
+        assert await harness.store.count_up_to(wanted, 1) == CountUpTo(1, exact=False)
 
     async def test_payloads_of_final_jobs_and_of_large_ones(self, harness: Harness) -> None:
         await in_state(harness.store, "succeeded", new("done", payload={"to": "ada"}))
