@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import structs
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.job import FINAL, LIVE, STATES, Job, State
 from jobmill.core.stats import matches
 from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, Filter
@@ -51,6 +52,8 @@ def ranges_of(jobs: JobTable, wanted: Filter, state: State) -> list[IndexRange]:
 
 def _waiting_ranges(jobs: JobTable, wanted: Filter) -> Iterator[IndexRange]:
     low, high = _bounds(wanted.due_after_ms, wanted.due_before_ms)
+    if wanted.held:
+        low, high = max(low, (NEVER_MS,)), min(high, (NEVER_MS + 1,))
     for queue in _queues(jobs.waiting, wanted):
         for (priority, name), positions in jobs.waiting[queue].items():
             yield IndexRange(queue, name, positions, (priority, *low), (priority, *high))
@@ -61,9 +64,9 @@ def _running_ranges(jobs: JobTable, wanted: Filter) -> Iterator[IndexRange]:
     for queue in _queues(jobs.running, wanted):
         by_name: defaultdict[str, list[Position]] = defaultdict(list)
         for stored in jobs.running[queue].values():
-            by_name[stored.job.name].append(stored.run_position)
+            by_name[stored.job.name].append(stored.run_position())
         for name, positions in by_name.items():
-            yield IndexRange(queue, name, SortedList(positions))
+            yield IndexRange(queue, name, SortedList([sorted(positions)]))
 
 
 def _final_ranges(jobs: JobTable, wanted: Filter, state: State) -> Iterator[IndexRange]:
@@ -86,6 +89,8 @@ def is_answered(wanted: Filter, state: State) -> bool:
     """Whether all jobs in the index ranges of a state match, so that none of them must be read."""
     rest = structs.replace(wanted, queue=None, name=None, name_prefix=None, states=None)
     if state == "waiting":
+        if wanted.held is False and wanted.due_before_ms is not None and wanted.due_before_ms <= NEVER_MS:
+            rest = structs.replace(rest, held=None)
         rest = structs.replace(rest, due_after_ms=None, due_before_ms=None)
     elif state != "running":
         rest = structs.replace(rest, finished_after_ms=None, finished_before_ms=None)
@@ -123,14 +128,14 @@ def ordered_ranges(jobs: JobTable, wanted: Filter) -> tuple[list[IndexRange], bo
             few = [jobs.by_id[id] for one in ranges for *_, id in one.positions.between(one.low, one.high)]
     if few is not None:
         positions = [_position(stored, order) for stored in few if matches(stored.job, wanted)]
-        return [IndexRange("", "", SortedList(positions))], order not in LIVE
+        return [IndexRange("", "", SortedList([sorted(positions)]))], order not in LIVE
     return [IndexRange(queue, "", jobs.enqueued[queue]) for queue in _queues(jobs.enqueued, wanted)], True
 
 
 def merged(ranges: Sequence[IndexRange], *, descending: bool = False) -> Iterator[Position]:
     """The positions in several index ranges, in order."""
     parts = [one.positions.between(one.low, one.high, descending=descending) for one in ranges]
-    return heapq.merge(*parts, reverse=descending)
+    return parts[0] if len(parts) == 1 else heapq.merge(*parts, reverse=descending)
 
 
 def _few(jobs: JobTable, wanted: Filter) -> Iterable[StoredJob] | None:
@@ -145,8 +150,8 @@ def _position(stored: StoredJob, order: State | None) -> Position:
         case None:
             return (stored.seq, stored.job.id)
         case "waiting":
-            return stored.claim_position
+            return stored.claim_position()
         case "running":
-            return stored.run_position
+            return stored.run_position()
         case _:
-            return stored.final_position
+            return stored.final_position()

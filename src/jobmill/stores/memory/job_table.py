@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, field, structs
@@ -17,7 +18,6 @@ ClaimPosition: TypeAlias = tuple[int, int, int, str]
 TimePosition: TypeAlias = tuple[int, int, str]
 
 K = TypeVar("K")
-P = TypeVar("P", bound=tuple[Any, ...])
 
 
 class StoredJob(Struct):
@@ -30,17 +30,14 @@ class StoredJob(Struct):
     #: Of a final job. It is set before the job becomes final, and then stays.
     keep: Keep = Keep()
 
-    @property
     def claim_position(self) -> ClaimPosition:
         """Where the job stands in the order of claims."""
         return (self.job.priority, self.job.due_ms, self.seq, self.job.id)
 
-    @property
     def run_position(self) -> TimePosition:
         """Where the job stands among running jobs."""
         return (self.job.started_ms or 0, self.seq, self.job.id)
 
-    @property
     def final_position(self) -> TimePosition:
         """Where the job stands among final jobs."""
         return (self.job.finished_ms or 0, self.seq, self.job.id)
@@ -51,7 +48,7 @@ def _ranges() -> defaultdict[str, defaultdict[Any, SortedList[Any]]]:
 
 
 class JobTable(Struct):
-    """All jobs: by id, and in indexes by queue and state. An index range without jobs is deleted."""
+    """All jobs: by id, and in indexes by queue and state. A purge deletes index ranges without jobs."""
 
     by_id: dict[str, StoredJob] = field(default_factory=dict)
     owners: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -92,12 +89,19 @@ class JobTable(Struct):
         job = stored.job
         self._unindex(stored)
         del self.by_id[job.id]
-        _remove(self.enqueued, job.queue, (stored.seq, job.id))
+        self.enqueued[job.queue].remove((stored.seq, job.id))
         self.recurring.pop(job.id, None)
         if job.unique_key is not None:
             del self.keyed[job.unique_key][job.id]
-            if not self.keyed[job.unique_key]:
-                del self.keyed[job.unique_key]
+
+    def prune(self) -> None:
+        """Forget index ranges that have no jobs any more. A claim should not have to do that."""
+        indexes: list[dict[Any, SortedList[Any]]] = [self.enqueued, *self.waiting.values(), *self.final.values()]
+        for ranges in indexes:
+            _prune(ranges, [key for key, positions in ranges.items() if not positions.chunks[0]])
+        parents: list[dict[str, Any]] = [self.waiting, self.running, self.final, self.keyed]
+        for parts in parents:
+            _prune(parts, [key for key, part in parts.items() if not part])
 
     def owner(self, queue: str, name: str, unique_key: str | None) -> StoredJob | None:
         """The live job that has a unique key."""
@@ -112,28 +116,26 @@ class JobTable(Struct):
     def _index(self, stored: StoredJob) -> None:
         job = stored.job
         if job.state == "waiting":
-            self.waiting[job.queue][job.priority, job.name].add(stored.claim_position)
+            self.waiting[job.queue][job.priority, job.name].add(stored.claim_position())
         elif job.state == "running":
             self.running[job.queue][job.id] = stored
         else:
-            self.final[job.queue][job.state, job.name, stored.keep].add(stored.final_position)
+            self.final[job.queue][job.state, job.name, stored.keep].add(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             self.owners[job.queue, job.name, job.unique_key] = job.id
 
     def _unindex(self, stored: StoredJob) -> None:
         job = stored.job
         if job.state == "waiting":
-            _remove(self.waiting[job.queue], (job.priority, job.name), stored.claim_position)
+            self.waiting[job.queue][job.priority, job.name].remove(stored.claim_position())
         elif job.state == "running":
             del self.running[job.queue][job.id]
         else:
-            _remove(self.final[job.queue], (job.state, job.name, stored.keep), stored.final_position)
+            self.final[job.queue][job.state, job.name, stored.keep].remove(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             del self.owners[job.queue, job.name, job.unique_key]
 
 
-def _remove(ranges: dict[K, SortedList[P]], key: K, position: P) -> None:
-    positions = ranges[key]
-    positions.remove(position)
-    if not positions:
-        del ranges[key]
+def _prune(parts: dict[K, Any], keys: Iterable[K]) -> None:
+    for key in keys:
+        del parts[key]

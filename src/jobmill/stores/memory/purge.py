@@ -22,6 +22,7 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     ids = list(dict.fromkeys([*islice(_old(context), limit + 1), *islice(_surplus(context), limit + 1)]))
     for id in ids[:limit]:
         remove(context, context.jobs.by_id[id])
+    context.jobs.prune()
     return Purged(min(len(ids), limit), more=len(ids) > limit)
 
 
@@ -44,7 +45,7 @@ def _surplus(context: MemoryContext) -> Iterator[str]:
     """Jobs that are kept as one of the last of their queue and state, and are older than those."""
     for ranges in context.jobs.final.values():
         for (state, _, keep), positions in ranges.items():
-            if keep.last is None:
+            if not keep.last:
                 continue
             same_state = [others.between(descending=True) for (other, *_), others in ranges.items() if other == state]
             last = islice(heapq.merge(*same_state, reverse=True), keep.last - 1, keep.last)

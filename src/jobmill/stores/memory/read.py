@@ -110,7 +110,11 @@ def count_up_to(context: MemoryContext, filter: Filter, limit: int) -> CountUpTo
 
 def depths(context: MemoryContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
     """How many jobs queues have in each state."""
-    names = {*context.jobs.enqueued, *context.queues} if queues is None else set(queues)
+    names = set(queues or ())
+    if queues is None:
+        names = {
+            queue for queue, positions in context.jobs.enqueued.items() if positions.first(1)
+        } | context.queues.keys()
     return [_depth(context, queue, limit) for queue in sorted(names)]
 
 
