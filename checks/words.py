@@ -14,7 +14,7 @@ _PHRASE = re.compile(r"\b(" + "|".join(phrase.replace(" ", r"\s+") for phrase in
 _CONSTANT = re.compile(r"\b(MOST|LEAST)_[A-Z]\w*")
 
 FOLDERS = ("src", "docs", "examples")
-FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md", "UPGRADING.md")
 ENDINGS = (".py", ".md", ".sql", ".lua")
 
 #: Places that need such a word: the end of a path, and a part of the line.

@@ -106,6 +106,12 @@ def _turns() -> Turns:
     return Turns(Path(sys.prefix) / "turns")
 
 
+def pytest_unconfigure() -> None:
+    if _turns.cache_info().currsize:
+        _turns().close()
+        _turns.cache_clear()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if not hasattr(item.config, "workerinput"):  # there is no other process

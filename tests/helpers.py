@@ -11,8 +11,11 @@ from jobmill.core.values import Claim, Exchanged, Lease, NewJob, Receipt, Report
 from jobmill.stores.memory import MemoryStore
 
 
-async def until(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 10.0) -> Any:
-    """Await a condition: its first true answer, or a failure that shows it."""
+async def until(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 14.0) -> Any:
+    """Await a condition: its first true answer, or a failure that shows it.
+
+    The usual timeout is for a busy machine, but shorter than a lease: 15 s.
+    """
     end = asyncio.get_running_loop().time() + timeout
     while True:
         answer = condition()

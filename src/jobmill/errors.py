@@ -5,19 +5,19 @@
     │   └── PayloadTooLarge
     ├── HandlerNotFound             this client has no handler of that name
     ├── MissingExtra                a store's driver, a web server or an SDK is not installed
-    ├── JobNotFound                 the job is not in the store, or not any more
+    ├── JobNotFound                 the job is not in the store: it was removed, or never existed
     ├── JobFailed                   the result of a failed job was awaited
     │   └── JobCancelled
     ├── ResultTimeout (TimeoutError)
-    └── StoreError                  the store refused or failed
+    └── StoreError                  the store refused a call, or could not do it
         ├── StoreUnavailable        it cannot be reached now: a later retry may work
         │   ├── StoreBusy           another connection holds its write lock
         │   └── LoginRefused        the server does not accept this user or password
-        ├── SchemaTooOld            `jobmill migrate` has not been run, or not by this version
+        ├── SchemaTooOld            migrations are missing: run `jobmill migrate` of this version
         ├── SchemaTooNew            written by a newer Jobmill; nothing was changed
         └── UnsafeStore             a database is not safe here (a network file system)
 
-    For handlers (no errors, not JobmillErrors): Fail, Snooze
+    For handlers, and not JobmillErrors: Fail, Snooze
 
 Expected races are return values, never exceptions: a lost lease, a duplicate, a refused change.
 """
@@ -47,7 +47,7 @@ class InvalidValue(JobmillError, ValueError):
         super().__init__(f"{field}: expected {expected}, got {shown(given)}" + (f"; {advice}" if advice else ""))
 
     def without_value(self) -> str:
-        """The message without the value, which may be a secret of a payload: with `public` or the type of the value."""
+        """The message with `public`, or with the type of the value, instead of the value, which may be a secret."""
         advice = f"; {self.advice}" if self.advice else ""
         rest = f"; {self._public}" if self._public else f", got a value of type {type(self.given).__name__}{advice}"
         return f"{self.field}: expected {self.expected}{rest}"
@@ -72,11 +72,11 @@ class HandlerNotFound(JobmillError):
 
 
 class MissingExtra(JobmillError):
-    """A package that this needs (a store's driver, a web server, an SDK) is not installed."""
+    """A required package (a store's driver, a web server, an SDK) is not installed."""
 
 
 class JobNotFound(JobmillError):
-    """The job is not in the store: never enqueued, or already removed."""
+    """The job is not in the store: it was removed, or never existed."""
 
 
 class JobFailed(JobmillError):
@@ -87,7 +87,7 @@ class JobFailed(JobmillError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[JobFailed], tuple[str, Job]]:
-        """Two arguments are needed to make it again, in another process too."""
+        """Pickle creates the error again from both arguments, for example in another process."""
         return type(self), (str(self), self.job)
 
 
@@ -100,7 +100,7 @@ class ResultTimeout(JobmillError, TimeoutError):
 
 
 class StoreError(JobmillError):
-    """The store refused or failed."""
+    """The store refused a call, or could not do it."""
 
 
 class StoreUnavailable(StoreError):
@@ -112,7 +112,7 @@ class StoreBusy(StoreUnavailable):
 
 
 class LoginRefused(StoreUnavailable):
-    """The server does not accept this user or password. A worker that runs tries again, one that starts does not."""
+    """The server does not accept this user or password. A running worker tries again; a worker that starts ends."""
 
 
 class SchemaTooOld(StoreError):
@@ -124,7 +124,7 @@ class SchemaTooNew(StoreError):
 
 
 class UnsafeStore(StoreError):
-    """A database is not safe here."""
+    """A database is not safe at this location, such as a network file system."""
 
 
 class Fail(Exception):

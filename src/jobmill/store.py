@@ -143,7 +143,7 @@ class Store(Protocol):
         """How many jobs match, by queue, name and state; without zeros."""
 
     async def count_up_to(self, filter: Filter, limit: int) -> CountUpTo:
-        """How many jobs match, at most `limit`: the store stops to count there.
+        """How many jobs match, at most `limit`: the store stops counting there.
 
         As in `find`, a store examines no more than about `SEARCHED_PER_PAGE` jobs for a filter that no index answers.
         """

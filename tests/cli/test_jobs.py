@@ -58,6 +58,24 @@ def test_filters_and_limits(shell: Shell) -> None:
     assert len(ids("--limit", "2")) == 2
 
 
+def test_filters_by_payload_name_error_and_kind(shell: Shell) -> None:
+    shell("enqueue", "good", '{"to": "ada", "count": 3}', "--id", "ada")
+    shell("enqueue", "good", '{"to": "bob", "count": "3"}', "--id", "bob")
+    hourly = shell.enqueue("bad", "--key", "hourly", "--every", "1h")
+    shell("jobs", "hold", "bob")
+
+    def ids(*args: str) -> set[str]:
+        return {job["id"] for job in shell.json("jobs", "list", *args)}
+
+    assert ids("--payload", "to=ada") == ids("--payload", "count=3", "--payload", "to=ada") == {"ada"}
+    assert ids("--payload", 'count="3"') == ids("--held") == {"bob"}
+    assert ids("--recurring") == ids("--name-prefix", "ba") == {hourly}
+    assert ids("--not-recurring", "--not-held") == {"ada"}
+    assert ids("--error-type", "ValueError") == set()
+    refused = shell("jobs", "list", "--payload", "to", code=2)
+    assert "expected a field and its value, such as to=ada, got 'to'" in refused.stderr
+
+
 def test_pages_are_continued_by_their_cursor(shell: Shell) -> None:
     for n in range(5):
         shell("enqueue", "good", "--id", f"a{n}")

@@ -92,7 +92,7 @@ def test_audit_and_mark(busy: Shell, as_ada: None) -> None:
     assert cursor is not None
     (last,) = busy.json("audit", "--limit", "2", "--cursor", cursor[1])
     assert last["what"] == "pause"
-    assert busy("audit", "--who", "nobody").stderr == "no acts\n"
+    assert busy("audit", "--who", "nobody").stderr == "no actions\n"
     assert "cursor" in busy.refused("audit", "--cursor", "garbage", code=2)
 
 
@@ -221,7 +221,7 @@ def test_doctor(busy: Shell) -> None:
     assert {"reachable", "clock_skew", "no_worker", "late_recurrences"} <= {one["check"] for one in findings}
     said = busy("doctor")
     assert "ok      reachable: the sqlite store answers" in said.stdout
-    assert re.search(r"\d+ checks, 0 with something to do", said.stderr)
+    assert re.search(r"\d+ checks, 0 with a problem or warning", said.stderr)
 
 
 def test_doctor_fails_if_something_is_wrong(busy: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ async def states(jobs: Client) -> dict[str, int]:
 
 async def test_a_job_that_is_not_there_is_gone(jobs: Client) -> None:
     with pytest.raises(
-        jobmill.JobNotFound, match=f"there is no job 'nope' in the {jobs.store.name} store: never enqueued, or"
+        jobmill.JobNotFound, match=f"there is no job 'nope' in the {jobs.store.name} store: it was removed, or"
     ):
         await jobs.get("nope")
 

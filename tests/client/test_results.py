@@ -85,7 +85,7 @@ async def test_a_job_that_was_removed(jobs: Client, work: Handler[..., Any]) -> 
     await jobs.remove(removed.id)
     await jobs.tick()
     for enqueued in (kept_for_nobody, removed):
-        with pytest.raises(jobmill.JobNotFound, match="never enqueued, or already removed"):
+        with pytest.raises(jobmill.JobNotFound, match="it was removed, or never existed"):
             await enqueued.result()
         with pytest.raises(jobmill.JobNotFound):
             await enqueued.job()

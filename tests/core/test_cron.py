@@ -66,7 +66,7 @@ def test_spellings(text: str, expected: str) -> None:
     assert slots(text, at("2026-01-01"), 1) == [at(expected)]
 
 
-def test_the_prefix_wins_over_the_zone() -> None:
+def test_the_timezone_in_the_expression_takes_precedence() -> None:
     cron = Cron.parse("TZ=Asia/Tokyo 0 9 * * *", "Europe/Berlin")
     assert cron.next(at("2026-01-01")) == at("2026-01-02T09:00", "Asia/Tokyo")
 
@@ -92,7 +92,7 @@ DAYS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), DAYS)
-def test_day_fields_are_ored_unless_one_is_a_bare_star(text: str, expected: list[int]) -> None:
+def test_a_day_matches_either_day_field_unless_one_is_a_star(text: str, expected: list[int]) -> None:
     found = slots(text, at("2026-01-01") - 1, len(expected))
     assert found == [at(f"2026-01-{day:02}") for day in expected]
     assert slots(text, found[-1], 1)[0] >= at("2026-02-01")
@@ -164,7 +164,7 @@ def test_a_cron_is_a_frozen_value_parsed_once() -> None:
 # ---------------------------------------------------------------- the ends of time, and milliseconds
 
 
-def test_slots_are_strictly_after_to_the_millisecond() -> None:
+def test_an_occurrence_is_after_the_given_time_to_the_millisecond() -> None:
     nine = at("2026-01-01T09:00")
     cron = Cron.parse("0 9 * * *")
     assert cron.next(nine - 1) == nine
@@ -178,7 +178,7 @@ def test_before_1970() -> None:
     assert slots("@hourly", -(10**30), 1, "America/New_York") < slots("@yearly", -(10**30), 1, "America/New_York")
 
 
-def test_the_last_slot_of_all() -> None:
+def test_the_last_occurrence_before_the_year_10000() -> None:
     assert slots("59 23 31 12 *", at("9998-12-31T23:59"), 1) == [at("9999-12-31T23:59")]
 
 
@@ -189,7 +189,7 @@ def test_leap_days_over_a_century_that_has_none() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"])
 @pytest.mark.parametrize("text", ["* * * * * *", "0 * * * *", "0 0 1 1 *", "59 23 31 12 *", "0 0 29 2 *", "@every 7h"])
-def test_there_are_no_slots_after_the_year_9999(text: str, zone: str) -> None:
+def test_there_are_no_occurrences_after_the_year_9999(text: str, zone: str) -> None:
     cron = Cron.parse(text, zone)
     assert cron.next(LAST_MS) is None
     assert cron.next(10**30) is None
@@ -227,7 +227,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("text", "zone", "after", "expected"), CHANGES)
-def test_slots_around_a_change(text: str, zone: str, after: str, expected: list[str]) -> None:
+def test_occurrences_around_a_change_of_the_clock(text: str, zone: str, after: str, expected: list[str]) -> None:
     found = slots(text, at(after, zone), len(expected), zone)
     shown = [datetime.fromtimestamp(slot / 1000, ZoneInfo(zone)) for slot in found]
     assert [f"{wall:%H:%M:%S}".removesuffix(":00") + wall.isoformat()[-6:] for wall in shown] == expected

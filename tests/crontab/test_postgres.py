@@ -184,7 +184,7 @@ async def test_an_unavailable_server_is_an_error_until_it_is_back(own_postgres: 
 
 
 def test_invalid_arguments_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="place: expected postgresql://"):
+    with pytest.raises(InvalidValue, match="database: expected postgresql://"):
         PostgresCrontab(5, "jobs")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="table: expected the name of a table"):
         PostgresCrontab("postgresql://host/db", "a.b.c")

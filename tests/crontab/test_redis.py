@@ -154,7 +154,7 @@ def test_invalid_arguments_are_refused() -> None:
     for name in ("", "{jobs}", None):
         with pytest.raises(InvalidValue, match="name: expected a name without braces"):
             RedisCrontab("redis://host", name)  # type: ignore[arg-type]
-    with pytest.raises(InvalidValue, match="place: expected redis://"):
+    with pytest.raises(InvalidValue, match="database: expected redis://"):
         RedisCrontab(5, "jobs")  # type: ignore[arg-type]
 
 

@@ -185,7 +185,7 @@ async def test_a_given_connection_is_used_unchanged_and_stays_open(sqlite: Sqlit
 async def test_a_connection_of_one_thread_is_refused(sqlite: SqliteHarness) -> None:
     store = SqliteCrontab(sqlite.connection, "jobs", clock=sqlite.clock)
     with pytest.raises(
-        InvalidValue, match="place: expected a connection that any thread may use.*check_same_thread=False"
+        InvalidValue, match="database: expected a connection that any thread may use.*check_same_thread=False"
     ):
         await store.lock_next(at(sqlite, 60))
     await store.close()
@@ -205,7 +205,7 @@ async def test_an_open_transaction_of_the_user_is_not_ended(sqlite: SqliteHarnes
 
 async def test_an_idle_poll_does_not_wait_for_a_writer(sqlite: SqliteHarness) -> None:
     sqlite.connection.execute("BEGIN IMMEDIATE")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(4):  # a writer is waited for five seconds
         assert await sqlite.store.lock_many(at(sqlite, 60), 5) == []
     sqlite.connection.execute("ROLLBACK")
 
@@ -242,9 +242,9 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
         ({"interval": "a\0"}, "interval: expected a name"),
         ({"where": " "}, "where: expected a condition in SQL"),
         ({"dates": "s"}, 'dates: expected "iso" or "ms"'),
-        ({"place": ":memory:"}, "place: expected the path of a file"),
-        ({"place": 5}, "place: expected the path of a file"),
+        ({"database": ":memory:"}, "database: expected the path of a file"),
+        ({"database": 5}, "database: expected the path of a file"),
     ):
-        options: dict[str, Any] = {"place": path, "table": "jobs", **bad}
+        options: dict[str, Any] = {"database": path, "table": "jobs", **bad}
         with pytest.raises(InvalidValue, match=message):
             SqliteCrontab(**options)

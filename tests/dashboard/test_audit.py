@@ -53,7 +53,7 @@ async def test_filters_are_in_the_url_or_in_the_text(jobs: Client, visitor: Visi
     assert await _acts(visitor, "/audit?since=1970-01-01&queue=old") == ["pause"]
     page = await visitor.get("/audit?who=ada+lovelace&since=1h")
     assert 'value="who:&#39;ada lovelace&#39; since:1h"' in page.text
-    assert "No act matches these filters" in (await visitor.get("/audit?who=nobody")).words
+    assert "No action matches these filters" in (await visitor.get("/audit?who=nobody")).words
 
 
 @pytest.mark.parametrize(

@@ -298,8 +298,8 @@ async def test_the_question_says_what_then_happens(
     reasons = {one["reason"]: one["count"] for one in preview["refused"]}
     assert reasons == {"a live job has the same unique key": 3, "the job is waiting or running": 5}
     page = await visitor.get(ask("requeue", **query))
-    assert "5 will be left as they are Because they are waiting or running." in page.words
-    assert "3 will be left as they are Because a live job has the same unique key (" in page.words
+    assert "5 will be left as they are Reason: they are waiting or running." in page.words
+    assert "3 will be left as they are Reason: a live job has the same unique key (" in page.words
     run = await finish(await start(visitor, dashboard, "requeue", q="queue:mail"))
     assert run.done == preview["changed"]
     assert [(one.reason, one.count) for one in run.refused.groups] == [("a live job has the same unique key", 3)]
@@ -343,7 +343,7 @@ async def test_where_nothing_can_be_changed_there_is_no_button_for_it(jobs: Clie
     ids = await many(jobs, 2)
     page = await visitor.get(ask("requeue", *ids))
     assert "No job will be changed" in page.words
-    assert "2 will be left as they are Because they are waiting" in page.words
+    assert "2 will be left as they are Reason: they are waiting" in page.words
     assert "Note for the audit log" not in page.words
 
 
@@ -371,7 +371,7 @@ async def test_jobs_that_are_held_already_are_named(jobs: Client, visitor: Visit
     assert (await visitor.json(ask("hold", *ids[2:])))["notes"] == []
     page = await visitor.get(ask("release", all="1", q="queue:mail"))
     assert "2 will be released" in page.words
-    assert "2 will be left as they are Because they are not held." in page.words
+    assert "2 will be left as they are Reason: they are not held." in page.words
 
 
 async def test_unique_keys_that_cannot_all_be_compared_are_named(jobs: Client, visitor: Visitor) -> None:
@@ -474,7 +474,10 @@ async def test_8000_jobs_are_requeued_and_stopped_half_way(large: Client) -> Non
     assert 4_000 <= run.done < 8_000
     assert await states(large) == {"waiting": run.done, "cancelled": 8_000 - run.done}
     page = await visitor.get(f"/runs/{run.id}")
-    assert f"Stopped by dashboard: {run.done:,} of 8,000 jobs were requeued. The others are as they were." in page.words
+    assert (
+        f"Stopped by dashboard: {run.done:,} of 8,000 jobs were requeued. The other jobs were not changed."
+        in page.words
+    )
     (entry,) = (await large.audit_log(what="requeue")).entries
     assert entry.filter is not None
     assert (entry.filter["queue"], *entry.filter["states"], entry.queue) == ("mail", "cancelled", "mail")
@@ -538,7 +541,7 @@ async def test_the_page_of_a_run_shows_how_far_it_is(jobs: Client, visitor: Visi
     await cancelled(jobs, 4 * BATCH)
     dashboard.runs.rest_s = 60
     run = await start(visitor, dashboard, "requeue", note="why not")
-    assert "The jobs that match are counted." in (await visitor.get(f"/runs/{run.id}")).words
+    assert "The dashboard counts the jobs that match." in (await visitor.get(f"/runs/{run.id}")).words
     await until(lambda: run.done > 0)
     page = await visitor.get(f"/runs/{run.id}")
     assert "250 of 1,000 jobs requeued so far." in page.words
@@ -592,7 +595,7 @@ async def test_more_runs_than_a_hundred_at_once_are_refused(
     dashboard.runs.rest_s = 60
     await start(visitor, dashboard, "cancel")
     page = await visitor.act("cancel", all="1", back="/queues")
-    assert "Nothing was done: too many acts run in the background now." in page.words
+    assert "Nothing was done, because too many actions run in the background now." in page.words
 
 
 # --------------------------------------------------------------------------------------------------- a store that fails
@@ -631,7 +634,7 @@ async def test_a_run_waits_for_a_store_that_comes_back(failing: tuple[FailingSto
     run = await start(Visitor(dashboard), dashboard, "cancel")
     await until(lambda: run.problem is not None)
     words = (await Visitor(dashboard).get(f"/runs/{run.id}")).words
-    assert "The store does not answer: no route to host. It is tried again." in words
+    assert "The store does not answer: no route to host. The dashboard tries again." in words
     await finish(run)
     assert (run.status, run.done, run.problem) == ("done", 3 * BATCH, None)
     assert await states(jobs) == {"cancelled": 3 * BATCH}
@@ -645,7 +648,7 @@ async def test_a_run_gives_up_after_a_while_and_says_so(failing: tuple[FailingSt
     run = await finish(await start(Visitor(dashboard), dashboard, "cancel", note="cleaning"))
     assert (run.status, run.done) == ("failed", BATCH)
     words = (await Visitor(dashboard).get(f"/runs/{run.id}")).words
-    assert f"It ended too early: {BATCH} of {3 * BATCH} jobs were cancelled. The others are as they were." in words
+    assert f"The run ended early: {BATCH} of {3 * BATCH} jobs were cancelled. The other jobs were not changed." in words
     assert "The store does not answer: no route to host." in words
     assert "It may have changed jobs that are not counted here." in words
     (entry,) = await recorded(jobs, "cancel")

@@ -79,7 +79,7 @@ def test_without_steps_there_are_only_axes() -> None:
 def test_one_step_that_is_not_over_has_no_line() -> None:
     svg = drawn(chart((7, 0)))
     assert not list(svg.iter("polyline"))
-    assert [hit[0].text for hit in of_class(svg, "hit")] == ["08:00  7 succeeded, 0 errors (not over)"]
+    assert [hit[0].text for hit in of_class(svg, "hit")] == ["08:00  7 succeeded, 0 errors (not complete)"]
 
 
 def test_one_step_that_is_over_is_a_visible_line() -> None:
@@ -117,7 +117,7 @@ def test_each_step_says_its_figures_in_the_zone_of_the_visitor() -> None:
     svg = drawn(chart((1_181, 1), (0, 2)), zone="Europe/Berlin")
     assert [hit[0].text for hit in of_class(svg, "hit")] == [
         "09:00  1,181 succeeded, 1 error",
-        "09:01  0 succeeded, 2 errors (not over)",
+        "09:01  0 succeeded, 2 errors (not complete)",
     ]
     assert texts(svg)[-2:] == ["09:00", "09:01"]
     assert svg[1].text == "1,181 succeeded, 3 errors. Most errors at 09:01: 2."

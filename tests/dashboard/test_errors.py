@@ -47,7 +47,7 @@ async def _count(jobs: Client, clock: ManualClock, name: str, *errors: tuple[str
 @pytest.mark.parametrize(("range", "words"), [("1h", "hour"), ("8h", "8 hours"), ("24h", "24 hours"), ("7d", "7 days")])
 async def test_no_errors(visitor: Visitor, range: str, words: str) -> None:
     page = await visitor.get(f"/errors?range={range}")
-    assert f"No errors in the last {words} Attempts that raise an error show up here, grouped by cause." in page.words
+    assert f"No errors in the last {words} Attempts that raise an error appear here, grouped by cause." in page.words
 
 
 async def test_errors_of_handlers_are_grouped(jobs: Client, visitor: Visitor) -> None:

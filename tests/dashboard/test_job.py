@@ -54,7 +54,7 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     assert "Show 4 attempts" in page.words
     assert "Attempt 5 errored" in page.words
     assert "relay &lt;refused&gt;" in page.text
-    assert "What changed since the attempt before" in page.words
+    assert "What changed since the previous attempt" in page.words
     assert "trying ada" in page.words
     assert "Attempt 5 of 5" in page.words
     assert ">Requeue</button>" in page.text

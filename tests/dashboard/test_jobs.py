@@ -326,7 +326,7 @@ async def test_a_part_without_a_match_is_not_the_end(jobs: Client, monkeypatch: 
     monkeypatch.setattr(jobs.store, "find", find)
     page = await Visitor(Dashboard(jobs)).get("/jobs?q=payload.to:bob")
     assert "No match so far 10,000 jobs were searched, and there are more." in page.words
-    assert "cursor=%3C1" in link(page, "Search on")
+    assert "cursor=%3C1" in link(page, "Continue the search")
 
 
 async def test_a_short_page_says_how_many_jobs_were_searched(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,12 +339,15 @@ async def test_a_short_page_says_how_many_jobs_were_searched(jobs: Client, monke
     monkeypatch.setattr(jobs.store, "find", find)
     visitor = Visitor(Dashboard(jobs))
     page = await visitor.get("/jobs?q=tenant:acme")
-    assert "3 jobs. 10,000 jobs were searched, and there are more. Search on" in page.words
+    assert "3 jobs. 10,000 jobs were searched, and there are more. Continue the search" in page.words
     assert "Select all 3+ that match" in page.words
-    assert "cursor=%3C7" in link(page, "Search on")
+    assert "cursor=%3C7" in link(page, "Continue the search")
     back = await visitor.get("/jobs?q=tenant:acme&cursor=%3E9")
     assert "3 jobs. 10,000 jobs were searched, and there are more." in back.words
-    assert ("cursor=%3E4" in link(back, "Search on"), "cursor=%3C7" in link(back, "Next page")) == (True, True)
+    assert ("cursor=%3E4" in link(back, "Continue the search"), "cursor=%3C7" in link(back, "Next page")) == (
+        True,
+        True,
+    )
 
 
 async def test_a_count_that_has_not_searched_all_jobs_says_so(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,12 +366,12 @@ async def test_a_count_that_has_not_searched_all_jobs_says_so(jobs: Client, monk
 
 
 async def test_what_to_do_when_there_is_nothing(jobs: Client, visitor: Visitor) -> None:
-    assert "No jobs yet Enqueue a first job" in (await visitor.get("/jobs")).words
+    assert "No jobs yet When you enqueue a first job" in (await visitor.get("/jobs")).words
     assert "No failed jobs Show all jobs" in (await visitor.get("/jobs?state=failed")).words
     assert "No job is due later" in (await visitor.get("/jobs?state=later")).words
     page = await visitor.get("/jobs?q=payload.n:7+error:Oops&state=failed")
     assert "put a text in quotation marks" in page.words
-    assert "the whole name of the class is needed" in page.words
+    assert "write the whole name of the class" in page.words
     assert link(page, "Clear filters") == "/jobs?state=failed"
     assert 'class="bulk"' not in page.text
 

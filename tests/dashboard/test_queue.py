@@ -89,7 +89,10 @@ async def test_a_queue_with_a_worker_and_no_jobs(jobs: Client, visitor: Visitor)
 
 async def test_a_queue_without_workers_says_so(jobs: Client, visitor: Visitor) -> None:
     await jobs.enqueue("send", queue="mail")
-    assert "No worker claims this queue. Its jobs wait until one starts" in (await visitor.get("/queues/mail")).words
+    assert (
+        "No worker claims from this queue. Its jobs wait until such a worker starts"
+        in (await visitor.get("/queues/mail")).words
+    )
 
 
 async def test_another_window_of_a_rate_limit_is_kept(jobs: Client, visitor: Visitor) -> None:
@@ -111,7 +114,9 @@ async def test_readers_see_plain_values(jobs: Client) -> None:
     await jobs.queue("mail").pause(who="ada")
     visitor = Visitor(Dashboard(jobs, authorize=lambda request: Access.READ))
     page = await visitor.get("/queues/mail")
-    assert "Running limit 60 Rate limit 30 a minute To change these, you need the action “limit”." in page.words
+    assert (
+        "Running limit 60 Rate limit 30 a minute To change these limits, you need the permission “limit”." in page.words
+    )
     assert "Resume" not in page.words
     assert "/acts/" not in page.text
     assert (await visitor.get("/ask/pause/mail")).status == 403

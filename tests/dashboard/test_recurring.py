@@ -212,11 +212,11 @@ async def test_a_wrong_schedule_is_said_at_its_field(
     assert (rule.cron, rule.pinned) == ("0 8 * * *", False)
 
 
-async def test_an_end_is_said_where_an_edit_removes_it(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+async def test_the_form_warns_that_an_edit_removes_the_end(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
     rule = Recurrence(key="k", every_ms=60_000, until_ms=clock() + 7_200_000)
     new = NewJob(id=jobs.store.new_id(), name="report", queue="default", payload_json=b"{}", recurrence=rule)
     id = (await jobs.store.enqueue([new]))[0].id
-    assert "the edited one has no end" in (await visitor.get(f"/ask/recur_edit?id={id}")).words
+    assert "the edited schedule has no end" in (await visitor.get(f"/ask/recur_edit?id={id}")).words
     assert "until" in (await visitor.get("/recurring")).words
 
 
@@ -309,7 +309,7 @@ async def test_many_recurring_jobs_are_paged(jobs: Client, visitor: Visitor, mon
     assert (sorted(seen), pages) == ([f"r{number:03}" for number in range(130)], 4)
     page = await visitor.get("/recurring")
     assert "70+ recurring jobs" in page.words
-    assert "runs per hour, at least" in page.words
+    assert "minimum number of runs per hour" in page.words
     assert "Next page" in page.words
     assert (await visitor.get("/recurring?page=x")).status == 400
 

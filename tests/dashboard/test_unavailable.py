@@ -45,13 +45,13 @@ async def test_the_page_keeps_its_frame_and_tries_again(away: Client, clock: Man
     clock.advance(42)
     page = await visitor.get(path)
     assert "Overview Jobs Queues Errors Recurring Workers Audit System" in page.words
-    assert "The store does not answer While the store is unavailable Running jobs go on." in page.words
+    assert "The store does not answer While the store is unavailable Running jobs continue." in page.words
     assert "The store does not answer (memory of this process) since" in page.words
     assert ", 42 s ago. This page loads again by itself when this is over." in page.words
-    assert "What the store said no connection to <db>:5432" in page.words
+    assert "The error of the store no connection to <db>:5432" in page.words
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page.text
     assert 'data-live="second"' in page.text
-    assert "You can look, but not change anything" not in page.words
+    assert "You have read-only access" not in page.words
 
 
 async def test_the_page_comes_back_with_the_store(away: Client, clock: ManualClock) -> None:
@@ -95,7 +95,7 @@ async def test_programs_learn_since_when(away: Client, clock: ManualClock) -> No
 async def test_an_act_that_failed_is_not_repeated_by_itself(away: Client) -> None:
     page = await Visitor(Dashboard(away)).act("pause", queue="mail", form="/ask/pause/mail")
     assert page.status == 503
-    assert "What you asked for may not have been done" in page.words
+    assert "Your action may not have been done" in page.words
     assert "http-equiv" not in page.text
 
 
@@ -103,4 +103,4 @@ async def test_strangers_see_no_frame(jobs: Client) -> None:
     page = await Visitor(Dashboard(jobs, authorize=lambda request: None)).get("/")
     assert page.status == 403
     assert "Recurring" not in page.words
-    assert "You can look" not in page.words
+    assert "You have read-only access" not in page.words

@@ -54,7 +54,7 @@ async def test_a_worker_shows_all_that_it_says_about_itself(jobs: Client, visito
     assert "worker-1 web-a · pid 4121" in words
     assert "0.9.0 Python 3.13.1 1 h 00 min mail, default 2 of 4" in words
     assert "Stop gracefully…" in words
-    assert "id w1 exchange: last iteration 20 ms before it was last seen" in words
+    assert "id w1 exchange: last iteration 20 ms before the last announcement" in words
     assert "versions of Jobmill" not in words
     row = (await visitor.json("/workers"))["workers"][0]
     assert (row["id"], row["concurrency"], row["loops"], row["warnings"]) == ("w1", 4, {"exchange": 20}, [])
@@ -128,7 +128,7 @@ async def test_a_worker_is_asked_about_and_then_ordered_to_stop(
     assert "It has 2 running jobs" in asked.words
     assert 'id="form"' in asked.text
     page = await visitor.act("worker_stop", id="w1", back="/workers")
-    assert "The worker is ordered to stop." in page.words
+    assert "The worker was ordered to stop." in page.words
     assert (await jobs.store.announce(_card(clock, announcement=2), [])).stop
     entry = (await jobs.audit_log()).entries[0]
     assert (entry.what, entry.who, entry.ids) == ("stop_workers", "dashboard", ("w1",))

@@ -101,14 +101,14 @@ async def test_a_crash_that_a_running_worker_finds(site: Site) -> None:
 
 
 async def test_lost_leases(site: Site) -> None:
-    port = await site.worker("--lease", "500ms")
+    port = await site.worker("--lease", "2s")
     before = scrape(port).text
     await site.jobs.enqueue("endless", queue="slow")
     await until((site.folder / "runs").exists, 20)
     (first,) = site.workers.processes
     suspend(first, f"sqlite:///{site.folder / 'jobs.db'}")
     (site.folder / "runs").unlink()
-    await site.worker("--lease", "500ms")
+    await site.worker("--lease", "2s")
     await until((site.folder / "runs").exists, 30)
     first.send_signal(signal.SIGCONT)
     await until(lambda: scrape(port)("jobmill_leases_lost_total") == 1, 20)

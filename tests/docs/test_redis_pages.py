@@ -122,14 +122,14 @@ async def use(jobs: jobmill.Client) -> None:
     async def work(context: jobmill.Context, fails: bool = False) -> None:
         context.progress(50)
         context.log("half way")
-        await asyncio.sleep(0.15)  # a heartbeat comes
+        await asyncio.sleep(0.7)  # a heartbeat comes
         if fails:
             raise ValueError
 
     await queue.feed()
     await queue.rate_limit(1_000)
     await queue.running_limit(100)
-    async with jobmill.Worker(jobs, lease=0.3):
+    async with jobmill.Worker(jobs, lease=1.5):
         plain = await work.enqueue()
         failing = await work.options(unique_key="once").enqueue(fails=True)
         delayed = await work.options(delay=0.1, priority=1).enqueue()

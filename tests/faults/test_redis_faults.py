@@ -49,10 +49,10 @@ async def test_node_sees_a_job_of_a_stopped_worker_as_stalled(server: FaultyRedi
     gate = workers.folder / "gate"
     async with jobmill.connect(server.url) as jobs:
         enqueued = await jobs.enqueue("until_file", {"path": str(gate)})
-        sleeper = workers.worker()
+        sleeper = workers.worker("--lease", "3s")
         await until(lambda: workers.notes(), 30)
         os.kill(sleeper.pid, signal.SIGSTOP)
-        workers.worker()
+        workers.worker("--lease", "3s")
         await until(lambda: len(workers.notes()) == 2, 30)
         gate.touch()
         await enqueued.result(timeout=30)

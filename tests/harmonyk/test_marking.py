@@ -257,7 +257,7 @@ async def test_there_is_an_end_to_seizing() -> None:
         repository = harmonyk.Repository(jobs)
         id = await repository.enqueue("scan")
         store.rivals = [RIVAL] * 100
-        with pytest.raises(StoreUnavailable, match=f"job '{id}' was taken away 10 times"):
+        with pytest.raises(StoreUnavailable, match=f"job '{id}' was claimed or changed 10 times"):
             await repository.mark_success(id)
 
 

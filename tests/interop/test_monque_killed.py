@@ -95,11 +95,11 @@ async def test_we_do_not_take_what_a_monque_still_works_on(
 @generations
 async def test_a_monque_that_starts_takes_nothing_that_we_still_work_on(scene: Scene, generation: Generation) -> None:
     await scene.worker("--lease", "1s")
-    id = (await scene.jobs.enqueue("work", {"our_ms": 5_000})).id
+    id = (await scene.jobs.enqueue("work", {"our_ms": 7_000})).id
     await until(lambda: scene.notes())
-    async with scene.peer(generation, lock_timeout_ms=2_000) as peer:
+    async with scene.peer(generation, lock_timeout_ms=5_000) as peer:
         while not scene.notes("end"):
-            assert (await peer.ask("initialize", lock_timeout_ms=2_000))["recovered"] == 0
+            assert (await peer.ask("initialize", lock_timeout_ms=5_000))["recovered"] == 0
             await asyncio.sleep(0.1)
         await scene.come_to(completed=1)
         await peer.ask("start")
@@ -109,7 +109,7 @@ async def test_a_monque_that_starts_takes_nothing_that_we_still_work_on(scene: S
 @generations
 async def test_a_frozen_worker_of_ours_changes_nothing_when_it_wakes(scene: Scene, generation: Generation) -> None:
     frozen = await scene.worker("--lease", "1s")
-    id = (await scene.jobs.enqueue("work", {"our_ms": 300, "peer_ms": 3_000})).id
+    id = (await scene.jobs.enqueue("work", {"our_ms": 2_000, "peer_ms": 3_000})).id
     await until(lambda: scene.notes())
     frozen.send_signal(signal.SIGSTOP)
     async with scene.peer(generation) as peer:
@@ -140,7 +140,7 @@ async def test_a_frozen_worker_of_ours_changes_nothing_when_it_wakes(scene: Scen
 async def test_a_frozen_monque_changes_nothing_when_it_wakes(scene: Scene, generation: Generation) -> None:
     async with scene.peer(generation, heartbeat_ms=200) as peer:
         await peer.ask("start")
-        id = await peer.ask("enqueue", name="work", data={"peer_ms": 300, "our_ms": 3_000})
+        id = await peer.ask("enqueue", name="work", data={"peer_ms": 2_000, "our_ms": 3_000})
         await peer.event("run")
         peer.pause()
         await scene.worker()

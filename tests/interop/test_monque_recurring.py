@@ -162,7 +162,7 @@ async def test_rules_that_are_ours_alone_are_armed_again_within_a_second(
             assert armed["jobmill"]["runs"] == n + 1
             delays.append(armed["updatedAt"] - armed["jobmill"]["lastFinishedAt"])
         # The machine may be busy with something else for a while.
-        assert (min(delays) < timedelta(seconds=1), max(delays) < timedelta(seconds=5)) == (True, True), delays
+        assert (min(delays) < timedelta(seconds=1), max(delays) < timedelta(seconds=15)) == (True, True), delays
         assert await peer.ask("check") == {}
 
 

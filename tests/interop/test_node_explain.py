@@ -85,7 +85,7 @@ async def test_a_job_of_a_node_that_died(scene: Scene) -> None:
         await until(is_gone)
         (reason,) = await explained(scene, id, "worker_lost")
         assert job.started_ms is not None
-        assert 0 <= reason.evidence["lease_until_ms"] - job.started_ms - 30_000 < 1_000, "the end of Node's lock"
+        assert abs(reason.evidence["lease_until_ms"] - job.started_ms - 30_000) < 5_000, "the end of Node's lock"
 
 
 async def test_a_queue_that_node_limits(scene: Scene) -> None:

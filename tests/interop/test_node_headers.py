@@ -90,5 +90,5 @@ async def test_node_works_again_when_a_pause_is_over(scene: Scene) -> None:
     await until(lambda: scene.jobs.store.now() >= until_ms)
     assert (await enqueued.job()).state == "waiting", "only Jobmill knows that the pause is over"
     await scene.jobs.store.purge()
-    assert await enqueued.result(timeout=4) == f"Node sent {enqueued.id}"
+    assert await enqueued.result(timeout=20) == f"Node sent {enqueued.id}"
     assert (await scene.node.ask("meta", queue=QUEUE))["paused"] is False

@@ -29,6 +29,8 @@ PRIMARIES = 3
 BUS = 10_000
 #: Who is silent for so long is taken for dead: short enough for tests, long enough for a busy machine.
 DEAD_AFTER_MS = 1_000
+#: Where nobody can take over, a node that had no processor for a second must not put the cluster out of service.
+NEVER_DEAD_MS = 60_000
 
 #: What the sentinels call the primary that they watch.
 SERVICE = "jobmill"
@@ -41,7 +43,8 @@ class RedisCluster(Group):
     """Three primaries with a third of the slots each, and as many replicas of each as asked for."""
 
     def __init__(self, installation: Installation | None = None, *, replicas: int = 0) -> None:
-        self.nodes = [_node(installation) for _ in range(PRIMARIES * (1 + replicas))]
+        dead_after_ms = DEAD_AFTER_MS if replicas else NEVER_DEAD_MS
+        self.nodes = [_node(installation, dead_after_ms) for _ in range(PRIMARIES * (1 + replicas))]
         self.servers = self.nodes
 
     def url(self, **options: str) -> str:
@@ -110,10 +113,10 @@ def _query(options: Mapping[str, str]) -> str:
     return f"?{urlencode(options)}" if options else ""
 
 
-def _node(installation: Installation | None) -> RedisServer:
+def _node(installation: Installation | None, dead_after_ms: int) -> RedisServer:
     settings = {
         "cluster-enabled": "yes",
-        "cluster-node-timeout": str(DEAD_AFTER_MS),
+        "cluster-node-timeout": str(dead_after_ms),
         "cluster-replica-validity-factor": "0",  # a replica may take over, however long its primary is gone
         **PROMPT,
     }

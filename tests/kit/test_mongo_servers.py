@@ -255,4 +255,4 @@ def test_a_set_starts_quickly() -> None:
         began = time.monotonic()
         with MongoReplicaSet():
             took.append(time.monotonic() - began)
-    assert min(took) < 3, took
+    assert min(took) < 8, took

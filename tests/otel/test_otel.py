@@ -297,7 +297,7 @@ async def test_a_cancelled_run_ends_its_span(
         started.set()
         await asyncio.sleep(60)
 
-    async with Worker(jobs, lease="300ms"):
+    async with Worker(jobs, lease="900ms"):
         enqueued = await long.enqueue()
         await started.wait()
         await jobs.cancel(enqueued.id)

@@ -110,7 +110,7 @@ async def working(jobs: Client, slots: int = 5) -> AsyncIterator[Worker]:
 
 def given_back(log: pytest.LogCaptureFixture) -> dict[str, str]:
     """The jobs that a worker has left to Node, and why; it said so once for each."""
-    records = [record for record in log.records if " is given back " in record.getMessage()]
+    records = [record for record in log.records if " is left to other programs: " in record.getMessage()]
     found = {str(vars(record)["job_id"]): record.getMessage().partition(": ")[2] for record in records}
     assert len(found) == len(records)
     return {id.partition(":")[2]: why for id, why in found.items()}

@@ -42,7 +42,7 @@ from tests.stores.mongo_scene import (
 
 pytestmark = pytest.mark.stores("mongo")
 
-PATIENCE_S = 5
+PATIENCE_S = 20
 FAR_MS = 600_000
 LOST_ANSWER = {"code": 91, "codeName": "ShutdownInProgress", "errmsg": "the answer is lost"}
 

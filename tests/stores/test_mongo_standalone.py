@@ -1,4 +1,4 @@
-"""MongoDB on a server that is in no replica set: no streams, no transactions, and all the rest of the contract."""
+"""MongoDB on a server outside a replica set: without change streams and transactions, with the rest of the contract."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class TestStandalone(StoreContract, ProcessContract):
     test_every_long_sequence_of_verbs_follows_the_model = None  # type: ignore[assignment]
 
 
-async def test_it_is_said_once(mongo_standalone_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_replica_set_is_logged_once(
+    mongo_standalone_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MongoStore(mongo_standalone_url)
     await store.migrate()
     with caplog.at_level(logging.WARNING, "jobmill"):
@@ -49,7 +51,7 @@ async def test_it_is_said_once(mongo_standalone_url: str, caplog: pytest.LogCapt
     assert "is in no replica set" in record.getMessage()
 
 
-async def test_nothing_is_enqueued_within_a_transaction_that_there_is_not(harness: MongoHarness) -> None:
+async def test_within_is_refused_without_transactions(harness: MongoHarness) -> None:
     client = pymongo.AsyncMongoClient[dict[str, Any]](MongoUrl.read(harness.url).driver_url)
     async with client, client.start_session() as session:
         assert isinstance(harness.store, MongoStore)

@@ -31,9 +31,10 @@ from tests.stores.meddling import locked, waiting_for_locks
 pytestmark = [pytest.mark.stores("postgres"), pytest.mark.slow]  # most of them wait for a server that does not answer
 
 DEADLINE_S = 0.2
-# Beyond the deadline, on a busy machine.
-GRACE_S = 1.0
-CLOSED_WITHIN_S = 3.0
+# Beyond the deadline, on a busy machine. The deadlines that are not made shorter here are five seconds and more.
+GRACE_S = 4.0
+# Two connections may each be given a second. A call in flight would have ten.
+CLOSED_WITHIN_S = 8.0
 
 LEASE = Lease("job-0", "token", QUEUE, "send", 0)
 EVENT = Event(type="progress", job_id="job-0", name="send", queue=QUEUE, at_ms=0)
@@ -242,12 +243,12 @@ async def test_a_slow_answer_does_not_move_the_clock(proxied: PostgresStore, pro
     def stall(statement: bytes) -> bool:
         if b".exchange" in statement:
             proxy.stall()
-            asyncio.get_running_loop().call_later(0.5, proxy.go_on)
+            asyncio.get_running_loop().call_later(1.5, proxy.go_on)
         return False
 
     proxy.drop_answer(stall)
     await proxied.exchange([], wish())
-    assert abs(proxied.now() - time.time() * 1000 - before) < 50
+    assert abs(proxied.now() - time.time() * 1000 - before) < 400, "half of the time that the answer took is 750 ms"
 
 
 # ---------------------------------------------------------------------------------------------------- cut short
@@ -325,7 +326,7 @@ async def test_closing_cuts_off_what_is_in_flight(how: str, proxy: Proxy, migrat
             await until(lambda: waiting_for_locks(migrated_url))
         began = time.monotonic()
         await store.close()
-        assert time.monotonic() - began < (CLOSED_WITHIN_S if how == "stalled" else 1)
+        assert time.monotonic() - began < CLOSED_WITHIN_S
         async with asyncio.timeout(GRACE_S):
             answers = await asyncio.gather(*calls, return_exceptions=True)
             # It may have been about to be noted as sleeping.

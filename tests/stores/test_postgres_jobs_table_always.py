@@ -24,7 +24,7 @@ pytestmark = pytest.mark.stores("postgres")
 T = TypeVar("T")
 
 #: What a worker's call may take although rows are locked; an open transaction stays open for longer.
-AT_ONCE_S = 3.0
+AT_ONCE_S = 8.0
 ROUNDS = 40
 #: A transaction that holds a row caught up on it, before a worker claimed or settled its job, and committed after that.
 FAILED_BEFORE = (849685003, 184274700)

@@ -99,7 +99,7 @@ async def test_failed_cancels_a_running_job_and_its_worker_stops_it(table: Desk)
             raise
 
     id = await table.insert()
-    async with Worker(table.jobs, lease="1s"):
+    async with Worker(table.jobs, lease="3s"):
         await until(lambda: table.sql.fetchval(f"SELECT true FROM {TABLE} WHERE status = 'running'"))
         async with table.sql.transaction():
             row = await table.update(id, status="failed")
@@ -372,7 +372,7 @@ async def test_delete_takes_a_running_job_from_its_worker(table: Desk) -> None:
             raise
 
     id = await table.insert()
-    async with Worker(table.jobs, lease="1s"):
+    async with Worker(table.jobs, lease="3s"):
         await until(lambda: table.store.logs(id))
         await table.sql.execute(f"DELETE FROM {TABLE} WHERE id = $1", id)
         await until(lambda: ended == [id])

@@ -39,7 +39,7 @@ async def nobody_is_connected(url: str) -> None:
     async def nobody() -> bool:
         return await backends(url) == 0
 
-    await until(nobody, 5)
+    await until(nobody)
 
 
 async def run(url: str, program: str, *, complains: bool = False) -> str:
@@ -80,7 +80,7 @@ async def test_two_loops_use_one_store_at_the_same_time(migrated_url: str, monke
         # The main loop waits in this thread, and cannot close its own meanwhile: that must not be waited for long.
         began = time.monotonic()
         jobs.sync.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10, "without a limit it would wait for ever"
     await jobs.close()
     await nobody_is_connected(migrated_url)
 
@@ -102,7 +102,7 @@ async def test_closing_reaches_the_loops_of_other_threads(migrated_url: str) -> 
     thread.start()
     await asyncio.to_thread(called.wait)
     await store.count(EVERYTHING)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await store.close()
     await nobody_is_connected(migrated_url)
     over.set()

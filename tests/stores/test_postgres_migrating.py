@@ -257,7 +257,7 @@ async def test_two_schemas_of_one_database_do_not_disturb_each_other(url: str) -
         # Neither waits while the other is being migrated.
         await sql.execute("BEGIN")
         await sql.execute(f"SELECT pg_advisory_xact_lock({first.context.statements.lock})")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await works(second)
             assert await second.migrate() == []
         heard: list[object] = []

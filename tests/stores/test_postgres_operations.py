@@ -164,7 +164,7 @@ async def test_an_announcement_that_takes_long_blocks_no_claim(
         await other.fetch(
             announce, None, "w1", 1, "{}", False, [MINUTE_MS], [0], [QUEUE], ["send"], ['{"claimed":1}'], ["{}"]
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(8):
             assert await settle(direct, succeed(claimed)) == ["done"]
             assert (await claim_one(direct)).job.id == "b"
 

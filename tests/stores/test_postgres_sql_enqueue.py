@@ -222,8 +222,9 @@ async def test_a_worker_wakes_and_runs_it(jobs: Client, sql: asyncpg.Connection)
             await until(lambda: len(ran) > len(delays))
             assert ran[-1][:2] == ("ada", number)
             delays.append(ran[-1][2] - committed)
-    assert min(delays) < 0.02, delays
-    assert max(delays) < 2, delays
+    # Without being woken it looks every five seconds.
+    assert min(delays) < 0.2, delays
+    assert max(delays) < 4, delays
 
 
 @pytest.mark.parametrize("payload", ['{"to": 1}', "{}", '{"to": "a", "cc": "b"}', "[1]", '{"to": "\\ud800"}', "1e999"])

@@ -150,7 +150,7 @@ async def test_an_open_transaction_holds_nobody_up(
     within = [new("within", key="k"), hourly("again", payload=1), new("past", due=at(1))]
     receipts = await store.enqueue_within(connection, within)
     assert [receipt.status for receipt in receipts] == ["created", "updated", "created"]
-    async with asyncio.timeout(2), connected(url) as other:
+    async with asyncio.timeout(30), connected(url) as other:
         await put(store, new("beside", key="other"), new("also"))
         await store.extend([one.lease for one in running], 15_000)
         await store.report([Report(lease=running[0].lease, lines=("going",))])
@@ -273,8 +273,8 @@ async def test_the_commit_wakes_a_worker(
         await connection.execute("COMMIT; BEGIN")
         delays.append(await asyncio.wait_for(asleep(), 10) - committed)
     # Without being woken they look every five seconds.
-    assert min(delays) < 0.02, delays
-    assert max(delays) < 2, delays
+    assert min(delays) < 0.2, delays
+    assert max(delays) < 4, delays
 
 
 async def test_the_commit_wakes_a_worker_that_has_gone_past_its_place(
@@ -286,7 +286,7 @@ async def test_the_commit_wakes_a_worker_that_has_gone_past_its_place(
         await asyncio.wait_for(asleep(), 10)
     committed = time.perf_counter()
     await connection.execute("COMMIT")
-    assert await asyncio.wait_for(asleep(), 10) - committed < 2
+    assert await asyncio.wait_for(asleep(), 10) - committed < 4
 
 
 # ---------------------------------------------------------------------------------------------------- killed

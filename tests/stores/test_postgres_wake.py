@@ -24,14 +24,16 @@ pytestmark = pytest.mark.stores("postgres")
 
 ROOT = Path(__file__).parents[2]
 FAR_MS = 600_000
-#: Far below RENEW_SECONDS, when a sleeper would come back by itself.
-SOON_S = 3.0
+#: A sleeper does not come back by itself meanwhile.
+SOON_S = 10.0
 
 
 @pytest.fixture
 async def sleeper(proxy: Proxy, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
     """A store that waits for work, and would not find it by polling."""
     monkeypatch.setattr(wake, "POLL_SECONDS", FAR_MS)
+    monkeypatch.setattr(wake, "RENEW_SECONDS", FAR_MS)
+    monkeypatch.setattr(wake, "NOTED_MS", FAR_MS)
     store = PostgresStore(proxy.url(migrated_url))
     await store.open()
     yield store
@@ -125,8 +127,8 @@ async def test_who_sleeps_for_long_is_known_to_sleep_all_the_time(
     sleeper: PostgresStore, direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As minutes are to the usual 15 s.
-    monkeypatch.setattr(wake, "NOTED_MS", 1_200)
-    monkeypatch.setattr(wake, "RENEW_SECONDS", 0.3)
+    monkeypatch.setattr(wake, "NOTED_MS", 4_000)
+    monkeypatch.setattr(wake, "RENEW_SECONDS", 1.0)
     ended = asyncio.Event()
 
     async def worker() -> None:
@@ -137,7 +139,7 @@ async def test_who_sleeps_for_long_is_known_to_sleep_all_the_time(
     working = asyncio.create_task(worker())
     async with connected(direct.context.url.url) as connection:
         await until(lambda: waking(sleeper).noted_until)
-        end = time.monotonic() + 4
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             sleepers = await connection.fetchval(
                 "SELECT count(*) FROM jobmill.sleepers WHERE until_ms > jobmill.now_ms()"
@@ -178,7 +180,10 @@ async def notified(connection: object, heard: list[str]) -> None:
     await connection.add_listener("jobmill", lambda *news: heard.append(str(news[3])))  # type: ignore[attr-defined]
 
 
-async def test_a_burst_is_told_a_few_times_however_many_sleep(direct: PostgresStore, migrated_url: str) -> None:
+async def test_a_burst_is_told_a_few_times_however_many_sleep(
+    direct: PostgresStore, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "BETWEEN_SECONDS", 0.1)
     sleepers = [PostgresStore(migrated_url) for _ in range(5)]
     sleeping = [await asleep(store) for store in sleepers]
     async with connected(migrated_url) as connection:
@@ -194,8 +199,7 @@ async def test_a_burst_is_told_a_few_times_however_many_sleep(direct: PostgresSt
         await connection.execute("SELECT pg_notify('jobmill', 'end')")
         await until(lambda: "end" in heard)
     told = [queue for queue in heard if queue == QUEUE]
-    assert 1 <= len(told) <= took / wake.BETWEEN_SECONDS + 2
-    assert len(told) < 150
+    assert 1 <= len(told) <= took / 0.1 + 2
     for store in sleepers:
         await store.close()
 
@@ -259,7 +263,7 @@ async def test_who_only_enqueues_and_ends_has_told(how: str, sleeper: PostgresSt
     )
     _, said = await process.communicate()
     assert (process.returncode, said) == (0, b"")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(SOON_S):
         await sleeping
 
 
@@ -338,5 +342,5 @@ async def test_a_server_without_room_for_a_listener_is_polled_meanwhile(
         await proxied.wait_for_work((QUEUE,), proxied.now() + FAR_MS)
     proxy.accept()
     with contextlib.suppress(TimeoutError):
-        await until(lambda: waking(proxied).is_listening, 5)
+        await until(lambda: waking(proxied).is_listening)
     assert waking(proxied).is_listening

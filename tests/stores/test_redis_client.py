@@ -242,7 +242,7 @@ async def test_closing_reaches_the_loops_of_other_threads(redis_url: str, redis_
     thread.start()
     await asyncio.to_thread(called.wait)
     await client.call("x", "PING")
-    async with asyncio.timeout(2.5):
+    async with asyncio.timeout(20):
         await client.close()
     await nobody(redis_server, main_name(client))
     await nobody(redis_server, worker)
@@ -260,7 +260,7 @@ async def test_a_loop_that_is_blocked_is_not_waited_for_long(redis_url: str, mon
         await_here = threading.Thread(target=lambda: asyncio.run(client.close()))
         await_here.start()
         await_here.join()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10, "without a limit it would wait for ever"
 
 
 async def test_closing_twice_and_using_it_again(redis_url: str) -> None:
@@ -361,7 +361,7 @@ async def test_a_forked_process_has_connections_of_its_own(redis_url: str) -> No
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 async def child():
-    async with asyncio.timeout(2):  # the loop of the parent does not run here
+    async with asyncio.timeout(20):  # the loop of the parent does not run here
         await client.close()
     answer = await client.call("x", "ECHO", "child")
     await client.close()

@@ -160,7 +160,7 @@ async def test_a_waiting_worker_follows_a_slot_that_moves(redis_cluster: RedisCl
         move.end()
         await until(lambda: b"cmd=bzpopmin" in move.target.ask("CLIENT", "LIST"))
         move.target.ask("ZADD", key, 0, "0")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await waiting
         assert b"name=" + name in move.target.ask("CLIENT", "LIST")
         await until(lambda: b"name=" + name not in move.source.ask("CLIENT", "LIST"))
@@ -196,8 +196,8 @@ async def test_a_replica_takes_over(own_redis_cluster: RedisCluster) -> None:
 
 @pytest.mark.slow
 async def test_a_node_that_stands_still(own_redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelined, "CALL_SECONDS", 0.5)
-    monkeypatch.setattr(connect, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(pipelined, "CALL_SECONDS", 1.5)
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 1.5)
     key = "{mail}:n"
     paused = own_redis_cluster.primary_of(key)
     async with connected(own_redis_cluster.url()) as client:

@@ -82,7 +82,7 @@ async def test_jobs_of_unknown_names_hide_nobody_and_stay_as_they_are(
         await asyncio.sleep(3)
         assert calls(field) - began < 200
         late = await jobs.enqueue("ours", {"n": 7}, priority=priority)
-        assert await late.result(timeout=5) == 7
+        assert await late.result(timeout=20) == 7
     assert hashes(field, ids) == before
     wait, prioritized = field.raw.lrange(f"{field.Q}:wait", 0, -1), field.raw.zrange(f"{field.Q}:prioritized", 0, -1)
     assert [id.decode() for id in [*wait[::-1], *prioritized]] == ids
@@ -149,7 +149,7 @@ async def test_a_client_whose_clock_is_wrong(
         await wrong.open()
         assert abs(wrong.now() - time.time() * 1000) < 2_000
         began = time.monotonic()
-        later = await put_one(wrong, new(queue=QUEUE, due=after(300)))
+        later = await put_one(wrong, new(queue=QUEUE, due=after(1_000)))
         soon = await put_one(wrong, new(queue=QUEUE, due=NOW))
         claimed = await claim_one(wrong, queues=(QUEUE,), lease_ms=30_000)
         assert claimed.job.id == soon
@@ -160,7 +160,7 @@ async def test_a_client_whose_clock_is_wrong(
             return due == [later]
 
         await until(comes, 10)
-        assert time.monotonic() - began >= 0.29  # its clock has milliseconds
+        assert time.monotonic() - began >= 0.99  # its clock has milliseconds
         assert await settle(wrong, succeed(claimed)) == ["done"]
         ended = await put_one(wrong, new(queue=QUEUE))
         began = time.monotonic()
@@ -196,4 +196,6 @@ async def test_one_claim_reads_a_limited_number_of_jobs(store: RedisStore, field
     # Whole hashes, with their payloads, are read only in the beginning.
     assert stats["cmdstat_hgetall"]["calls"] <= 1_100
     assert stats["cmdstat_evalsha"]["calls"] <= 8
-    assert stats["cmdstat_evalsha"]["usec_per_call"] < 10_000
+    # A script that the server does not know yet is sent whole.
+    scripts = stats["cmdstat_evalsha"]["calls"] + stats.get("cmdstat_eval", {"calls": 0})["calls"]
+    assert 4_000 < stats["cmdstat_hmget"]["calls"] <= 1_100 * scripts

@@ -95,8 +95,8 @@ async def test_a_marker_ends_the_wait(redis_url: str, redis_name: str) -> None:
             await marker(context, "ZADD", 0, "0")
             await ends(waiting)
             assert await marker(context, "ZCARD") == 0
-        waiting = waits(context, 0.3)
         began = time.monotonic()
+        waiting = waits(context, 0.3)
         await ends(waiting)
         assert time.monotonic() - began >= 0.29
 

@@ -13,6 +13,7 @@ from jobmill.core.values import EVERYTHING
 from jobmill.errors import InvalidValue, StoreBusy
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.codec import LARGE_PAYLOAD
+from jobmill.stores.sqlite.connection.connect import BUSY_SECONDS
 from jobmill.testing.contract.support import look, new, put_one, state_of
 
 pytestmark = pytest.mark.stores("sqlite")
@@ -99,7 +100,7 @@ async def test_awaiting_a_write_before_the_commit_is_an_error_not_a_deadlock(
     store: SqliteStore, connection: sqlite3.Connection
 ) -> None:
     (receipt,) = await store.enqueue_within(connection, [new()])
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(BUSY_SECONDS - 1):
         with pytest.raises(StoreBusy, match="commit or roll it back first"):
             await store.enqueue([new()])
         with pytest.raises(StoreBusy, match="commit or roll it back first"):

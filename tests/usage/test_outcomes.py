@@ -50,7 +50,7 @@ async def test_usage_of_a_run_that_succeeded(jobs: Client, used: list[Usage]) ->
     assert isinstance(usage.duration_ms, float)
     assert 20 <= usage.duration_ms < 5_000
     # A store's clock is corrected now and then, as far as the way to the store is long.
-    assert before - 50 <= usage.started_ms <= after + 50
+    assert before - 2_000 <= usage.started_ms <= after + 2_000
     assert usage.finished_ms == usage.started_ms + round(usage.duration_ms)
 
 
@@ -145,7 +145,7 @@ async def test_usage_of_a_cancelled_run(jobs: Client, used: list[Usage], also: s
     async def endless() -> None:
         await asyncio.Event().wait()
 
-    async with Worker(jobs, lease="900ms", shutdown_timeout=0) as worker:
+    async with Worker(jobs, lease="3s", shutdown_timeout=0) as worker:
         enqueued = await endless.enqueue()
         await until(lambda: worker.running)
         await jobs.cancel(enqueued.id)
@@ -168,7 +168,7 @@ async def test_usage_of_a_cancelled_run_that_ends_late(jobs: Client, used: list[
 
     told: list[str] = []
     jobs.on("cancelled")(lambda event: told.append(event.job_id))
-    async with Worker(jobs, lease="900ms", shutdown_timeout=0) as worker:
+    async with Worker(jobs, lease="3s", shutdown_timeout=0) as worker:
         enqueued = await stubborn.enqueue()
         await until(lambda: worker.running)
         await jobs.cancel(enqueued.id)
@@ -193,7 +193,7 @@ async def test_usage_of_a_run_whose_lease_could_not_be_extended(
         if len(runs) == 1:
             await asyncio.Event().wait()
 
-    async with Worker(jobs, lease="150ms") as worker:
+    async with Worker(jobs, lease="2s") as worker:
         enqueued = await long.enqueue()
         await until(lambda: worker.running)
         with monkeypatch.context() as broken:
@@ -206,18 +206,18 @@ async def test_usage_of_a_run_whose_lease_could_not_be_extended(
 async def test_usage_of_a_run_whose_settlement_came_too_late(jobs: Client, used: list[Usage]) -> None:
     runs: list[int] = []
 
-    @jobs.handler
+    @jobs.handler(max_crashes=50)  # on a busy machine it may be late several times
     async def blocks(context: Context) -> None:
         runs.append(context.fence)
         if len(runs) == 1:
-            time.sleep(0.4)  # noqa: ASYNC251 - it is the whole loop that stands still, the heartbeat too
+            time.sleep(1.4)  # noqa: ASYNC251 - it is the whole loop that stands still, the heartbeat too
 
-    async with Worker(jobs, lease="300ms"):
-        await (await blocks.enqueue()).result(timeout=10)
+    async with Worker(jobs, lease="1s"):
+        await (await blocks.enqueue()).result(timeout=60)
     # All handlers returned; only the last of them counts.
     assert len(runs) >= 2
     assert sorted(outcomes(used)) == ["lost"] * (len(runs) - 1) + ["succeeded"]
-    assert next(one.outcome for one in used if one.duration_ms >= 400) == "lost"
+    assert next(one.outcome for one in used if one.duration_ms >= 1_400) == "lost"
 
 
 def test_the_docs_list_all_outcomes() -> None:
@@ -306,7 +306,7 @@ async def test_a_run_whose_job_its_worker_claims_again(jobs: Client, used: list[
         if len(runs) == 1:
             await asyncio.Event().wait()
 
-    async with Worker(jobs, lease="150ms") as worker:
+    async with Worker(jobs, lease="2s") as worker:
         enqueued = await long.enqueue()
         (run,) = await until(lambda: list(worker._context.running.runs.values()))
         run.expires += 10  # as if our own clock had stood still

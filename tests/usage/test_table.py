@@ -225,7 +225,7 @@ def start(tmp_path: Path, store_url: str) -> Iterator[Callable[[], subprocess.Po
 
     def start() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "JOBMILL_URL": store_url, "PYTHONPATH": str(ROOT)}
-        worker = [sys.executable, "-m", "jobmill", "worker", "tests.usage.app:jobs", "--lease", "300ms"]
+        worker = [sys.executable, "-m", "jobmill", "worker", "tests.usage.app:jobs", "--lease", "1s"]
         command = launched(None, signal.SIGKILL, worker)
         with (tmp_path / f"log-{len(processes)}").open("wb") as said:
             processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said))

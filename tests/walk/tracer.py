@@ -115,7 +115,7 @@ async def _walk(url: str, migrate: bool, tracer: Tracer) -> list[CodeType]:
         for _ in range(WARM_UP_JOBS):
             await traced_job()
         traces: list[list[CodeType]] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while len(traces) < TRACED_JOBS:
                 traces += [called for called in [await traced_job()] if called]
     counts = Counter(code for trace in traces for code in trace)

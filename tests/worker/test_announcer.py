@@ -71,7 +71,7 @@ async def test_a_worker_is_there_while_it_runs(jobs: jobmill.Client) -> None:
     assert {"heartbeat", "announcer"} <= card.loops.keys()
     assert card.purge_age_ms is not None
     assert 0 <= card.purge_age_ms < 30_000
-    assert abs(card.clock_skew_ms) < 1_000
+    assert abs(card.clock_skew_ms) < 5_000
     await worker.stop()
     assert await jobs.workers() == []
 

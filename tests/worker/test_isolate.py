@@ -167,7 +167,7 @@ async def test_a_forked_process_does_not_hide_the_death() -> None:
 
 
 async def test_an_invalid_answer_is_an_error() -> None:
-    assert errored(await run(handlers.garbles)).error.startswith("process gave an answer that cannot be read: ")
+    assert errored(await run(handlers.garbles)).error.startswith("process sent a response that cannot be read: ")
 
 
 async def test_a_process_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

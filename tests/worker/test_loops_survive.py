@@ -63,7 +63,7 @@ async def test_an_error_hook_that_never_returns_does_not_block_the_heartbeat(
     async def long(first: bool) -> None:
         await done.wait()
 
-    async with Worker(jobs, lease="600ms") as worker:
+    async with Worker(jobs, lease="1200ms") as worker:
         first, second = await long.enqueue(first=True), await long.enqueue(first=False)
         await until(lambda: worker.running == 2)
         real = store.get
@@ -104,7 +104,7 @@ async def test_a_cancellation_inside_the_store_ends_no_loop(verb: str) -> None:
         met.append(verb)
         return asyncio.CancelledError()
 
-    async with Worker(jobs, lease="600ms") as worker:
+    async with Worker(jobs, lease="1200ms") as worker:
         store.faults[verb] = once
         enqueued = await work.enqueue()
         await until(lambda: met)

@@ -167,13 +167,13 @@ async def test_a_crash_is_counted_by_the_worker_that_takes_the_job_over(workers:
 @pytest.mark.slow
 @pytest.mark.stores("sqlite")
 async def test_a_suspended_worker_counts_lost_leases(workers: WorkerProcesses, jobs: Client) -> None:
-    port = start(workers, "--lease", "500ms")
+    port = start(workers, "--lease", "2s")
     await jobs.enqueue("endless")
     await until((workers.folder / "runs").exists, 20)
     (first,) = workers.processes
     suspend(first, workers.url)
     (workers.folder / "runs").unlink()
-    start(workers, "--lease", "500ms")
+    start(workers, "--lease", "2s")
     await until((workers.folder / "runs").exists, 30)
     first.send_signal(signal.SIGCONT)
     await until(lambda: scrape(port)("jobmill_leases_lost_total") == 1, 20)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import IO
 
 import pytest
@@ -183,7 +184,7 @@ def test_the_start_of_a_process_is_retried(monkeypatch: pytest.MonkeyPatch) -> N
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_restart_pauses_grow_and_are_reset_after_a_long_run() -> None:
+def test_restart_pauses_grow_and_are_reset_after_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Most(Random):
         def random(self) -> float:
             return 1.0
@@ -191,11 +192,14 @@ def test_restart_pauses_grow_and_are_reset_after_a_long_run() -> None:
     watched = supervisor._Supervisor(["unused"], 1, 1.0, Most())
     (child,) = watched._children
 
+    now = 1_000.0
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
+
     def pause_after(lived: float) -> float:
-        child.started = time.monotonic() - lived
+        child.started = now - lived
         watched._on_end(child, 1, -signal.SIGSEGV)
         assert child.due is not None
-        return round(child.due - time.monotonic(), 1)
+        return round(child.due - now, 3)
 
     assert [pause_after(1) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert pause_after(31) == 0.1

@@ -152,7 +152,7 @@ async def test_a_cancelled_and_a_released_run(jobs: Client) -> None:
         started.set()
         await asyncio.sleep(60)
 
-    async with Worker(jobs, lease="300ms"):
+    async with Worker(jobs, lease="900ms"):
         enqueued = await long.enqueue()
         await started.wait()
         await jobs.cancel(enqueued.id)

@@ -18,7 +18,7 @@ from jobmill.stores.redis import RedisStore
 # The maximum number of jobs that one call removes, the same as in Node.
 _MAX_CLEANED = 10_000
 
-Place = Literal["completed", "failed", "wait", "active", "delayed", "prioritized"]
+CleanType = Literal["completed", "failed", "wait", "active", "delayed", "prioritized"]
 
 
 class Queue:
@@ -94,15 +94,15 @@ class Queue:
         """End a scheduler and remove its next job. Return whether the scheduler existed."""
         return await self._door.unschedule(id)
 
-    async def clean(self, grace_ms: int, limit: int = 0, place: Place = "completed") -> list[str]:
+    async def clean(self, grace_ms: int, limit: int = 0, type: CleanType = "completed") -> list[str]:
         """Remove the jobs of one state that are older than `grace_ms`. Return their ids."""
-        if place not in get_args(Place):
-            raise InvalidValue("place", "one of " + ", ".join(get_args(Place)), place)
+        if type not in get_args(CleanType):
+            raise InvalidValue("type", "one of " + ", ".join(get_args(CleanType)), type)
         before_ms = self._store.now() - check_int(grace_ms, "grace_ms", 0)
         removed: list[str] = []
         while True:
             max_found = min(_MAX_CLEANED, limit - len(removed)) if limit else _MAX_CLEANED
-            found = await self._door.clean(place, before_ms, max_found)
+            found = await self._door.clean(type, before_ms, max_found)
             removed += found
             if len(found) < max_found or len(removed) == limit:
                 return removed

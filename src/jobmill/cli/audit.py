@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--who", metavar="WHO", help="Show what this person or program did.")
-@click.option("--what", metavar="ACT", help="Show acts of this kind, such as cancel or pause.")
-@click.option("--queue", metavar="QUEUE", help="Show acts on this queue.")
-@click.option("--job", "job_id", metavar="ID", help="Show acts on this job.")
-@click.option("--after", type=instant, help="Show acts at or after this time.")
-@click.option("--before", type=instant, help="Show acts before this time.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum number of acts (default 50).")
+@click.option("--what", metavar="ACTION", help="Show actions of this kind, such as cancel or pause.")
+@click.option("--queue", metavar="QUEUE", help="Show actions on this queue.")
+@click.option("--job", "job_id", metavar="ID", help="Show actions on this job.")
+@click.option("--after", type=instant, help="Show actions at or after this time.")
+@click.option("--before", type=instant, help="Show actions before this time.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum number of actions (default 50).")
 @click.option("--cursor", metavar="CURSOR", help="Continue where another listing ended.")
 @store_options
 def audit(url: str | None, as_json: bool, **given: Any) -> None:
-    """Show who changed jobs and queues, newest first. Acts are kept for 90 days."""
+    """Show who changed jobs, queues and workers, newest first.
+
+    The audit log keeps entries for 90 days.
+    """
 
     async def work(client: Client) -> AuditPage:
         return await with_spinner(client.audit_log(**given), "reading the audit log")
@@ -43,7 +46,7 @@ def audit(url: str | None, as_json: bool, **given: Any) -> None:
             table.add_row(when, cell(entry.who), entry.what, cell(_target(entry)), cell(one_line(entry.note or "")))
         print_rich(table)
     else:
-        click.echo("no acts", err=True)
+        click.echo("no actions", err=True)
     if page.next is not None:
         click.echo(f"next page: --cursor {page.next}", err=True)
 

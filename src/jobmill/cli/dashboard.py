@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from jobmill.dashboard import Dashboard
 
 
-@click.command(short_help="Serve the dashboard: see all jobs, and act on them.")
+@click.command(short_help="Serve a web page on which people see and change jobs.")
 @click.argument("target", metavar="[URL | MODULE:CLIENT]", required=False)
 @address_options(DASHBOARD_TOKEN)
-@click.option("--read-only", is_flag=True, help="Nobody can change anything.")
+@click.option("--read-only", is_flag=True, help="Allow nobody to change anything.")
 @click.option("--title", metavar="TEXT", help='Name of the system, such as "shop prod" (default: Jobmill).')
 @click.option("--color", metavar="COLOR", help="Color of the title, to tell systems apart: red, green or blue.")
-@click.option("--path", default="", metavar="PATH", help="Path at which a reverse proxy shows it, such as /jobs.")
+@click.option("--path", default="", metavar="PATH", help="Path of the dashboard behind a reverse proxy, such as /jobs.")
 @click.option(
     "--redact",
     multiple=True,
@@ -55,9 +55,10 @@ def dashboard(
 ) -> None:
     """Serve the dashboard of a store, given by its URL or by a client in a module.
 
-    It prints its link. Without a token, only browsers on this machine may open
-    it. With a module, pages also know the handlers. After SIGTERM or Ctrl-C it
-    exits with code 0.
+    The command prints a link to the dashboard. Without a token, only browsers
+    on this machine may open it. If you give a module, the dashboard also knows
+    the handlers of the client. After SIGTERM or Ctrl-C the command exits with
+    code 0.
     """
     check_extra("jobmill dashboard", "dashboard", "starlette", "jinja2", "uvicorn")
     from jobmill.dashboard import Dashboard

@@ -47,7 +47,7 @@ def fsck(repair: bool, yes: bool, url: str | None, as_json: bool) -> None:
     async def find(client: Client) -> list[Finding]:
         return await with_spinner(client.fsck(), "checking")
 
-    async def mend(client: Client) -> list[Finding]:
+    async def repair_all(client: Client) -> list[Finding]:
         await with_spinner(client.fsck(repair=True), "repairing")
         return await client.fsck()
 
@@ -60,10 +60,10 @@ def fsck(repair: bool, yes: bool, url: str | None, as_json: bool) -> None:
         click.echo(f"repair {one.check}: {plural(one.count, 'record')}. {one.text}", err=True)
     if not yes:
         if not sys.stdin.isatty():
-            raise CommandFailed("nothing was repaired; give --yes to repair without a question")
+            raise CommandFailed("nothing was repaired; give --yes to repair without confirmation")
         if not click.confirm("repair this?", err=True):
             raise CommandFailed("nothing was repaired")
-    _show(run(url, mend), as_json)
+    _show(run(url, repair_all), as_json)
 
 
 def _show(findings: list[Finding], as_json: bool) -> None:
@@ -81,6 +81,6 @@ def _show(findings: list[Finding], as_json: bool) -> None:
                 lines.append(Text(f"        {one.remedy}"))
         print_rich(*lines)
         wrong = sum(one.level != "ok" for one in findings)
-        click.echo(f"{plural(len(findings), 'check')}, {wrong} with something to do", err=True)
+        click.echo(f"{plural(len(findings), 'check')}, {wrong} with a problem or warning", err=True)
     if any(one.level == "error" for one in findings):
         click.get_current_context().exit(FAILED)

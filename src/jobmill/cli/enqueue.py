@@ -62,8 +62,9 @@ def enqueue(name: str, payload: str | None, wait: str | None, url: str | None, a
     """Enqueue a job for the handler NAME, with PAYLOAD as JSON ("-" reads it from stdin).
 
     Prints the id of the job and a status: created, exists (a job has this id),
-    duplicate (a live job has this unique key) or updated (a live recurring
-    job has this key).
+    duplicate (a live job has this unique key), updated (a live recurring job
+    has this key, and got the new values) or pinned (a person has pinned the
+    rule of that recurring job).
     """
     arguments = read_payload(payload)
 

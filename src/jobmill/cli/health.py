@@ -13,13 +13,16 @@ from jobmill.cli.runner import FAILED, CommandFailed
 @click.command(short_help="Check a worker that has a health port.")
 @click.argument("address", metavar="PORT", type=port_or_path, envvar="JOBMILL_HEALTH")
 @click.option("--host", metavar="HOST", default="127.0.0.1", help="Address of the worker (default 127.0.0.1).")
-@click.option("--live", is_flag=True, help="Check /livez: is a loop stuck? (default: /readyz, can it claim jobs?)")
+@click.option(
+    "--live", is_flag=True, help="Check /livez, whether a loop is stuck (default: /readyz, whether it can claim jobs)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def health(address: int | str, host: str, live: bool, as_json: bool) -> None:
     """Check a worker that runs with --health PORT.
 
-    The exit code is 0 if all is well, and 1 if not or if nothing answers.
-    JOBMILL_HEALTH can have the port, for the worker and for this command.
+    The exit code is 0 if the worker is well, and 1 if it is not or does not
+    answer. If JOBMILL_HEALTH has the port, PORT may be left out, here and in
+    the option --health of the worker.
     """
     import asyncio
 

@@ -30,6 +30,9 @@ class Verb(NamedTuple):
     done: str
 
 
+SELECT = 'Select the jobs by IDS ("-" reads ids from stdin), by filters, or with --all.'
+
+
 def _command(verb: Verb, what: str, *own: Callable[[Any], Any]) -> click.Command:
     """A command that changes jobs by IDS, filters or --all. `own` are the options of this change."""
     shared = options(
@@ -40,7 +43,7 @@ def _command(verb: Verb, what: str, *own: Callable[[Any], Any]) -> click.Command
         store_options,
     )
 
-    @click.command(verb.name, help=f'{what}, selected by IDS ("-" reads them from stdin), filters or --all.')
+    @click.command(verb.name, help=f"{what}.\n\n{SELECT}")
     @options(*own, shared)
     def command(ids: Sequence[str], everything: bool, yes: bool, url: str | None, as_json: bool, **given: Any) -> None:
         change: dict[str, Any] = {name: given.pop(name) for name in CHANGE_OPTIONS if name in given}
@@ -83,10 +86,10 @@ reprioritize = _command(
 )
 hold = _command(
     Verb("hold", "holding", "held"),
-    "Hold waiting jobs back, until they are released",
+    "Hold waiting jobs: no worker claims them until they are released",
     click.option("--note", metavar="TEXT", help="Why the jobs are held."),
 )
-release = _command(Verb("release", "releasing", "released"), "Release jobs that a person holds back")
+release = _command(Verb("release", "releasing", "released"), "Release held jobs")
 remove = _command(Verb("remove", "removing", "removed"), "Remove jobs that are not running")
 
 

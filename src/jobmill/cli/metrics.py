@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65_535), help="Serve /metrics and /scale on this port, until a signal.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Serve /metrics and /scale on this port until Ctrl-C.")
 @click.option("--host", default="127.0.0.1", help="Address for --port (default 127.0.0.1).")
 @log_options
 @store_options
 def metrics(port: int | None, host: str, quiet: bool, log_format: str, url: str | None, as_json: bool) -> None:
     """Print metrics of the whole store in Prometheus' text format, or serve them.
 
-    Run one of it for each store: workers serve their own metrics with --health.
+    Run one such process for each store. Workers serve their own metrics on
+    their health ports.
 
     \b
     /metrics        queues, workers, late recurrences
     /scale          how many workers each queue needs
-    /scale/QUEUE    the same of one queue; ?target=SECONDS&concurrency=N
+    /scale/QUEUE    the same for one queue; ?target=SECONDS&concurrency=N
     """
     if port is None:
         text = run(url, _print_json if as_json else _text)

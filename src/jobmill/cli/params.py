@@ -80,6 +80,19 @@ def read_payload(text: str | None) -> Any:
         raise click.BadParameter(f"{_JSON}: {error}", param_hint="PAYLOAD") from None
 
 
+def payload_field(text: str) -> tuple[str, Any]:
+    """A field of the payload and its value: `to=ada`, `count=3`; `zip="12345"` is a text that looks like a number."""
+    import msgspec
+
+    field, equals, value = text.partition("=")
+    if not field or not equals:
+        raise click.BadParameter(f"expected a field and its value, such as to=ada, got {text!r}")
+    try:
+        return field, msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError):
+        return field, value
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Several arguments and options as one decorator, in the order of the help."""
 
@@ -132,6 +145,18 @@ filter_options = options(
     ),
     click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
     click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),
+    click.option("--name-prefix", metavar="TEXT", help="Select jobs whose handler's name begins with this text."),
+    click.option("--error-type", metavar="CLASS", help="Select jobs whose last error is of this class."),
+    click.option(
+        "--payload",
+        metavar="FIELD=VALUE",
+        type=payload_field,
+        multiple=True,
+        callback=lambda context, option, fields: dict(fields) or None,
+        help="Select jobs whose payload has this field; can be given several times.",
+    ),
+    click.option("--held/--not-held", default=None, help="Select only held jobs, or only others."),
+    click.option("--recurring/--not-recurring", default=None, help="Select only recurring jobs, or only others."),
     *(
         click.option(f"--{what}-{side}", type=instant, help=f"Select jobs {what} {when} this time.")
         for what in ("created", "due", "finished")

@@ -29,8 +29,8 @@ LATE_SHOWN = 100
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show the screen again and again, until Ctrl-C.")
-@click.option("--every", type=duration, default=2.0, help="How often --watch looks (default 2s).")
+@click.option("--watch", is_flag=True, help="Update the screen until Ctrl-C.")
+@click.option("--every", type=duration, default=2.0, help="Time between two updates of --watch (default 2s).")
 @store_options
 def status(watch: bool, every: float | str, url: str | None, as_json: bool) -> None:
     """Show queues, workers, the errors of the last hour and late recurrences on one screen."""
@@ -56,14 +56,14 @@ async def _watch(client: Client, every: float | str) -> None:
     from jobmill.core.durations import to_ms
 
     pause = to_ms(every, "every", least=100) / 1000
-    shown = (await _collect(client)).screen()  # a store that is not there at first ends the command
+    shown = (await _collect(client)).screen()  # if the store is unavailable at the start, the command ends
     with Live(Group(*shown), console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
         while True:
             await asyncio.sleep(pause)
             try:
                 shown, notes = (await _collect(client)).screen(), list[Text]()
             except StoreUnavailable as error:
-                text = f"the store is unavailable, and this is what it had before: {one_line(str(error))}\n"
+                text = f"the store is unavailable, and the screen shows older values: {one_line(str(error))}\n"
                 notes = [Text(text, "bold red")]
             live.update(Group(*notes, *shown), refresh=True)
 
@@ -95,7 +95,7 @@ def _groups(tallies: Any) -> list[tuple[str, ErrorGroup]]:
 
 
 class Overview:
-    """What one look at the store has found."""
+    """The values of one screen."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Overview:
         self.late = late
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """The screen as a document for programs."""
         import msgspec
 
         return {
@@ -131,7 +131,7 @@ class Overview:
         }
 
     def screen(self) -> list[RenderableType]:
-        """For people."""
+        """The screen as text for people."""
         from rich.text import Text
 
         shown: list[RenderableType] = [self._queues() if self.depths else Text("no queues")]

@@ -46,7 +46,8 @@ def workers(ctx: click.Context, url: str | None, as_json: bool) -> None:
 def stop(ids: tuple[str, ...], url: str | None, as_json: bool) -> None:
     """Order workers to stop gracefully, by id or name.
 
-    A worker learns it with its next announcement, at most ten seconds later.
+    A worker receives the order with its next announcement, at most ten seconds
+    later.
     """
 
     async def work(client: Client) -> tuple[list[str], list[str]]:

@@ -59,7 +59,7 @@ class QueriesJobs:
         job = (await self._get([id]))[0]
         if job is None:
             raise JobNotFound(
-                f"there is no job {id!r} in the {self.store.name} store: never enqueued, or already removed"
+                f"there is no job {id!r} in the {self.store.name} store: it was removed, or never existed"
             )
         return job
 

@@ -120,7 +120,7 @@ class Sync:
         if thread is threading.current_thread():
             if inspect.iscoroutine(call):
                 call.close()
-            raise JobmillError("jobs.sync was called by code that jobs.sync runs, and would wait for itself: await it")
+            raise JobmillError("code that jobs.sync runs cannot call jobs.sync again: await the method")
         future = asyncio.run_coroutine_threadsafe(_awaited(call), loop)
         try:
             return future.result()

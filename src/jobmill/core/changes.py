@@ -59,12 +59,12 @@ class Seize(Struct, frozen=True, tag=True, kw_only=True):
     lease_ms: int
 
     def __repr__(self) -> str:
-        """Without the token: it must not reach a log."""
+        """The change without its token, which must not be in a log."""
         return f"Seize(worker={self.worker!r}, lease_ms={self.lease_ms})"
 
 
 class Hold(Struct, frozen=True, tag=True, kw_only=True):
-    """A waiting job gets one more holder: no worker claims it until it has none. It may have this one already."""
+    """Add a holder to a waiting job, if the job does not have it already. No worker claims a job that has holders."""
 
     by: str = "person"
     who: str | None = None
@@ -72,13 +72,13 @@ class Hold(Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Release(Struct, frozen=True, tag=True):
-    """A held job loses a holder. Without any, it is due as `Held.due` says."""
+    """Remove a holder from a held job. When the job has no holder left, `Held.due` is its due time."""
 
     by: str = "person"
 
 
 class Pin(Struct, frozen=True, tag=True):
-    """A person gives a recurring job another rule, which stays when code states its own again."""
+    """Give a recurring job the rule of a person. Rules that code states do not replace it."""
 
     rule: Recurrence
 
@@ -89,7 +89,7 @@ class ReleasePin(Struct, frozen=True, tag=True):
 
 Change: TypeAlias = Cancel | Requeue | Reschedule | Reprioritize | Remove | Seize | Hold | Release | Pin | ReleasePin
 
-#: From which states each change is possible; elsewhere it is refused, for that job alone.
+#: The states from which each change is possible. A job in another state is refused; other jobs are not affected.
 CHANGES_FROM: dict[type[Change], tuple[State, ...]] = {
     Cancel: ("waiting", "running"),
     Requeue: ("succeeded", "failed", "cancelled"),
@@ -174,20 +174,20 @@ class Patch(Struct, frozen=True, kw_only=True):
 
     #: New values by the name of the Job's field; the other fields keep theirs.
     fields: dict[str, Any]
-    #: The job's lease ends, or `seize` replaces it; otherwise the lease stays.
+    #: Whether the lease of the job ends; `seize` replaces it by another lease. Without both, the lease stays.
     ends_lease: bool = False
     seize: Seize | None = None
-    #: How long a job that becomes final stays; None where it does not, or where its own system decides.
+    #: The retention of a job that becomes final. None if it does not become final, or if another system decides this.
     keep: Keep | None = None
-    #: The job becomes live again: refused where another live job has its unique key.
+    #: The job becomes live again. The store refuses this if another live job has the unique key of the job.
     becomes_live: bool = False
-    #: The job leaves the store, after its other events.
+    #: The store removes the job, after it has published the events.
     removes: bool = False
     events: tuple[Event, ...] = ()
 
 
 def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Patch | str:
-    """What a change does to a job, or why it is refused. `index`: how many jobs the same call has changed before."""
+    """What a change does to a job, or why it is refused. `index` is the number of jobs that the call changed before."""
     if subject.state not in CHANGES_FROM[type(change)]:
         return not_from(subject.state)
     match change:

@@ -140,7 +140,7 @@ def _running(facts: Facts) -> Reason:
 def _worker_lost(facts: Facts, evidence: dict[str, Any], has_ended: bool) -> Reason:
     job, until_ms = facts.job, facts.lease_until_ms
     worker = f"its worker ({job.worker or 'unknown'})"
-    lost = "did not extend its lease" if has_ended else "gives no sign of life"
+    lost = "did not extend its lease" if has_ended else "has not announced itself for 30 s"
     remedy = f"start a worker of the queue {job.queue}, if none runs"
     if until_ms is None:
         again, remedy = "Jobmill does not take it over", "start a worker of the program that has claimed it"
@@ -270,7 +270,7 @@ def _limits(facts: Facts) -> Iterator[Reason]:
     if able and all(card.running >= card.concurrency for card in able):
         running, room = sum(card.running for card in able), sum(card.concurrency for card in able)
         longest = [{"id": one.id, "name": one.name, "worker": one.worker} for one in facts.running]
-        text = f"the workers that can run it are full: {running} jobs run, of at most {room}"
+        text = f"all workers that can run it have reached their concurrency: they run {running} of at most {room} jobs"
         remedy = "start more workers, or look at the jobs that run longest"
         evidence = {"running": running, "concurrency": room, "longest": longest}
         yield Reason(code="workers_full", text=text, evidence=evidence, remedy=remedy)

@@ -23,10 +23,10 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     every_ms: int | None = None
     timezone: str = "UTC"
     until_ms: int | None = None  # an occurrence at this very millisecond still runs
-    revision: int = 0  # counted up by the store at each update, so that a re-arm decided before it can be told
-    declared: bool = False  # a handler's definition states it, and a worker ends it when that does so no longer
-    pinned: bool = False  # a person has edited it: what code states does not replace it
-    stated: Recurrence | None = None  # of a pinned one: what code stated last
+    revision: int = 0  # the store increases it at each update: a settlement of an older revision keeps the new due time
+    declared: bool = False  # a handler declares it; a worker ends it when the handler no longer declares it
+    pinned: bool = False  # a person has edited it: rules that code states do not replace it
+    stated: Recurrence | None = None  # if it is pinned: the rule that code stated last
 
     def same_rule(self, other: Recurrence) -> bool:
         """Whether both have the same occurrences, whatever their revisions, declared or pinned or not."""

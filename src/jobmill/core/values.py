@@ -256,7 +256,7 @@ class Filter(Struct, frozen=True, kw_only=True):
 EVERYTHING = Filter()
 #: A filter by payload is applied to this number of jobs at least, the newest ones.
 PAYLOADS_SEARCHED = 100_000
-#: Where no index answers a filter, one call of `find` or `count_up_to` examines about this many jobs, not more.
+#: If no index can answer a filter, one call of `find` or `count_up_to` examines at most about this number of jobs.
 SEARCHED_PER_PAGE = 10_000
 
 #: The order in which `find` returns jobs.
@@ -296,7 +296,7 @@ class Count(Struct, frozen=True):
 
 
 class CountUpTo(Struct, frozen=True):
-    """How many jobs match; at least this number, where not `exact`."""
+    """The number of jobs that match. If it is not `exact`, more jobs may match."""
 
     count: int
     exact: bool

@@ -314,7 +314,7 @@ class Dashboard:
         return guarded
 
     async def _on_http_error(self, request: Request, error: Exception) -> Response:
-        """No route has this path or method. Only visitors who may enter are told so."""
+        """No route has this path or method. Only visitors with access get this response."""
         try:
             await self._view(request)
         except Exception as refusal:

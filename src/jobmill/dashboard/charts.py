@@ -56,18 +56,18 @@ def week(days: Sequence[CalendarDay], is_all: bool) -> Markup:
         for hour, count in enumerate(day.hours):
             if count:
                 runs = f"{count:,} {'run' if count == 1 else 'runs'}" if is_all else f"{count:,}+ runs"
-                said = f"{name} {hour:02}:00, {runs}"
+                text = f"{name} {hour:02}:00, {runs}"
                 parts.append(
                     Markup(
                         '<rect class="bar {}" x="{}%" y="{}" width="3.5%" height="16" rx="2"><title>{}</title></rect>'
-                    ).format(_strength(count, usual, top), f"{8 + 3.83 * hour:.2f}", 20 * index, said)
+                    ).format(_strength(count, usual, top), f"{8 + 3.83 * hour:.2f}", 20 * index, text)
                 )
     bottom = 20 * len(days) + 14
     parts += [
         Markup('<text x="{}%" y="{}">{:02}:00</text>').format(f"{8 + 3.83 * hour:.2f}", bottom, hour)
         for hour in (0, 6, 12, 18)
     ]
-    label = f"Runs per hour in the coming week, at most {top:,}{'' if is_all else ' or more'} in one hour."
+    label = f"Runs per hour in the coming week. The busiest hour has {top:,}{'' if is_all else ' or more'}."
     return Markup('<svg class="running" width="100%" height="{}" role="img" aria-label="{}">{}</svg>').format(
         bottom + 6, label, Markup("").join(parts)
     )
@@ -282,7 +282,7 @@ def _times(chart: Throughput, now_ms: int, zone: tzinfo) -> list[Markup]:
 def _hit(chart: Throughput, index: int, is_open: bool, now_ms: int, zone: tzinfo) -> Markup:
     point, width = chart.points[index], 100 / len(chart.points)
     text = f"{_clock(point.start_ms, now_ms, zone)}  {point.succeeded:,} succeeded, {_errors(point.errors)}"
-    text += " (not over)" if is_open else ""
+    text += " (not complete)" if is_open else ""
     inside = (mark.text for mark in chart.marks if 0 <= mark.at_ms - point.start_ms < chart.step_ms)
     return Markup('<rect class="hit" x="{:.2f}%" y="36" width="{:.2f}%" height="232"><title>{}</title></rect>').format(
         index * width, width, "; ".join([text, *inside])

@@ -49,7 +49,7 @@ def problem_of(error: Exception, down_since_ms: int | None = None) -> Problem:
             text = "There is no job with this id."
             return Problem(status=404, title="This job is gone", text=text, advice=advice)
         case RunNotFound():
-            text, advice = f"{str(error)[0].upper()}{str(error)[1:]}.", "The audit log says what it has done."
+            text, advice = f"{str(error)[0].upper()}{str(error)[1:]}.", "The audit log has its result."
             return Problem(status=404, title="This run is gone", text=text, advice=advice)
         case InvalidValue():
             return Problem(status=400, title="This cannot be read", text=str(error))
@@ -71,4 +71,6 @@ def problem_of(error: Exception, down_since_ms: int | None = None) -> Problem:
         case _:
             log.exception("the dashboard failed", exc_info=error)
             text = f"The dashboard failed: {type(error).__name__}."
-            return Problem(status=500, title="This did not work", text=text, advice="The log of its process says more.")
+            return Problem(
+                status=500, title="This did not work", text=text, advice="The log of the dashboard has the traceback."
+            )

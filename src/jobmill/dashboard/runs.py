@@ -204,7 +204,7 @@ class BulkRuns:
             run.problem = f"The store refused it: {error}."
         except Exception as error:
             log.exception("a run of the dashboard failed")
-            run.problem = f"The dashboard failed: {type(error).__name__}. The log of its process says more."
+            run.problem = f"The dashboard failed: {type(error).__name__}. The log of the dashboard has the traceback."
         return "failed"
 
     async def _change(self, run: BulkRun, store: Any) -> RunStatus:

@@ -1,4 +1,4 @@
-"""Annotations that a handler is refused for, when it is defined: better then than when its first job has run."""
+"""Checks of annotations when a handler is defined, so that errors show before its first job runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_result(fn: Callable[..., Any], kind: Any) -> None:
 
 
 def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
-    """An annotation, its arguments, the metadata of Annotated, and annotations and constraints of fields of records."""
+    """All parts of an annotation: its arguments, metadata of Annotated, and annotations and constraints of fields."""
     if id(kind) in seen or hasattr(kind, "model_validate"):  # pydantic checks the fields of its models itself
         return
     seen.add(id(kind))
@@ -71,7 +71,7 @@ def _fields(kind: Any) -> list[Any]:
     defaults = (*(field.default for field in fields), *getattr(kind, "__struct_defaults__", ()), *named)
     try:
         return [*_defaults(defaults), *typing.get_type_hints(kind, include_extras=True).values()]
-    except (NameError, TypeError):  # msgspec says why, with the name
+    except (NameError, TypeError):  # msgspec will report this, with the name of the type
         return []
 
 

@@ -127,7 +127,9 @@ class Repository:
                     return Marked(changed=True, status=STATUS_OF[decided.state])
             elif (job := await self._jobs.get(id)).is_final:
                 return Marked(changed=False, status=status(job))
-        raise StoreUnavailable(f"job {id!r} was taken away {TURNS} times while it was being marked; try again later")
+        raise StoreUnavailable(
+            f"job {id!r} was claimed or changed {TURNS} times while it was being marked; try again later"
+        )
 
     async def _seize(self, id: str) -> Claimed | None:
         """Take the job under a new lease. None if the job is not live."""

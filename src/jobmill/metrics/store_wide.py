@@ -42,7 +42,7 @@ async def store_metrics(store: Store) -> str:
         ),
         (
             "jobmill_queue_running_limit",
-            "How many jobs of the queue may run at once, where that is limited.",
+            "The running limit of the queue, if it has one.",
             [({"queue": queue}, one.running_limit) for queue, one in settings.items() if one.running_limit is not None],
         ),
         (
@@ -52,7 +52,7 @@ async def store_metrics(store: Store) -> str:
         ),
         (
             "jobmill_recurrence_late_seconds",
-            "How long recurring jobs have been due, of those that are.",
+            "For how long each due recurring job has been due.",
             [({"name": job.name, "key": job.unique_key or ""}, (now_ms - job.due_ms) / 1000) for job in late],
         ),
     ]

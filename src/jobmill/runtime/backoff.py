@@ -16,7 +16,7 @@ class LoopBackoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """The last try succeeded."""
+        """The last attempt succeeded, so the next pause is short again."""
         self._tries = 0
 
     def next(self) -> float:

@@ -51,7 +51,7 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     cut_off: Callable[[], bool]
     #: Called with the reason when a limit of this process is reached: it finishes its jobs, and ends.
     recycle: Callable[[str], None]
-    #: The jobs that the log has called given back.
+    #: The jobs about which `warn_given_back` has logged a warning.
     given_back: set[str] = set()
 
     def stop_lost(self, run: Run, event: EventType, why: str) -> None:
@@ -71,11 +71,11 @@ class WorkerContext(Struct, eq=False, kw_only=True):
             self.hooks.events([job_event(run.claimed.job, event, self.store.now(), reason=why)])
 
     def warn_given_back(self, decided: Settlement) -> None:
-        """Log once that a job is given back each time, to a program that can read it."""
+        """Log once that this worker gives a job back each time it claims it, for a program that can read the job."""
         lease = decided.lease
         if lease.id not in self.given_back:
             if len(self.given_back) >= MAX_REMEMBERED:
                 self.given_back.clear()
             self.given_back.add(lease.id)
             extra = about(lease, decided.attempt, self.settings.name)
-            log.warning("job %s (%s) is given back each time: %s", lease.id, lease.name, decided.error, extra=extra)
+            log.warning("job %s (%s) is left to other programs: %s", lease.id, lease.name, decided.error, extra=extra)

@@ -191,7 +191,7 @@ class Exchanger:
         self._hooks.error(error)
 
     async def _settle_one_by_one(self, batch: Batch) -> None:
-        """A settlement that makes the store raise must not block the others, nor be tried again for ever."""
+        """A settlement that makes the store raise does not block the others, and is not retried for ever."""
         for run, settlement in batch:
             for tried in (settlement, fails_instead(settlement, Refused("it raised an error"), DEFAULT_POLICY)):
                 try:

@@ -19,20 +19,20 @@ log = logging.getLogger("jobmill")
 EVERY_S = 30.0
 BATCH = 500
 PAUSE_S = 0.05
-#: How soon a worker looks again for a recurrence that is declared no longer, and was running.
+#: The pause before a worker tries again to end a recurrence that is no longer declared and whose job was running.
 UNDECLARED_S = 1.0
 
 #: How often a worker warns of jobs that it has no handler for.
 WARN_EVERY_MS = 600_000
-#: Jobs that have been due for a shorter time may just wait for a worker. A worker that starts waits as long.
+#: A job that has been due for a shorter time may only wait for a worker. The first check is this long after the start.
 OVERDUE_MS = 60_000
-#: A check reads no more jobs of a queue than these, with their payloads, and warns of no more names.
+#: The maximum number of jobs, with their payloads, that a check reads from a queue, and of names that it warns of.
 MAX_OVERDUE = 100
 MAX_NAMES = 20
 
 
 class Janitor:
-    """One turn purges one batch. Every worker may purge at any time: the store removes each job once."""
+    """One turn purges one batch. All workers may purge at the same time: the store removes each job only once."""
 
     def __init__(self, context: WorkerContext, registry: Registry, has_undeclared: bool) -> None:
         self._context = context
@@ -41,7 +41,7 @@ class Janitor:
         self._warns_ms = context.store.now() + OVERDUE_MS
 
     async def turn(self) -> float:
-        """The next turn follows at once if there is more to purge, else in about half a minute, with jitter."""
+        """Purge one batch. Return the pause: short if there is more to purge, otherwise half a minute with jitter."""
         context, now_ms = self._context, self._context.store.now()
         if now_ms >= self._warns_ms and context.handlers:
             self._warns_ms = now_ms + WARN_EVERY_MS

@@ -97,8 +97,8 @@ class LoopMonitor:
             job = runs[0].claimed.job
             extra = about(job, job.attempt, self._context.settings.name, runs[0])
         log.warning(
-            "worker %s: its event loop has been blocked for %.1f s by %s%s; meanwhile no lease is extended. A plain "
-            "function would run in a thread; in an async one, await asyncio.to_thread(...)",
+            "worker %s: its event loop has been blocked for %.1f s by %s%s, so it cannot extend leases. Make the "
+            "handler a plain function, which runs in a thread, or await asyncio.to_thread(...) in it",
             self._context.settings.name,
             seconds,
             ", ".join(text for text, _ in self._seen.values()),

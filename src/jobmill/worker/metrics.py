@@ -87,7 +87,7 @@ def _of_exchanges(counts: Counts) -> Iterator[str]:
     yield family(
         "jobmill_settlements_refused_total",
         "counter",
-        "Settlements that the store could not hold.",
+        "Settlements that the store could not write.",
         [({}, counts.settlements_refused)],
     )
 
@@ -100,16 +100,16 @@ def _of_worker(context: WorkerContext, is_started: bool) -> Iterator[str]:
     skew: list[tuple[Labels, float]] = [({}, store.now() / 1000 - time.time())] if is_started else []
     running = len(context.running.runs)
     for name, help, samples in (
-        ("concurrency", "Jobs that this worker runs at once, at most.", [({}, context.settings.concurrency)]),
+        ("concurrency", "Maximum number of jobs that this worker runs at once.", [({}, context.settings.concurrency)]),
         ("running", "Jobs that this worker runs now.", [({}, running)]),
         ("loop_age_seconds", "Time since each loop began an iteration.", [({"loop": loop}, age) for loop, age in ages]),
         (
             "purge_age_seconds",
-            "Time since a purge of this worker left nothing to remove.",
+            "Time since this worker last finished a purge and nothing was left to remove.",
             [({}, time.monotonic() - context.counts.purged_at)],
         ),
         ("store_up", "Whether the store answered last time.", [({}, int(is_up))]),
         ("store_clock_skew_seconds", "How far the clock of the store is ahead of the clock of this machine.", skew),
-        ("build_info", "What runs here; always 1.", [(build, 1)]),
+        ("build_info", "Versions that run here; the value is always 1.", [(build, 1)]),
     ):
         yield family(f"jobmill_{name}", "gauge", help, samples)

@@ -34,7 +34,7 @@ def to_bytes(value: int | str, field: str) -> int:
     if size < MIN_MEMORY:
         raise InvalidValue(field, expected, value)
     if sys.platform != "linux":
-        raise InvalidValue(field, "nothing: only Linux tells a process how much memory it uses now", value)
+        raise InvalidValue(field, "None on this system: only on Linux can a process read its memory usage", value)
     return size
 
 

@@ -43,10 +43,10 @@ class AskedProcess(Protocol):
 def supervisor_views(
     processes: Callable[[], Sequence[AskedProcess]], is_stopping: Callable[[], bool]
 ) -> dict[str, View]:
-    """The views of a supervisor. `processes` returns those that have not ended for good."""
+    """The views of a supervisor. `processes` returns the processes that run or will be restarted."""
 
     async def livez() -> dict[str, Any]:
-        """A process that starts, or waits for its restart, is not stuck: another restart would not help it."""
+        """A process that starts or waits for its restart is not stuck: another restart would not help."""
         answers = await _ask_all(processes(), "/livez")
         return _wrong(
             (one, answer)
@@ -80,7 +80,7 @@ async def _ask_all(processes: Sequence[AskedProcess], path: str) -> Answers:
 
 
 async def _ask(process: AskedProcess, path: str) -> tuple[int, bytes] | None:
-    """Its answer; None without one."""
+    """The response of a process; None if it does not respond."""
     try:
         answer = await ask(process.socket, path, timeout=ANSWER_S)
     except OSError:
@@ -90,7 +90,7 @@ async def _ask(process: AskedProcess, path: str) -> tuple[int, bytes] | None:
 
 
 def _wrong(answers: Iterable[tuple[AskedProcess, tuple[int, bytes] | None]]) -> dict[str, Any]:
-    """What is wrong with which processes; empty if nothing is."""
+    """The problems of each process that has one; empty if all processes are well."""
     wrong: dict[str, Any] = {}
     for process, answer in answers:
         if answer is None:

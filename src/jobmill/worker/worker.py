@@ -318,7 +318,8 @@ class Worker:
     async def _release(self) -> None:
         """The time is over: cancel and release the jobs that still run. Threads cannot be stopped; they continue."""
         still = [run for run in self._context.running.runs.values() if not run.over]
-        log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
+        if still:
+            log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
         deadline = asyncio.get_running_loop().time() + LAST_CALLS_S
         while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._context.running.runs:
             # In every pass: a claim that was in flight may have added runs.

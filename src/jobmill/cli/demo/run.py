@@ -245,4 +245,4 @@ async def _print_summary(client: Client, console: Console, measured: list[tuple[
     console.print()
     for label, text in rows:
         console.print(Text.assemble((f"{label:<9}", "bold"), text), soft_wrap=True)
-    console.print(f"\n{seconds:.0f} seconds.\n{NEXT}", markup=False, soft_wrap=True)
+    console.print(f"\nThe demo took {seconds:.0f} seconds.\n{NEXT}", markup=False, soft_wrap=True)

@@ -25,7 +25,7 @@ SIGNS = {
     "failed": "✘",
     "cancelled": "⊘",
 }
-#: Of a line, in columns: what fits into a terminal of 80 columns.
+#: Maximum width of the text in a line, so that the line fits into 80 columns.
 TEXT_WIDTH = 47
 
 
@@ -62,7 +62,7 @@ class Story:
     def __init__(self, *, prints: bool) -> None:
         self.rows: dict[str, StoryRow] = {}
         self.lines: list[StoryLine] = []
-        #: The number of jobs of the burst; None before it. Events count them, which is cheaper than queries.
+        #: The number of jobs of the burst; None before the burst. Counting events is cheaper than queries.
         self.burst: int | None = None
         self.burst_done = 0
         self._prints = prints

@@ -44,7 +44,7 @@ class PostgresCrontab(DocumentStore):
 
     def __init__(
         self,
-        place: str | Pool,
+        database: str | Pool,
         table: str,
         *,
         id: str = "id",
@@ -56,15 +56,17 @@ class PostgresCrontab(DocumentStore):
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(clock)
-        if isinstance(place, str):
-            url = PostgresUrl.parse(place)
+        if isinstance(database, str):
+            url = PostgresUrl.parse(database)
             self._pool: PerLoop[ConnectionPool] | Pool = PerLoop(
                 lambda: ConnectionPool(Connector(url.url).connect, url.pool_size)
             )
-        elif isinstance(place, asyncpg.Pool):
-            self._pool = place
+        elif isinstance(database, asyncpg.Pool):
+            self._pool = database
         else:
-            raise InvalidValue("place", "postgresql://… or a pool of asyncpg", place, "await asyncpg.create_pool(…)")
+            raise InvalidValue(
+                "database", "postgresql://… or a pool of asyncpg", database, "await asyncpg.create_pool(…)"
+            )
         self._columns = TableColumns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )

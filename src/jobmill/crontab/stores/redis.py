@@ -43,16 +43,18 @@ class RedisCrontab(DocumentStore):
     hash is a document too. A document that is not in the set sleeps for ever.
     """
 
-    def __init__(self, place: str | Redis | RedisCluster, name: str, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, database: str | Redis | RedisCluster, name: str, *, clock: Callable[[], int] | None = None
+    ) -> None:
         super().__init__(clock)
         if not _is_text(name) or "{" in name or "}" in name:
             raise InvalidValue("name", "a name without braces, because Redis Cluster needs braces around it", name)
-        if isinstance(place, str):
-            self._scripts: RedisClient | _ClientScripts = RedisClient(RedisUrl.read(place))
-        elif isinstance(place, Redis | RedisCluster):
-            self._scripts = _ClientScripts(place)
+        if isinstance(database, str):
+            self._scripts: RedisClient | _ClientScripts = RedisClient(RedisUrl.read(database))
+        elif isinstance(database, Redis | RedisCluster):
+            self._scripts = _ClientScripts(database)
         else:
-            raise InvalidValue("place", "redis://… or a client of redis.asyncio", place)
+            raise InvalidValue("database", "redis://… or a client of redis.asyncio", database)
         self._set = f"{{{name}}}:sleep_until"
         self._prefix = f"{{{name}}}:document:"
         self._uncertain = UncertainWrites(self._clock)

@@ -38,7 +38,7 @@ class SqliteCrontab(DocumentStore):
 
     def __init__(
         self,
-        place: str | Path | sqlite3.Connection,
+        database: str | Path | sqlite3.Connection,
         table: str,
         *,
         id: str = "id",
@@ -51,15 +51,15 @@ class SqliteCrontab(DocumentStore):
         clock: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(clock)
-        if not _is_database(place):
-            raise InvalidValue("place", "the path of a file, or a sqlite3 connection", place)
+        if not _is_database(database):
+            raise InvalidValue("database", "the path of a file, or a sqlite3 connection", database)
         if dates not in get_args(Dates):
             raise InvalidValue("dates", '"iso" or "ms"', dates)
         self._columns = TableColumns(
             id=id, sleep_until=sleep_until, interval=interval, repeat_until=repeat_until, auto_remove=auto_remove
         )
-        self._place = place
-        self._path = Path("the given connection") if isinstance(place, sqlite3.Connection) else Path(place)
+        self._database = database
+        self._path = Path("the given connection") if isinstance(database, sqlite3.Connection) else Path(database)
         self._executor: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
         self._is_text = dates == "iso"
@@ -151,12 +151,14 @@ class SqliteCrontab(DocumentStore):
         except sqlite3.Error as error:
             if isinstance(error, sqlite3.ProgrammingError) and "created in a thread" in str(error):
                 advice = "check_same_thread=False; or pass the path"
-                raise InvalidValue("place", "a connection that any thread may use", self._place, advice) from error
+                raise InvalidValue(
+                    "database", "a connection that any thread may use", self._database, advice
+                ) from error
             raise translated(error, self._path) from error
 
     def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._connection is None:
-            self._connection = self._place if isinstance(self._place, sqlite3.Connection) else self._opened()
+            self._connection = self._database if isinstance(self._database, sqlite3.Connection) else self._opened()
             try:
                 self._names = self._checked(self._connection)
             except BaseException:
@@ -166,7 +168,7 @@ class SqliteCrontab(DocumentStore):
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None and connection is not self._place:
+        if connection is not None and connection is not self._database:
             connection.close()
 
     def _opened(self) -> sqlite3.Connection:
@@ -200,9 +202,9 @@ class SqliteCrontab(DocumentStore):
         return rows.instant_of_ms(value) if isinstance(value, int) else value
 
 
-def _is_database(place: object) -> bool:
+def _is_database(database: object) -> bool:
     """A database in memory is refused: no other connection could use it."""
-    return isinstance(place, str | Path | sqlite3.Connection) and place not in ("", ":memory:")
+    return isinstance(database, str | Path | sqlite3.Connection) and database not in ("", ":memory:")
 
 
 def _rows(

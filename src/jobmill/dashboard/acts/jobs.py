@@ -54,7 +54,7 @@ async def reprioritize(view: View, fields: Fields) -> Done:
 async def stop_run(view: View, fields: Fields) -> Done:
     """Stop a run after its present batch: `run`. It needs the permission for the act of the run."""
     if view.access.is_read_only:
-        raise NotAllowed("you can look, but not change anything here")
+        raise NotAllowed("you have read-only access")
     run = view.run(fields.text("run"))
     view.require(run.order.act)
     view.dashboard.runs.stop(run, view.who)
@@ -105,7 +105,7 @@ def _started(act: str, view: View, fields: Fields, search: Search) -> Done:
     )
     run = view.dashboard.runs.start(order)
     if run is None:
-        return Done(text="Nothing was done: too many acts run in the background now.", level="failed")
+        return Done(text="Nothing was done, because too many actions run in the background now.", level="failed")
     return Done(text="The run has begun.", goto=view.url("runs", run.id))
 
 

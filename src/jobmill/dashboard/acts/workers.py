@@ -13,4 +13,4 @@ async def worker_stop(view: View, fields: Fields) -> Done:
     id = fields.text("id")
     if not await view.jobs.stop_workers(id, who=view.who):
         return Done(text="There is no such worker. It may have stopped meanwhile.", level="failed")
-    return Done(text="The worker is ordered to stop. It learns this within ten seconds.", count=1)
+    return Done(text="The worker was ordered to stop. It receives the order within ten seconds.", count=1)

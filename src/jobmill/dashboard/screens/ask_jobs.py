@@ -55,7 +55,7 @@ class AskJobsScreen(Struct, frozen=True, kw_only=True):
     back: str
     matching: int
     changed: int
-    #: `changed` may be more: counts stop at 10,000, and where they have searched 10,000 jobs.
+    #: `changed` may be too small: a count stops at 10,000, or when it has searched 10,000 jobs.
     is_cut: bool
     refused: list[RefusalGroup]
     #: How many jobs were examined; None if all are known.
@@ -80,7 +80,7 @@ class _Preview:
         self.examined: int | None = None
         self.unknown_keys = 0
         self.queues: set[str] = set()
-        #: There may be more jobs than were counted: of those that can be changed, or of all that match.
+        #: Whether more jobs may exist than were counted: jobs that can be changed, and all jobs that match.
         self.is_cut = self.is_all_cut = False
         self.calls = 0
         #: Of the jobs to hold: how many are held already.
@@ -222,10 +222,13 @@ async def ask_jobs(view: View) -> AskJobsScreen:
     is_known = preview.examined is None and not preview.unknown_keys
     spread = "10m" if changed >= SPREAD_FROM else "0s"
     is_spread = act == "requeue" and changed > 1
+    is_all_cut = preview.is_all_cut
+    matching_jobs = jobs_text(preview.matching or (None if is_all_cut else 0), tab, is_cut=is_all_cut)
+    changed_jobs = jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)
     return AskJobsScreen(
         act=act,
-        heading=f"{words.wanted} {jobs_text(preview.matching or (None if preview.is_all_cut else 0), tab, is_cut=preview.is_all_cut)}?",
-        confirm=f"{words.wanted} {'' if is_known else 'up to '}{jobs_text(changed or (None if is_cut else 0), is_cut=is_cut)}",
+        heading=f"{words.wanted} {matching_jobs}?",
+        confirm=f"{words.wanted} {'' if is_known else 'up to '}{changed_jobs}",
         will=f"will be {words.done}{'' if is_known else ' at most'}",
         advice=words.advice,
         chips=chips,

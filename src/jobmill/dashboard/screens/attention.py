@@ -147,14 +147,14 @@ def _errors(view: View, tallies: Iterable[Tally], marks: Sequence[AuditEntry]) -
         error = one.latest.error_type.rpartition(".")[2]
         before = [mark for mark in marks if since_ms <= mark.at_ms <= one.first_ms + 60_000]
         mark = f", after {before[0].note}" if is_new and before else ""
-        first = f"First in this hour at {view.minute(one.first_ms)}{mark}. " if is_new else ""
+        first = f"First seen in the last hour at {view.minute(one.first_ms)}{mark}. " if is_new else ""
         links = [
             AttentionLink("Errors", view.url("errors", range="1h")),
             AttentionLink("Last job", view.url("jobs", one.latest.last_job_id)),
         ]
         made = _problem if one.count >= FREQUENT else _warning
         title = f"{one.count:,} × {error} in {', '.join(sorted(one.names)[:3])}"
-        found.append(made("errors", title, f"{first}Last {view.since(one.latest.last_ms)} ago.", links))
+        found.append(made("errors", title, f"{first}Last seen {view.since(one.latest.last_ms)} ago.", links))
     return found
 
 

@@ -76,7 +76,7 @@ async def run(view: View) -> RunScreen:
 
 def _text(run: BulkRun) -> str:
     if run.total is None and not run.is_over:
-        return "The jobs that match are counted."
+        return "The dashboard counts the jobs that match."
     done = VERBS[run.order.act].done
     jobs = "1 job was" if run.done == 1 else f"{run.done:,} jobs were"
     of = "" if run.total is None else f" of {run.total:,}"
@@ -84,19 +84,19 @@ def _text(run: BulkRun) -> str:
         case "running":
             return f"{run.done:,}{of} jobs {done} so far."
         case "stopping":
-            return f"{run.done:,}{of} jobs {done}. It stops after the present batch."
+            return f"{run.done:,}{of} jobs {done}. The run stops after the present batch."
         case "done":
             return f"{jobs} {done}."
         case "stopped":
-            return f"Stopped by {run.stopped_by}: {run.done:,}{of} jobs were {done}. The others are as they were."
+            return f"Stopped by {run.stopped_by}: {run.done:,}{of} jobs were {done}. The other jobs were not changed."
         case "failed":
-            return f"It ended too early: {run.done:,}{of} jobs were {done}. The others are as they were."
+            return f"The run ended early: {run.done:,}{of} jobs were {done}. The other jobs were not changed."
 
 
 def _problems(run: BulkRun) -> list[str]:
     found = list[str]()
     if run.problem is not None:
-        found.append(run.problem if run.is_over else f"{run.problem} It is tried again.")
+        found.append(run.problem if run.is_over else f"{run.problem} The dashboard tries again.")
     if run.unanswered and run.is_over:
         calls = "1 call" if run.unanswered == 1 else f"{run.unanswered:,} calls"
         found.append(f"The store did not answer {calls}. It may have changed jobs that are not counted here.")

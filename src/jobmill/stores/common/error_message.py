@@ -6,7 +6,7 @@ import re
 
 
 def message_of(error: str, traceback: str | None) -> str:
-    """The message of a handler's error; the whole text if its traceback does not show that it has a type."""
+    """The message of a handler's error without its type; the whole text if the traceback shows no type."""
     _, _, message = error.partition(": ")
     first_line = re.escape(error.partition("\n")[0])
     is_typed = message and traceback and re.search(rf"(?:^|[\n.]){first_line}", traceback)

@@ -36,7 +36,7 @@ class ServerClock:
         return self._monotonic()
 
     def learn(self, server_ms: float, started: float) -> None:
-        """The server said its time in answer to a call that began at `started`."""
+        """The response to a call that began at `started` contained the time of the server."""
         # It read its clock at some moment between call and answer, so a slow answer narrows the offset only a little.
         lowest, highest = server_ms - self._monotonic() * 1000, server_ms - started * 1000
         self._offset_ms = min(max(self._offset_ms, lowest), highest)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def settle(context: MemoryContext, done: Settlement) -> Settled:
-    """Write one settlement; "lost" where another has the job, or nobody."""
+    """Write one settlement. Return "lost" if its lease no longer owns the job."""
     if (stored := context.jobs.held(done.lease, context.now_ms)) is None:
         return "lost"
     context.wakes = True

@@ -23,8 +23,8 @@ def _replica_set(is_member: bool) -> Finding:
     return Finding(
         check="replica_set",
         level="warning",
-        text="the server is in no replica set: workers look for jobs every 0.2 s, and there are no transactions",
-        remedy="make it a replica set, of one member if need be: --replSet and rs.initiate()",
+        text="the server is in no replica set: workers query for jobs every 0.2 s, and there are no transactions",
+        remedy="make it a replica set (one member is enough): --replSet and rs.initiate()",
     )
 
 

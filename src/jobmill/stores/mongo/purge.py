@@ -69,7 +69,7 @@ async def _report_odd(ctx: MongoContext) -> None:
     mine = {"jobmill.queue": None, "name": {"$in": list(ctx.names)}}
     no_dates = {**mine, "status": "pending", "nextRunAt": {"$type": _NO_DATES}}
     for document in await ctx.find_by(schema.DUE, no_dates, _ODD, 100):
-        ctx.report_once(document, f"its nextRunAt is no date but {document.get('nextRunAt')!r}")
+        ctx.report_once(document, f"its nextRunAt is not a date: {document.get('nextRunAt')!r}")
     if schema.NAME_STATUS in ctx.indexes:  # without it all documents would be read; then only the stream reports them
         unknown = {**mine, "status": {"$nin": list(STATE)}}
         for document in await ctx.find_by(schema.NAME_STATUS, unknown, _ODD, 100):

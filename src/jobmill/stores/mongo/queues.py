@@ -21,7 +21,7 @@ from jobmill.stores.mongo.context import MongoContext
 
 #: The longest time that a lock is held, by the server's clock; writes under the lock check it by the same clock.
 LOCK_MS = 5_000
-#: A claim that does not get the lock in this time claims nothing of the queue.
+#: A claim that does not get the lock in this time claims no job of the queue.
 LOCK_WAIT_SECONDS = 2.0
 
 _DEFAULTS = QueueSettings()
@@ -47,7 +47,7 @@ def queue_limits(document: Document) -> QueueLimits:
 
 
 async def limits_of(ctx: MongoContext, queues: Iterable[str] | None) -> dict[str, QueueLimits]:
-    """The settings and limits of those of these queues (None: of all) that have a document."""
+    """The settings and limits of these queues (None: of all queues), without queues that have no document."""
     query: Document = {} if queues is None else {"_id": {"$in": list(queues)}}
     return {one["_id"]: queue_limits(one) async for one in ctx.here.queues.find(query, {"lock": 0})}
 
@@ -58,7 +58,7 @@ def has_feed(limits: Mapping[str, QueueLimits]) -> bool:
 
 
 async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> QueueSettings:
-    """Change the settings of a queue; the settings afterwards."""
+    """Change the settings of a queue. Return the new settings."""
     rate = change.rate_limit
     pause = None if change.pause is UNSET and change.paused is not UNSET else change.pause
     given = {
@@ -69,7 +69,7 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
         "eventsMaxLen": change.events_max_len,
         "rateLimit": {"count": rate.count, "perMs": rate.per_ms} if rate else rate,
     }
-    # Counted, so that the change stream also reports a change to the same values.
+    # Count the changes, so that the change stream also reports a change that writes the same values.
     update = update_of({name: it for name, it in given.items() if it is not UNSET}) | {"$inc": {"changes": 1}}
     while True:
         with contextlib.suppress(DuplicateKeyError):  # another process inserted it at the same moment
@@ -80,14 +80,14 @@ async def configure(ctx: MongoContext, queue: str, change: QueueChange) -> Queue
 
 
 async def settings(ctx: MongoContext, queues: Sequence[str] | None = None) -> dict[str, QueueSettings]:
-    """The settings of these queues; None: of all that have settings."""
+    """The settings of these queues; None means all queues that have settings."""
     limits = await limits_of(ctx, queues)
     wanted = limits if queues is None else queues
     return {queue: limits.get(queue, NO_LIMITS).settings.at(ctx.now()) for queue in wanted}
 
 
 async def resume(ctx: MongoContext, now_ms: int) -> None:
-    """End pauses whose time has passed, also for processes of older versions, which do not know their ends."""
+    """End pauses whose time has passed, because processes of older versions do not know when a pause ends."""
     over = {"pause.until_ms": {"$lte": now_ms}}
     await ctx.here.queues.update_many(over, update_of({"paused": False, "pause": None}) | {"$inc": {"changes": 1}})
 
@@ -119,7 +119,7 @@ class QueueLock(Struct):
 
 @contextlib.asynccontextmanager
 async def locked(ctx: MongoContext, queue: str) -> AsyncIterator[QueueLock | None]:
-    """Claims of a queue with limits run one after the other; None where others hold the lock for too long."""
+    """Hold the lock for claims of a queue with limits. None if other claims have held the lock for too long."""
     lock = await _lock(ctx, queue)
     try:
         yield lock

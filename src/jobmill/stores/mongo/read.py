@@ -37,26 +37,26 @@ from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.queues import NO_LIMITS, limits_of
 from jobmill.stores.mongo.runs import MAX_RUNS, counted_runs
 
-#: Of a queue with more due jobs than this, the oldest one is searched for in further queries.
+#: If a queue has more due jobs than this, further queries search for its oldest due job.
 MANY_DUE = 200
-#: Up to this number, the jobs of all queues are counted in three queries. Where a queue has more in a state, commands
-#: count them: `count` reads the keys of one index range and nothing else. Measured for 10,000 jobs: 2.2 ms of server
-#: time, instead of 4.3 in such a query, and 8 for due jobs, which have an index range for each name.
+#: Three queries count the jobs of all queues up to this number. If a queue has more jobs in a state, the command
+#: `count` counts them: it reads only the keys of one index range. Measured for 10,000 jobs: `count` takes 2.2 ms of
+#: server time, such a query 4.3 ms, and 8 ms for due jobs, which have one index range per name.
 MANY = 1_000
-#: The jobs of more names are counted as one index range.
+#: If the jobs of a queue have more names than this, they are counted as one index range.
 MAX_NAMES = 20
-#: The indexes that have all jobs with a status, by queue.
+#: For each status, the index that contains all jobs with this status, by queue.
 INDEX_OF = {"pending": schema.DUE, "processing": schema.LEASE} | dict.fromkeys(codec.FINAL, schema.FINISHED)
-#: How long the last runs of succeeded jobs took that Jobmill ran (see `ran_there`), in the order in which the jobs were
-#: added. Monque keeps no start of its own runs. Of other jobs, one value is enough.
+#: The durations of the last succeeded jobs that Jobmill ran (see `ran_there`), in the order in which they were added.
+#: Monque does not store when its own runs began. For jobs in other states, one value is enough.
 _IS_DATE = [{"$eq": [{"$type": field}, "date"]} for field in ("$updatedAt", "$jobmill.startedAt")]
 _IS_OF_US = [("$heartbeatInterval", "long"), ("$jobmill.claims", "int")]
 _RAN_HERE = {"$and": [*_IS_DATE, {"$or": [{"$eq": [{"$type": field}, type]} for field, type in _IS_OF_US]}]}
 _TOOK = {"$cond": [_RAN_HERE, {"$subtract": ["$updatedAt", "$jobmill.startedAt"]}, None]}
 _HOW_MANY = {"$cond": [{"$eq": ["$status", "completed"]}, MAX_RUNS, 1]}
 _LAST_DURATIONS: Document = {"$lastN": {"input": _TOOK, "n": _HOW_MANY}}
-# The jobs of the home queue do not have this field; a queue that is no text would be in no other one. The server finds
-# the names of the home queue with this condition without reading all entries, with {"$exists": False} it does not.
+# Jobs of the home queue do not have the field `jobmill.queue`; all other jobs have a text there. With this condition,
+# the server finds the names of the home queue without reading all entries. With {"$exists": False} it reads them all.
 _NO_QUEUE = {"$not": {"$gte": ""}}
 
 
@@ -81,7 +81,7 @@ async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, lim
     position = _read_cursor(order, cursor)
     query, partial = await _searched(ctx, filter)
     if order == "claim" and filter.name is None:
-        # With the names, the server merges one index range for each; without, it would sort all jobs.
+        # If the query has the names, the server merges one index range per name. Otherwise it would sort all jobs.
         names = await _names(ctx, filter.queue or "")
         query = {**query, "$and": [*query.get("$and", ()), {"name": {"$in": names}}]}
     parts = [
@@ -95,7 +95,7 @@ async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, lim
 
 
 async def _searched(ctx: MongoContext, filter: Filter) -> tuple[Document, bool]:
-    """A filter as a query; one by payload only for the newest jobs, and whether that leaves out others."""
+    """A filter as a query, and whether it leaves out jobs: a filter by payload searches only the newest jobs."""
     query = query_of(ctx, filter)
     if filter.payload is None:
         return query, False
@@ -115,7 +115,7 @@ def _goes_back(cursor: str | None) -> bool:
 
 
 def _claim_position(document: Document) -> tuple[Any, ...]:
-    """Where a job stands in claim order, where a priority that is missing counts as 0."""
+    """The position of a job in claim order. A missing priority counts as 0."""
     rank, due_ms, id = codec.order_of(document)
     return 0 if rank == UNRANKED else rank, due_ms, id
 
@@ -133,7 +133,7 @@ def _position(order: Order, document: Document) -> tuple[Any, ...]:
 
 
 def _read_cursor(order: Order, cursor: str | None) -> tuple[Any, ...] | None:
-    """The position that a page begins after; None: it begins at the first job."""
+    """The position after which a page begins. None means that it begins at the first job."""
     _, text = split_cursor(cursor)
     if text is None:
         return None
@@ -159,9 +159,9 @@ _BEGAN = {"$set": {"began": {"$cond": [_IS_OURS, "$jobmill.startedAt", "$lockedA
 
 
 def _beyond(order: Order, position: tuple[Any, ...] | None, cursor: str | None) -> list[list[Document]]:
-    """Conditions for what comes after a position, each as ranges of an index in their order.
+    """Conditions for the jobs after a position. Each is a list of index ranges in their order.
 
-    In claim order there are two lists: jobs with a priority, and jobs without, which count as priority 0.
+    In claim order there are two lists: jobs with a priority, and jobs without a priority, which count as priority 0.
     """
     back, fields = _goes_back(cursor), _FIELDS[order]
     if position is None:
@@ -199,7 +199,7 @@ async def _matching(
         if order != "own" and query["jobmill.queue"] is None:
             query = {**query, "jobmill.queue": {"$exists": False}}  # see `QueueClaim._waiting`
         stages: list[Document] = [{"$match": query}, *([_BEGAN] if order == "longest" else []), {"$match": one}]
-        # Without the fields that are the same in a range: with them, the server does not merge the ranges of all names.
+        # Sort without the fields that are equal in a range: with them, the server does not merge the ranges of names.
         fields = [one_field for one_field in _FIELDS[order] if isinstance(one.get(one_field[0], {}), dict)]
         sort = {field: direction * turn for field, direction in fields}
         stages += [{"$sort": sort}, {"$limit": limit - len(found)}]
@@ -210,7 +210,7 @@ async def _matching(
 
 
 def _index_of(filter: Filter, order: Order) -> str | None:
-    """The index that has the order; None where another one finds fewer jobs."""
+    """The index that has the jobs in this order. None if the server finds fewer jobs with another index."""
     if filter.unique_key is not None or filter.declared:
         return None
     if filter.held:
@@ -234,7 +234,7 @@ async def count(ctx: MongoContext, filter: Filter) -> list[Count]:
 
 
 async def _counted(ctx: MongoContext, filter: Filter, **more: Document) -> list[tuple[Count, Document]]:
-    """How many jobs match, by queue, name and state; each with `more` values of its jobs."""
+    """The number of matching jobs by queue, name and state. `more` are further values of each group."""
     key = {"queue": "$jobmill.queue", "name": "$name", "status": "$status"}
     group = {"_id": key, "count": {"$sum": 1}, **more}
     found = await _aggregate(ctx, [{"$match": query_of(ctx, filter)}, {"$group": group}], None)
@@ -271,7 +271,7 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
             "due": (due, few, number),
             "oldest": (due, MANY_DUE, {"$min": "$nextRunAt"}),
             "held": ({**waiting, "jobmill.due": date(NEVER_MS)}, few, number),
-            # Among the jobs that are due later are those that are held.
+            # This also counts held jobs, because their `nextRunAt` is in the future.
             "later": ({**waiting, "nextRunAt": {"$gt": now}}, 2 * few, number),
         },
         {"running": ({"status": STATUS["running"]}, few, number)},
@@ -292,7 +292,7 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
 
 
 async def _queues(ctx: MongoContext, index: str) -> set[str]:
-    """The queues of the jobs in an index. Without a condition, the server reads one entry of each queue."""
+    """The queues of the jobs in an index. The query has no condition, so the server reads one entry per queue."""
     found = await _aggregate(ctx, [{"$group": {"_id": "$jobmill.queue"}}], index)
     return {str(one["_id"] or ctx.url.queue) for one in found}
 
@@ -345,7 +345,7 @@ async def _depth(
 
 
 async def _oldest_due(ctx: MongoContext, queue: str, known: DatetimeMS) -> DatetimeMS:
-    """The first due time of a queue. The index has the jobs of each name in order: each query finds an older name."""
+    """The first due time of a queue. The index is sorted within a name: each query finds a name with an older job."""
     query: Document = {"jobmill.queue": ctx.queue_field(queue), "status": "pending"}
     while found := await ctx.find_by(schema.DUE, {**query, "nextRunAt": {"$lt": known}}, {"_id": 0, "nextRunAt": 1}, 1):
         known = found[0]["nextRunAt"]

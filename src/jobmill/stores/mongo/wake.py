@@ -184,7 +184,7 @@ class ChangeStream:
 
 def unknown_status(document: Document) -> str:
     """Why a job never runs: neither Jobmill nor Monque knows its status."""
-    return f"its status is none of {', '.join(STATE)} but {document.get('status')!r}"
+    return f"its status {document.get('status')!r} is unknown; expected one of {', '.join(STATE)}"
 
 
 def _pipeline(collection: str) -> list[Document]:

@@ -27,7 +27,7 @@ HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_
 
 
 class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_error": "doomed"}):
-    """What extra.sql selects, by the fields of Job; and what a claim adds to it."""
+    """The columns of extra.sql by the fields of Job, and what a claim adds to them."""
 
     recovered_from: str | None = None
     unique_key: str | None = None
@@ -36,7 +36,7 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     error: str | None = None
     result_json: Raw = NULL
     progress: Progress | None = None
-    #: Texts where an older version has written it.
+    #: An older version of Jobmill has written texts.
     attempts: tuple[Attempt | str, ...] = ()
     held: Held | None = None
     deferred_error: str | None = None

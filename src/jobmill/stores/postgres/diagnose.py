@@ -11,7 +11,7 @@ from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.read import READ_SECONDS
 
-# Dead rows cannot be removed while an older transaction may still read them, and claims have to pass over them.
+# While an older transaction may still read dead rows, vacuum cannot remove them, and claims have to skip them.
 MAX_TRANSACTION_SECONDS = 600
 # Autovacuum begins at 5,000 dead rows and 2 % of all: see the migration that makes the table.
 MAX_DEAD_ROWS, MAX_DEAD_SHARE = 50_000, 0.2
@@ -102,10 +102,10 @@ def _horizon(oldest: asyncpg.Record | None) -> Finding:
 
 def _pooler(pooled: bool) -> Finding:
     if not pooled:
-        return Finding(check="pooler", text="the connection leads to the server itself")
+        return Finding(check="pooler", text="the connection goes directly to the server")
     return Finding(
         check="pooler",
         level="warning",
-        text="there is a pooler before the server: LISTEN may not work there, so workers look for jobs now and then",
+        text="the connection goes through a pooler, where LISTEN may not work, so workers query for jobs regularly",
         remedy="let workers connect to the server itself, if jobs must start at once",
     )

@@ -161,7 +161,7 @@ class WorkNotifications:
                 if not self._polls:
                     log.warning(
                         "LISTEN does not work on this connection to PostgreSQL (a pooler?): "
-                        "looking for work every %g s",
+                        "workers query for jobs every %g s",
                         POLL_SECONDS,
                     )
                 self._polls = True

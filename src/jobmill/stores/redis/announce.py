@@ -21,7 +21,7 @@ from jobmill.stores.redis.connection.pipelined import pack
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, flat
 from jobmill.stores.redis.scripts import ANNOUNCE
 
-# A tally is written until its step is over, and kept from its start on.
+# A tally changes until its step is over; the time for which it is kept begins at the start of the step.
 _KEPT = {str(step_ms): kept_ms for step_ms, kept_ms in TALLIES_KEPT_MS.items()}
 
 
@@ -41,7 +41,7 @@ async def announce(c: RedisContext, card: WorkerCard, tallies: Sequence[Tally], 
 
 
 async def forget_old(c: RedisContext) -> None:
-    """Remove cards and tallies past their time."""
+    """Remove cards and tallies that are no longer kept."""
     await _run(c)
 
 
@@ -50,12 +50,12 @@ async def _run(c: RedisContext, **request: Any) -> Any:
 
 
 def _member(tally: Tally) -> str:
-    """The name of a tally in its step. A queue contains no blank."""
+    """The name of a tally in its step. No name of a queue contains a blank, so blanks separate the three parts."""
     return f"{tally.start_ms} {tally.queue} {tally.name}"
 
 
 async def workers(c: RedisContext) -> list[WorkerCard]:
-    """See the port. Workers of BullMQ that are connected come as well, where the server lists connections."""
+    """See the port. If the server lists its connections, the result also has the connected workers of BullMQ."""
     ours = await _cards(c)
     cards = [*ours, *await _foreign(c, ours)]
     return sorted(cards, key=lambda card: (card.started_ms, card.id))
@@ -101,7 +101,7 @@ async def tallies(
 
 
 async def _foreign(c: RedisContext, ours: Iterable[WorkerCard]) -> list[WorkerCard]:
-    """Workers with a connection and without a card. Our own have connections of such names, too: see wake.py."""
+    """Workers that have a connection but no card. Workers of Jobmill use the same names of connections: see wake.py."""
     known = {(queue, connection_name(card.name)) for card in ours for queue in card.queues}
     connections = c.client.here()
     found: list[WorkerCard] = []
@@ -122,7 +122,7 @@ def _listed(c: RedisContext, text: str) -> Iterator[WorkerCard]:
         client = dict(field.partition("=")[::2] for field in line.split(" "))
         prefix, _, rest = client.get("name", "").rpartition(f"{connection_name(c.url.prefix)}:")
         encoded, suffix, worker = rest.partition(":w:")
-        # ":qe" in place of ":w:" and a name is a listener for events.
+        # A name with ":qe" instead of ":w:" and a worker belongs to a connection that listens for events.
         if prefix or not encoded or (":" in encoded and not suffix):
             continue
         try:

@@ -27,7 +27,7 @@ from jobmill.stores.redis.scripts import ENQUEUE
 
 
 async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-    """See the port. Up to 200 jobs of one queue are one step."""
+    """See the port. One atomic step writes up to 200 jobs of one queue."""
     by_queue: defaultdict[str, list[int]] = defaultdict(list)
     for position, new in enumerate(new_jobs):
         by_queue[new.queue].append(position)
@@ -38,7 +38,7 @@ async def enqueue(c: RedisContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
         parts = chunks(positions, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda n: len(new_jobs[n].payload_json))
         calls += [(queue, part) for part in parts]
     receipts: dict[int, Receipt] = {}
-    if len(calls) == 1:  # without a task of its own, which takes 10 us
+    if len(calls) == 1:  # a single call needs no task, which would take 10 us
         await _enqueue(c, *calls[0], new_jobs, receipts)
     else:
         for some in chunks(calls, MAX_CALLS_IN_FLIGHT):
@@ -73,7 +73,7 @@ def _request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
 def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
     own: list[Any] = []
     if new.options != NO_OPTIONS or new.tenant is not None:
-        # Also where all options are in BullMQ's opts: a job without this field is read without them.
+        # Write this field even if BullMQ's opts have all options: a job without the field is read without options.
         given = bullmq_options.without_trace(new.options)
         own += ["jmo", as_json(bullmq_options.OwnOptions(o=None if given == NO_OPTIONS else given, t=new.tenant))]
     if due_ms != now_ms and new.recurrence is None:
@@ -82,7 +82,7 @@ def _own_fields(new: NewJob, due_ms: int, now_ms: int) -> list[Any]:
 
 
 def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, Any] | None]:
-    """The opts of a job that is not plain, and what enqueue.lua needs to know of its keys."""
+    """The opts of a job with a delay, a key or headers, and the ids that enqueue.lua needs for its unique key."""
     if new.unique_key is None:
         return as_json(bullmq_options.as_opts(new.options, new.priority, delay_ms)), None
     deid = deduplication_id(new.name, new.unique_key)
@@ -97,7 +97,7 @@ def _special(new: NewJob, due_ms: int, delay_ms: int) -> tuple[str, dict[str, An
 
 
 def run_request(rule: Recurrence, occurrence_ms: int, opts_json: str) -> dict[str, Any]:
-    """A recurrence as scripts take it: the record of its scheduler, and the rule as we read it again."""
+    """A recurrence as the scripts take it: the record of its scheduler, and the rule that codec.py reads again."""
     repeat = bullmq_options.repeat_opts(rule)
     offset = occurrence_ms % repeat.get("every", 1)
     return {

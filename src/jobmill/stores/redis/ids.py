@@ -57,7 +57,7 @@ def queue_of(id: str) -> str | None:
 
 
 def scheduler_id(name: str, key: str) -> str:
-    """The job scheduler of a recurring job. No name contains a blank, so that both parts can be told apart."""
+    """The job scheduler of a recurring job. No name contains a blank, so the blank separates both parts."""
     return f"{name} {key}".replace("%", "%25").replace(":", "%3A")
 
 

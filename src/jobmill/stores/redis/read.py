@@ -32,16 +32,16 @@ SETS: dict[str, State] = {
     "failed": "failed",
 }
 LISTS = ("wait", "active", "paused")
-# A page that finds few matches ends after this many calls, and has a cursor.
+# The maximum number of calls for one page. If they find few matches, the page is not full but has a cursor.
 _MAX_STEPS_PER_PAGE = 25
 # See lua/lib/lease.lua.
 _OUR_LOCK = re.compile(rb"jm:.*:(\d+)", re.DOTALL)
-# A server takes about 2 ms for this many.
+# The server needs about 2 ms for this number of queues.
 _QUEUES_PER_CALL = 400
 
 
 class FoundJob(NamedTuple):
-    """A job, whether Jobmill made it, what holds it as it is stored, and its position among all that may match."""
+    """A job, whether Jobmill enqueued it, its stored holders, and its position among all jobs that may match."""
 
     job: Job
     is_ours: bool
@@ -51,7 +51,7 @@ class FoundJob(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A list or sorted set of a queue: the position of its first job among all that a filter may match; its length."""
+    """A list or sorted set of a queue: the position of its first job among all jobs that may match, and its length."""
 
     queue: str
     set: str
@@ -66,7 +66,7 @@ async def get(c: RedisContext, ids: Sequence[str]) -> list[Job | None]:
 
 
 async def lease_ends(c: RedisContext, ids: Sequence[str]) -> list[int | None]:
-    """See the port. A lock of ours says when it ends; one of Node's ends with its key."""
+    """See the port. A lock of Jobmill contains its end. A lock of Node ends when its key expires."""
     queues, found, now_ms = await queues_of(c, ids), dict[str, int](), c.clock.now()
     known = [id for id in dict.fromkeys(ids) if queues[id]]
     for queue, some in by_queue(known, lambda known_id: queues[known_id] or ""):
@@ -102,7 +102,7 @@ def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = Non
 
 
 async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-    """Queue by queue, set by set. A cursor is "<" or ">" and the number of jobs before it."""
+    """See the port. The order is by queue, then by set. A cursor is "<" or ">" and the number of jobs before it."""
     backwards, position = read_cursor(cursor)
     if filter.declared:
         declared = [job for job in await _declared(c, filter) if matches(job, filter)][position or 0 :]
@@ -150,7 +150,7 @@ async def count(c: RedisContext, filter: Filter) -> list[Count]:
 
 
 async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
-    """See the port. Jobs are read only where a filter is about more than queue and state."""
+    """See the port. It reads jobs only if the filter has more conditions than queue and state."""
     if structs.replace(filter, queue=None, states=None) != EVERYTHING:
         found = 0
         async for _ in walk(c, filter):
@@ -166,9 +166,9 @@ async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
 
 
 async def depths(c: RedisContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
-    """See the port. Lists and sorted sets know their lengths: nothing is counted.
+    """See the port. Redis knows the lengths of lists and sorted sets, so no jobs are counted.
 
-    The oldest due job is looked for among the first ones of each list and priority.
+    The search for the oldest due job reads only the first jobs of each list and priority.
     """
     names = await all_queues(c) if queues is None else sorted(set(queues))
     if limit == 0:
@@ -223,7 +223,7 @@ async def _tally(c: RedisContext, filter: Filter) -> JobTally:
 
 
 async def logs(c: RedisContext, id: str, limit: int = 1_000) -> list[LogLine]:
-    """See the port. BullMQ keeps log lines without times: the times of ours are in the job's hash."""
+    """See the port. BullMQ stores log lines without times. The times of Jobmill's lines are in the hash of the job."""
     queue = (await queues_of(c, [id]))[id]
     (row,) = await c.run(GET, queue, 0, ids=[local_id(queue, id)]) if queue else [None]
     if not row or limit <= 0:
@@ -235,7 +235,7 @@ async def logs(c: RedisContext, id: str, limit: int = 1_000) -> list[LogLine]:
 
 
 def _times(text: str, lines: int) -> list[int]:
-    """When each of the last lines was logged, from one "ms:number of lines" for each report."""
+    """The times of the last log lines. The text has one "ms:number of lines" for each report."""
     times: list[int] = []
     for part in reversed(text.split()):
         ms, _, number = part.partition(":")
@@ -249,7 +249,7 @@ def _times(text: str, lines: int) -> list[int]:
 
 
 async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
-    """Every job that matches, each once while nobody moves any."""
+    """Every job that matches. A job that changes its state during the scan may come twice or not at all."""
     parts = await _parts(c, filter)
     total, step = _total(parts), _max_step(filter)
     for low in range(0, total, step):
@@ -258,7 +258,7 @@ async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
 
 
 def _max_step(filter: Filter) -> int:
-    """How many jobs one call may read. Those without the unique key are not returned."""
+    """The number of jobs that one call may read. With a unique key, the script returns only jobs that have it."""
     return MAX_JOBS_PER_CALL if filter.unique_key is None else 10 * MAX_JOBS_PER_CALL
 
 
@@ -318,7 +318,7 @@ async def _range(
 
 
 async def queues_of(c: RedisContext, ids: Sequence[str]) -> dict[str, str | None]:
-    """The queue of each id; None where there is no such job, "" where several queues have one."""
+    """The queue of each id. None if no queue has a job with this id, "" if several queues have one."""
     found: dict[str, str | None] = {id: queue_of(id) for id in ids}
     without = [id for id, queue in found.items() if queue is None and id]
     if without:

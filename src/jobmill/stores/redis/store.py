@@ -27,12 +27,12 @@ from jobmill.stores.redis import (
 from jobmill.stores.redis.bullmq import BullmqDoor
 from jobmill.stores.redis.context import RedisContext
 
-# RPOP with a count, LPOS and COPY came with 6.2.
+# Scripts use RPOP with a count, LPOS and COPY, which Redis has since 6.2.
 MIN_VERSION = (6, 2)
 
 
 class RedisStore:
-    """Jobs as BullMQ has them. There is nothing to migrate: a queue exists from its first job on."""
+    """Jobs in the format of BullMQ. There is nothing to migrate, because the first job creates its queue."""
 
     name: ClassVar[str] = "redis"
     exchanges_in_flight: ClassVar[int] = 2
@@ -47,14 +47,14 @@ class RedisStore:
         return self.context.url.address
 
     def bullmq(self, queue: str) -> BullmqDoor:
-        """What `jobmill.bullmq` needs of a queue and the port does not have."""
+        """The operations on a queue that `jobmill.bullmq` needs and that the port does not have."""
         return BullmqDoor(self.context, queue)
 
     async def open(self) -> None:
         """Connect, check the server, measure the clock."""
         if not self._is_checked:
             await self._check_version()
-            # INFO and TIME are answered before the server has read its data, this is not.
+            # A server that still loads its data answers INFO and TIME, but not this command.
             await self.context.client.call(self.context.registry, "EXISTS", self.context.registry)
             self._is_checked = True
         await self.context.learn_time()

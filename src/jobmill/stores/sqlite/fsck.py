@@ -18,7 +18,7 @@ from jobmill.stores.sqlite.context import SqliteContext
 # How many damaged records one call finds and repairs for each check.
 LIMIT = 10_000
 
-_HELD = as_json(Held(by=("person",), who="fsck", note="it was due never, and nothing held it"))
+_HELD = as_json(Held(by=("person",), who="fsck", note="it was never due, and nothing held it"))
 
 _NEVER = "state = 'waiting' AND due_ms = :never"
 # A recurring job that nothing holds has a check of its own.

@@ -53,7 +53,7 @@ def read_job(context: SqliteContext, seq: int) -> tuple[str, str, str, Job | Unr
 
 
 def _readable_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
-    """Jobs for people to read: where one is unreadable, what can be read of it, and the reason."""
+    """Jobs for people to read. An unreadable job has the fields that can be read, and the reason."""
     try:
         return read_jobs(context, seqs)
     except UnreadableJob:
@@ -81,7 +81,7 @@ def lease_ends(context: SqliteContext, ids: Sequence[str]) -> list[int | None]:
     return [found.get(id) for id in ids]
 
 
-#: For each order: the condition of one index range, the columns by which the jobs of a range come, the largest first?
+#: For each order: the condition of one index range, the columns that sort its jobs, whether the largest comes first.
 _ORDERS: dict[Order, tuple[str, tuple[str, ...], bool]] = {
     "claim": (
         " AND jobs.queue = ? AND jobs.name = ? AND jobs.priority = ?",

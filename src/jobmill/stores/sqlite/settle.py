@@ -72,7 +72,7 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
 
 
 def _end_run(context: SqliteContext, done: Settlement, runs: Runs, seq: int) -> Settlement:
-    """The settlement of a recurring job as it counts. If the job waits again, its run is noted for the statistics."""
+    """The settlement to write for a recurring job. If the job waits again, record its run for the statistics."""
     if context.row("revision", (seq,)) not in (None, (runs.revision,)):
         done = done.overtaken()
     if done.state == "waiting":

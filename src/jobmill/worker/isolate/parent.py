@@ -189,7 +189,7 @@ class _Process:
                 self._report(answer)
         except (ValueError, msgspec.MsgspecError) as error:
             self.signal(signal.SIGKILL)
-            return Errored(error=f"process gave an answer that cannot be read: {error}")
+            return Errored(error=f"process sent a response that cannot be read: {error}")
         return None
 
     def _reap(self, process: subprocess.Popen[bytes]) -> int:

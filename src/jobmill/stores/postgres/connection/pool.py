@@ -100,7 +100,7 @@ class ConnectionPool:
                 if not isinstance(error, _TRY_AGAIN):
                     raise
                 if tries == TRIES:
-                    raise StoreBusy(f"other transactions were in the way {TRIES} times: {error}") from error
+                    raise StoreBusy(f"the call conflicted with other transactions {TRIES} times: {error}") from error
             else:
                 self._give_back(connection)
                 return answer

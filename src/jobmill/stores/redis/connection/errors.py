@@ -47,8 +47,8 @@ _ERRORS = {
     "NOPERM": "its ACL does not allow this user what Jobmill needs: see ACL SETUSER",
     "WRONGTYPE": "a key under this prefix is not what BullMQ keeps there: something else uses it, or another prefix is "
     "meant (?prefix=…)",
-    "BULLMQ5": "BullMQ 5 works this queue, and would lose jobs: add layout=5 to the URL in every Python process, as in "
-    "redis://host:6379/0?layout=5",
+    "BULLMQ5": "BullMQ 5 uses this queue, and jobs would be lost: add layout=5 to the URL in every Python process, as "
+    "in redis://host:6379/0?layout=5",
     "MISCONF": "it refuses writes because it cannot save its data; see its log",
     "CROSSSLOT": "all keys of a queue must be on one node: its name or the prefix needs a hash tag, such as {mail}",
 }

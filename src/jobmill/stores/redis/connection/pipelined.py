@@ -97,7 +97,7 @@ class PipelinedConnection(asyncio.Protocol):
                 elif not future.done():
                     future.set_result(reply)
         except (hiredis.ProtocolError, IndexError) as error:
-            self.end(f"what answers at {self._url} is not Redis, or out of step: {error!r}")
+            self.end(f"the replies from {self._url} are not those of a Redis server: {error!r}")
 
     def _failure(self, reply: hiredis.ReplyError) -> StoreError:
         text = str(reply)

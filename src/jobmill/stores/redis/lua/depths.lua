@@ -24,7 +24,7 @@ local function counts_of()
   }
 end
 
--- When a job is due, where that is easily said, or what codec.py says it from; nil where its hash is missing.
+-- The due time of a job, or the values from which codec.py computes it; nil if the job has no hash.
 local function due_of(id, score)
   local h = redis.pcall('HMGET', job_key(id), unpack(OF_DUE_TIME))
   if h.err or not h[1] then

@@ -17,7 +17,7 @@ from jobmill.stores.sqlite.wake import CommitWatcher
 
 
 class OpenFile:
-    """A writer, a reader, and a watcher for commits of other processes as soon as a worker sleeps."""
+    """A writer and a reader. When a worker first sleeps, a watcher for commits of other processes is added."""
 
     def __init__(self, path: Path, synchronous: str, clock: Callable[[], int], bell: Bell) -> None:
         self.write_connection, self._read_connection = connect(path, synchronous), connect(path, synchronous)
@@ -41,16 +41,16 @@ class OpenFile:
         return self._guard.forked
 
     def newest_ms(self) -> int:
-        """When the newest job was enqueued; 0 where there is none. Only before the threads have work."""
+        """The time at which the newest job was enqueued; 0 without jobs. Call it before the threads have work."""
         row = self._read_connection.execute(sql("newest_ms")).fetchone()
         return int(row[0]) if row else 0
 
     def _read(self, queries: Sequence[Work]) -> Sequence[Answer]:
-        """Run queries on a connection of their own, so that a long one does not delay the writer."""
+        """Run queries on the connection of the reader, so that a long query does not delay the writer."""
         return [self._read_one(query) for query in queries]
 
     def _read_one(self, query: Work) -> Answer:
-        """Run a query in a snapshot of its own, which shows all that its caller was answered before."""
+        """Run a query in a new snapshot, which contains everything that was committed before the call."""
         try:
             begin(self._read_connection, "DEFERRED")
             try:
@@ -61,7 +61,7 @@ class OpenFile:
             return translated(error, self._path)
 
     def watch(self) -> None:
-        """A worker falls asleep: notice what other connections have committed, and watch them from now on."""
+        """Call this when a worker begins to sleep: notice commits of other connections, and watch them from now on."""
         self._notice_commits()
         with self._lock:
             self._watcher = self._watcher or self._start_watcher()
