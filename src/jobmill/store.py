@@ -136,7 +136,8 @@ class Store(Protocol):
 
         Where no index of the store answers the filter, a call examines no more than about `SEARCHED_PER_PAGE` jobs and
         returns what it has found among them. Such a page may be short or empty, and its cursor continues the search. A
-        store always finds by an index: jobs of a queue, of a state, with a unique key, and live recurring jobs.
+        store always finds by an index: jobs of a queue, of a state, with a unique key, and live recurring jobs. A store
+        without an index of running jobs may search more than one page for them; then each page has its own order.
         """
 
     async def count(self, filter: Filter) -> list[Count]:

@@ -76,6 +76,24 @@ async def test_every_page(
 
 
 @pytest.mark.slow
+async def test_no_page_is_wider_than_the_screen(
+    jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]]
+) -> None:
+    """On tablets and small laptops, between the two screens of the other tests."""
+    url = await serving(Dashboard(jobs))
+    page = await tabs.open(f"{url}/queues")
+    found: list[str] = []
+    for width in (1_200, 1_090, 1_000, 910, 720):
+        await page.set_viewport_size({"width": width, "height": 800})
+        for name, path in PAGES.items():
+            if name != "ask-stop":  # its worker may have gone
+                await page.goto(url + path.format(**vars(shop)))
+                more = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                found += [f"{name}: {more} px wider than {width}"] if more > 0 else []
+    assert found == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["overview", "jobs", "job-failed", "queue", "recurring", "workers"])
 async def test_a_visitor_who_may_only_look(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], name: str

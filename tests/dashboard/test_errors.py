@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from jobmill import Access, Client, Dashboard
+from jobmill import Access, Client, Context, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.tallies import ErrorGroup, Tally
 from jobmill.dashboard import charts
@@ -66,7 +66,7 @@ async def test_errors_of_handlers_are_grouped(jobs: Client, visitor: Visitor) ->
     assert (data["error_count"], data["group_count"], data["exact"]) == (3, 2, True)
     assert data["groups"][1]["last_job_id"] == ids[2]
     page = await visitor.get("/errors?range=1h")
-    assert "ConnectionError send · test_errors.py:" in page.words
+    assert "ConnectionError refused send · test_errors.py:" in page.words
     assert "2 67%" in page.words
     assert "2 groups, 3 attempts raised an error." in page.words
     assert 'href="/jobs?q=error%3AConnectionError+name%3Asend&amp;state=failed"' in page.text
@@ -80,6 +80,33 @@ async def test_errors_of_handlers_are_grouped(jobs: Client, visitor: Visitor) ->
         "all": ["1"],
         "back": ["/errors?range=1h"],
     }
+
+
+async def test_a_group_shows_the_message_of_its_own_error(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    """One job is in several groups: an error of another class, and one of the same class in another line."""
+
+    @jobs.handler(max_attempts=4, backoff="1s")
+    async def send(context: Context) -> None:
+        attempt = context.job.attempt
+        if attempt == 1:
+            raise OSError("first\nmore of it")
+        if attempt == 2:
+            raise OSError("second " + EVIL)
+        raise ValueError if attempt == 3 else KeyError("last")
+
+    id = (await jobs.enqueue("send")).id
+    for _ in range(4):
+        await jobs.tick()
+        clock.advance(1)
+    data = await visitor.json("/errors?range=1h")
+    said = {(one["error_type"], one["message"]) for one in data["groups"]}
+    assert said == {("OSError", "first"), ("OSError", "second " + EVIL), ("ValueError", None), ("KeyError", "'last'")}
+    assert EVIL not in (await visitor.get("/errors?range=1h")).text
+    blind = Visitor(Dashboard(jobs, authorize=lambda _: Access({"requeue"})))
+    assert {one["message"] for one in (await blind.json("/errors?range=1h"))["groups"]} == {None}
+    await jobs.remove(id)
+    visitor.app.reads.forget()
+    assert {one["message"] for one in (await visitor.json("/errors?range=1h"))["groups"]} == {None}
 
 
 async def test_a_range_has_what_happened_in_it(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:

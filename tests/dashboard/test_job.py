@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 
 import jobmill
 from jobmill import Access, Client, Dashboard
+from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
@@ -152,3 +155,17 @@ async def test_a_payload_that_is_no_json_is_refused(jobs: Client, visitor: Visit
     page = await visitor.act("enqueue", name="send", payload=payload, back="/queues")
     assert "payload: expected JSON" in page.words
     assert (await jobs.find()).jobs == []
+
+
+async def test_times_in_reasons_are_in_the_zone_of_the_visitor(
+    jobs: Client, visitor: Visitor, clock: ManualClock
+) -> None:
+    """The reasons are those of the command line, which writes UTC."""
+    id = (await jobs.enqueue("send", delay="90m")).id
+    visitor.cookies["jobmill_zone"] = "Asia/Kolkata"
+    page = await visitor.get(f"/jobs/{id}")
+    due = to_datetime(clock() + 90 * 60_000)
+    assert f"at {due.astimezone(ZoneInfo('Asia/Kolkata')):%H:%M:%S}" in page.words
+    assert re.search(r"\dT\d\d:\d\d:\d\d(\.\d+)?Z", page.words) is None
+    (reason, *_) = (await visitor.json(f"/jobs/{id}"))["reasons"]
+    assert re.search(r"\dT\d\d:\d\d:\d\d(\.\d+)?Z", reason["text"]) is not None

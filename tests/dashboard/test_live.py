@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from html import unescape
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from jobmill import Client, Dashboard
 from jobmill.dashboard import live
 from jobmill.dashboard.live import Live
 from jobmill.errors import StoreUnavailable
-from tests.dashboard.visitor import LOCAL, Visitor
+from tests.dashboard.visitor import LOCAL, Answer, Visitor
 
 PATIENCE_S = 15.0
 
@@ -46,7 +47,8 @@ def calls(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> Calls:
 class Tab:
     """One open page as its server sees it: a stream of events, and the page again after each event."""
 
-    def __init__(self, dashboard: Dashboard, *, refreshes: bool = False, **headers: str) -> None:
+    def __init__(self, dashboard: Dashboard, *, refreshes: bool = False, url: str = "/live", **headers: str) -> None:
+        self._path, _, self._query = url.partition("?")
         self.events: list[str] = []
         self.text = ""
         self._visitor = Visitor(dashboard)
@@ -61,9 +63,9 @@ class Tab:
         scope = {
             "type": "http",
             "method": "GET",
-            "path": "/live",
+            "path": self._path,
             "root_path": "",
-            "query_string": b"",
+            "query_string": self._query.encode(),
             "client": LOCAL,
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
         }
@@ -211,6 +213,32 @@ async def test_a_tab_that_returns_gets_everything(jobs: Client, dashboard: Dashb
     async with opened(dashboard, 1, last_event_id="1") as tabs:
         await tabs[0].until(lambda: len(tabs[0].events) >= 4)
         assert tabs[0].events[:4] == ["second", "queues", "workers", "slow"]
+
+
+@pytest.mark.parametrize("page", ["before the change", "of another process", "after the change"])
+async def test_a_tab_that_has_missed_a_change_is_told_as_its_stream_opens(
+    jobs: Client, dashboard: Dashboard, fast: None, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """The loop, which runs for another tab, has told of the change already."""
+    monkeypatch.setattr(live, "SLOW_EVERY", 1_000_000)
+    async with opened(dashboard, 1) as (other,):
+        await other.until(lambda: other.events.count("second") > 1)
+        urls = {"before the change": stream_of(await Visitor(dashboard).get("/queues"))}
+        begin = len(other.events)
+        await jobs.enqueue("send", queue="mail")
+        dashboard.reads.forget()
+        await other.until(lambda: "queues" in other.events[begin:])
+        urls["after the change"] = stream_of(await Visitor(dashboard).get("/queues"))
+        urls["of another process"] = stream_of(await Visitor(Dashboard(jobs)).get("/queues"))
+        async with opened(dashboard, 1, url=urls[page]) as (tab,):
+            await tab.until(lambda: tab.events.count("second") > 3)
+            has_missed = page != "after the change"
+            assert tab.events[:4] == (["second", "queues", "workers", "slow"] if has_missed else ["second"] * 4)
+
+
+def stream_of(page: Answer) -> str:
+    """The URL of the stream that a page opens."""
+    return unescape(page.text.partition('hx-sse:connect="')[2].partition('"')[0])
 
 
 async def test_a_quiet_stream_says_that_it_is_there(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard inside other applications: ASGI apps at any path, and WSGI servers (gunicorn, Django, wsgiref)."""
+"""The dashboard inside other applications: ASGI apps at any path, and WSGI (Django, Flask; gunicorn, wsgiref)."""
 
 from __future__ import annotations
 
@@ -259,11 +259,33 @@ jobs = jobmill.connect()
 application = wsgi_app(jobmill.Dashboard(jobs), "/jobs", get_wsgi_application())
 """
 
+WITH_FLASK = """
+from flask import Flask, url_for
+
+import jobmill
+from jobmill.dashboard.wsgi import wsgi_app
+
+application = Flask(__name__)
+jobs = jobmill.connect()
+application.wsgi_app = wsgi_app(jobmill.Dashboard(jobs), "/jobs", application.wsgi_app)
+
+
+@application.get("/")
+def home():
+    return "the shop"
+
+
+@application.get("/jobs-of-the-shop")
+def vacancies():
+    jobs.sync.enqueue("apply", queue="mail")
+    return url_for("home")
+"""
+
 
 @pytest.fixture
-async def gunicorn(tmp_path: Path) -> AsyncIterator[int]:
-    """Django under gunicorn, which loads the application and then forks two workers; the port."""
-    (tmp_path / "shop_wsgi.py").write_text(WITH_DJANGO)
+async def gunicorn(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    """An app under gunicorn, which loads the application and then forks two workers; the port."""
+    (tmp_path / "shop_wsgi.py").write_text(request.param)
     async with jobmill.connect(f"sqlite:///{tmp_path}/jobs.db"):
         pass  # the file exists before two processes open it
     port = free_port()
@@ -297,7 +319,8 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_django_under_gunicorn(gunicorn: int) -> None:
+@pytest.mark.parametrize("gunicorn", [WITH_DJANGO, WITH_FLASK], ids=["django", "flask"], indirect=True)
+async def test_frameworks_under_gunicorn(gunicorn: int) -> None:
     def many(path: str, count: int = 12) -> list[Answer]:
         return [ask(gunicorn, path) for _ in range(count)]
 
@@ -313,9 +336,16 @@ async def test_django_under_gunicorn(gunicorn: int) -> None:
     for act, word in (("pause", True), ("resume", False)) * 6:
         form = urlencode({"queue": "mail", "back": "/jobs/queues"})
         done = await asyncio.to_thread(ask, gunicorn, f"/jobs/acts/{act}", "POST", form, **SAME)
-        page = await asyncio.to_thread(ask, gunicorn, done.headers["location"])
-        assert ("paused by" in page.words) is word
+        after = await asyncio.to_thread(ask, gunicorn, done.headers["location"])
+        assert ("paused by" in after.words) is word
+    # A stream would keep a thread busy: pages load again by themselves instead.
     assert (await asyncio.to_thread(ask, gunicorn, "/jobs/live")).status == 204
+    page = pages[0][0]
+    assert ("hx-sse:connect" in page.text, "every 30s" in page.text) == (False, True)
+    for name, content in (("app.js", "toggleTheme"), ("jobmill.css", "color-scheme")):
+        address = next(part for part in page.text.split('"') if part.endswith(f"/{name}"))
+        asset = await asyncio.to_thread(ask, gunicorn, address)
+        assert (content in asset.text, "immutable" in asset.headers["cache-control"]) == (True, True)
     # A body in chunks has no length.
     chunks = iter([b"queue=", b"mail", b"&back=/jobs/queues"])
     in_chunks = {**SAME, "transfer-encoding": "chunked"}
@@ -323,3 +353,15 @@ async def test_django_under_gunicorn(gunicorn: int) -> None:
     assert "paused by" in (await asyncio.to_thread(ask, gunicorn, done.headers["location"])).words
     large = await asyncio.to_thread(ask, gunicorn, "/jobs/acts/pause", "POST", b"x" * (MAX_BODY + 10), **SAME)
     assert (large.status, "at most 2,097,152 bytes" in large.words) == (400, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gunicorn", [WITH_FLASK], ids=["flask"], indirect=True)
+async def test_flask_keeps_its_own_pages_and_the_same_client_enqueues(gunicorn: int) -> None:
+    """A path of the application may begin like that of the dashboard."""
+    assert (await asyncio.to_thread(ask, gunicorn, "/jobs-of-the-shop")).text == "/"
+    assert (await asyncio.to_thread(ask, gunicorn, "/nowhere")).status == 404
+    page = await asyncio.to_thread(ask, gunicorn, "/jobs/jobs?q=apply", accept="application/json")
+    assert [job["name"] for job in page.json["jobs"]] == ["apply"]
+    job = await asyncio.to_thread(ask, gunicorn, f"/jobs/jobs/{page.json['jobs'][0]['id']}")
+    assert (job.status, "apply" in job.words) == (200, True)

@@ -7,14 +7,17 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jobmill import Access, Client, Dashboard
 from jobmill.core.changes import Hold
 from jobmill.core.recurrence import Recurrence
+from jobmill.core.tallies import Tally
 from jobmill.core.values import NewJob
 from jobmill.dashboard import charts
 from jobmill.dashboard.schedules import CalendarDay
 from jobmill.testing import ManualClock
+from jobmill.testing.contract.announce import card
 from tests.dashboard.visitor import Visitor
 
 EVIL = "<script>alert(1)</script>"
@@ -72,11 +75,103 @@ async def test_runs_so_far(jobs: Client, visitor: Visitor, clock: ManualClock) -
     assert "no luck" in row["last_error"]
     page = await visitor.get("/recurring")
     assert "The last run failed: ValueError: no luck" in page.words
-    assert "2 1 failed 0 ms ago 2.0 s" in page.words
+    assert "0 ms ago , 2 runs, 1 failed 2.0 s" in page.words
     clock.advance(60)
     await jobs.tick()
     assert not (await _row(visitor))["last_failed"]
     assert "The last run failed" not in (await visitor.get("/recurring")).words
+
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+async def _counted(jobs: Client, *ended: tuple[int, int, int], name: str = "report", number: int = 1) -> None:
+    """What a worker counted: how long ago, how many runs succeeded, how many failed."""
+    now_ms = jobs.store.now()
+    tallies = [
+        Tally(
+            start_ms=now_ms - ago - (now_ms - ago) % MINUTE,
+            queue="default",
+            name=name,
+            succeeded=succeeded,
+            failed=failed,
+        )
+        for ago, succeeded, failed in ended
+    ]
+    await jobs.store.announce(structs.replace(card("w1"), announcement=number), tallies)
+
+
+async def test_the_last_runs_are_dots_and_crosses(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    """Each run is counted once: by its minute in the last hour, by its hour before."""
+    clock.advance(-clock() % HOUR // 1000 + 30 * 60)  # half past: the last hour and a whole hour overlap
+    await _daily(jobs)
+    await _counted(
+        jobs, (26 * HOUR, 1, 0), (80 * MINUTE, 0, 1), (45 * MINUTE, 1, 0), (40 * MINUTE, 0, 1), (MINUTE, 1, 0)
+    )
+    await _counted(jobs, (5 * MINUTE, 1, 0), name="another", number=2)
+    runs = (await _row(visitor))["last_runs"]
+    assert [run["state"] for run in runs] == ["succeeded", "failed", "succeeded", "failed", "succeeded"]
+    assert [run["before_ms"] - run["after_ms"] for run in runs] == [HOUR, 30 * MINUTE, MINUTE, MINUTE, MINUTE]
+    page = await visitor.get("/recurring")
+    assert 'aria-label="5 runs: 3 succeeded, 2 failed"' in page.text
+    assert "Last 20 runs in 7 days, newest right: succeeded failed running" in page.words
+
+
+async def test_at_most_twenty_of_the_last_seven_days(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    await _daily(jobs)
+    await _counted(jobs, (8 * 24 * HOUR, 0, 5))
+    assert (await _row(visitor))["last_runs"] == []
+    assert "has not run yet" in (await visitor.get("/recurring")).words
+    await _counted(jobs, (30 * HOUR, 1_000_000, 3), (20 * HOUR, 2, 1), (2 * MINUTE, 4, 1), number=2)
+    runs = [run["state"][0] for run in (await _row(visitor))["last_runs"]]
+    assert "".join(runs) == "s" * 9 + "fff" + "ssf" + "fssss"
+
+
+@pytest.mark.parametrize(("names", "words"), [(23, "7 days"), (80, "2 days"), (150, "a day"), (200, "the last hour")])
+async def test_with_very_many_names_less_is_read(jobs: Client, visitor: Visitor, names: int, words: str) -> None:
+    await _daily(jobs)
+    for number in range(names):
+        await _counted(jobs, (MINUTE, 1, 0), name=f"name{number}", number=number + 1)
+    assert f"Last 20 runs in {words}, newest right" in (await visitor.get("/recurring")).words
+
+
+async def test_the_newest_run_agrees_with_what_the_job_says(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    """Within a step, workers do not count which run was the last one. The job knows it."""
+    fails = [False, True]
+
+    @jobs.handler(max_attempts=1)
+    async def report() -> None:
+        if fails.pop():
+            raise ValueError("no luck")
+
+    await jobs.enqueue("report", every="1s", key="k")
+    for number, expected in ((1, "sff"), (2, "fffsss")):
+        await jobs.tick()
+        await _counted(jobs, (0, 1, 1), number=number)
+        assert "".join(run["state"][0] for run in (await _row(visitor))["last_runs"]) == expected
+        clock.advance(1)
+
+
+async def test_a_job_that_runs_is_a_half_ring(jobs: Client, visitor: Visitor) -> None:
+    seen = []
+
+    @jobs.handler
+    async def report() -> None:
+        seen.append((await visitor.get("/recurring")).text)
+
+    await jobs.enqueue("report", every="1m", key="k")
+    await _counted(jobs, (2 * MINUTE, 1, 0))
+    await jobs.tick()
+    assert 'aria-label="1 run: 1 succeeded, 0 failed, one runs now"' in seen[0]
+
+
+async def test_tenants_do_not_see_the_counts_of_others(jobs: Client) -> None:
+    await _daily(jobs, tenant="acme")
+    await _counted(jobs, (MINUTE, 1, 0))
+    visitor = Visitor(Dashboard(jobs, authorize=lambda _: Access(tenants={"acme"})))
+    assert (await _row(visitor))["last_runs"] is None
+    page = await visitor.get("/recurring")
+    assert ('class="runs"' in page.text, "Last 20 runs" in page.words) == (False, False)
 
 
 async def test_late_jobs_come_first(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:

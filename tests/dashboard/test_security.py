@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 import jobmill
 from jobmill import Access, Client, Dashboard
+from jobmill.dashboard import login
 from jobmill.dashboard.access import ACTIONS
 from jobmill.dashboard.acts import ACTS
 from jobmill.dashboard.login import COOKIE, Login
@@ -236,6 +237,25 @@ async def test_the_right_token_logs_in(guarded: Visitor) -> None:
     assert (right.status, right.headers["location"]) == (303, "/")
     assert (await guarded.get("/queues")).status == 200
     assert (await guarded.post("/acts/pause", queue="mail")).status == 303
+
+
+async def test_wrong_tokens_are_in_the_log_once_a_minute(
+    guarded: Visitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they come in a form, in a link or as a bearer token. No line shows them."""
+    for number in range(10):
+        await guarded.post("/login", token=f"guess-{number}")
+        await guarded.get(f"/queues?token=guess-{number}")
+        await guarded.get("/queues", authorization=f"Bearer guess-{number}")
+    assert caplog.messages == [f"the dashboard refused a wrong token from {OTHERS[0]}"]
+    await guarded.post("/login", token=TOKEN)
+    await guarded.get("/queues")
+    monkeypatch.setattr(login, "QUIET_S", 0.0)
+    await guarded.post("/login", token="guess")
+    assert caplog.messages[1:] == [
+        f"the dashboard refused a wrong token from {OTHERS[0]}, and 29 more since the last such line"
+    ]
+    assert "guess" not in caplog.text
 
 
 @pytest.mark.parametrize(("about", "is_secure"), [({}, False), ({"x_forwarded_proto": "https"}, True)])

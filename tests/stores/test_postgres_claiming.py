@@ -10,13 +10,12 @@ import asyncpg
 import pytest
 
 from jobmill.core.changes import Reprioritize
-from jobmill.core.job import KEEP_SUCCEEDED, LIVE
+from jobmill.core.job import KEEP_SUCCEEDED
 from jobmill.core.recurrence import Recurrence
-from jobmill.core.values import Claim, Filter, Settlement, at
+from jobmill.core.values import Claim, Settlement, at
 from jobmill.stores.common.claim_cursor import ClaimCursor
 from jobmill.stores.postgres import PostgresStore
 from jobmill.stores.postgres.claim import parameters
-from jobmill.stores.postgres.filters import PostgresConditions
 from jobmill.testing.contract.support import claim_ids, new, put, put_one, wish
 from tests.helpers import until
 from tests.kit.postgres import connected
@@ -274,21 +273,3 @@ def test_gaps_lie_around_the_priorities_that_are_known() -> None:
 
 def rows(*columns: Any) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
-
-
-@pytest.mark.parametrize("analyzed", [False, True])
-async def test_declared_recurrences_come_from_an_index(
-    direct: PostgresStore, other: asyncpg.Connection[asyncpg.Record], analyzed: bool
-) -> None:
-    await put(direct, *[new() for _ in range(2_000)])
-    rules = [Recurrence(key=str(number), every_ms=1_000, declared=number == 0) for number in range(100)]
-    ids = await put(direct, *[new(key=rule.key, recurrence=rule) for rule in rules])
-    if analyzed:
-        await other.execute("ANALYZE jobmill.jobs")
-    wanted = Filter(declared=True, states=LIVE)
-    assert [job.id for job in (await direct.find(wanted)).jobs] == ids[:1]
-    where = PostgresConditions(wanted, first=2)
-    text = where.into(direct.context.statements, "find_own").replace("{order}", "DESC")
-    plan = "\n".join([row[0] for row in await other.fetch(f"EXPLAIN {text}", 101)])
-    assert "jobs_declared on jobs" in plan
-    assert "Seq Scan" not in plan

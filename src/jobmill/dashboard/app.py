@@ -194,7 +194,7 @@ class Dashboard:
         if view.is_foreign:
             raise NotAllowed("this form belongs to another site")
         given = Fields(await view.form()).optional("token")
-        if given is None or not self._login.is_token(given):
+        if given is None or not self._login.is_token(request, given):
             return render(view, "login.html", "This is not the token.", status=403)
         response = RedirectResponse(view.url(), 303)
         self._login.remember(response, request, int(time.time()), view.base)
@@ -228,7 +228,7 @@ class Dashboard:
         """A link with the token: the page without it follows at once, so that the token stays in no address bar."""
         view = View(request, self, Access())
         assert self._login is not None
-        if not self._login.is_token(given):
+        if not self._login.is_token(request, given):
             raise NotAllowed("the token of this link is not valid")
         response = RedirectResponse(view.here(), 303)
         self._login.remember(response, request, int(time.time()), view.base)
@@ -286,7 +286,7 @@ class Dashboard:
         view = await self._view(request)
         if not view.has_live or request.method == "HEAD":
             return Response(status_code=204)
-        events = self.live.stream(again="last-event-id" in request.headers)
+        events = self.live.stream(again="last-event-id" in request.headers, version=view.param("version"))
         # nginx would keep events back.
         return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -12,8 +12,13 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from jobmill.core.durations import to_datetime
+from jobmill.dashboard.last_runs import LastRun
 from jobmill.dashboard.schedules import CalendarDay
 from jobmill.dashboard.shown import minute_text
+
+_DOT: Final = "M{x} 10m1 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0"
+_CROSS: Final = "M{x} 10m1-3l6 6M{x} 10m1 3l6-6"
+_HALF_RING: Final = "M{x} 10m1.5 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0m2-2v4"
 
 
 def spark(values: Sequence[float], state: str = "succeeded") -> Markup:
@@ -43,6 +48,21 @@ def bars(values: Sequence[int], state: str = "failed") -> Markup:
         '<svg class="spark {}" width="96" height="20" viewBox="0 0 60 20" preserveAspectRatio="none"'
         ' aria-hidden="true"><path class="rule" d="M0 19.5H60" vector-effect="non-scaling-stroke"/>{}</svg>'
     ).format(state, rects)
+
+
+def runs(last: Sequence[LastRun], is_running: bool) -> Markup:
+    """The last runs in a row of a table: a dot succeeded, a cross failed, a half ring runs; the newest is right."""
+    dots, crosses = (
+        "".join(shape.format(x=10 * index) for index, run in enumerate(last) if run.state == state)
+        for state, shape in (("succeeded", _DOT), ("failed", _CROSS))
+    )
+    count = "1 run" if len(last) == 1 else f"{len(last)} runs"
+    label = f"{count}: {dots.count('M')} succeeded, {crosses.count('M') // 2} failed"
+    ring = Markup('<path class="sign running" d="{}"/>').format(_HALF_RING.format(x=10 * len(last)))
+    return Markup(
+        '<svg class="runs" width="{}" height="20" role="img" aria-label="{}"><path class="bar succeeded" d="{}"/>'
+        '<path class="sign failed" d="{}"/>{}</svg>'
+    ).format(10 * len(last) + 10 * is_running, label + ", one runs now" * is_running, dots, crosses, ring * is_running)
 
 
 def week(days: Sequence[CalendarDay], is_all: bool) -> Markup:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
@@ -35,14 +36,26 @@ class Live:
         self._reads = reads
         self._tabs: set[asyncio.Queue[str | None]] = set()
         self._loop: asyncio.Task[None] | None = None
+        #: Which process this is, and how often tabs have been told of a change: other processes have other numbers.
+        self._process = secrets.token_hex(4)
+        self._changes = 0
+
+    @property
+    def version(self) -> str:
+        """What a page begins from. If it is another one when the page opens its stream, something has changed."""
+        return f"{self._process}-{self._changes}"
 
     @property
     def tabs(self) -> int:
         """How many tabs are open."""
         return len(self._tabs)
 
-    async def stream(self, *, again: bool = False) -> AsyncIterator[str]:
-        """The events for one tab, as server-sent events. A tab that comes `again` has missed some: it gets all."""
+    async def stream(self, *, again: bool = False, version: str | None = None) -> AsyncIterator[str]:
+        """The events for one tab, as server-sent events.
+
+        A tab that comes `again`, or whose page began from another `version`, has missed some: it gets all.
+        """
+        again = again or version not in (None, self.version)
         waiting: asyncio.Queue[str | None] = asyncio.Queue(_MAX_WAITING)
         self._tabs.add(waiting)
         if self._loop is None or self._loop.done() or self._loop.get_loop() is not asyncio.get_running_loop():
@@ -104,6 +117,7 @@ class Live:
 
     def _tell(self, events: Iterable[str]) -> None:
         for event in events:
+            self._changes += event != "second"
             for waiting in self._tabs:
                 _put(waiting, event)
 

@@ -47,6 +47,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     change: Change
     #: The jobs that the change may be possible for.
     filter: Filter
+    #: The other jobs that match, by the reason why they are left as they are.
+    left_out: dict[str, Filter] = {}
     #: The search of the visitor: its text and words, its tab, its filter.
     q: str
     chips: list[str]
@@ -217,6 +219,10 @@ class BulkRuns:
         run.total = sum(one.count for one in await store.count(wanted))
         if isinstance(change, Requeue) and order.spread_ms:
             change = structs.replace(change, step_ms=order.spread_ms / max(1, run.total))
+        for reason, others in order.left_out.items():
+            left = sum(one.count for one in await store.count(others))
+            run.refused.add_count(reason, left)
+            run.total += left
         clock = asyncio.get_running_loop().time
         async with aclosing(batches(store, wanted, change, BATCH)) as answers:
             began_s = clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -20,6 +21,7 @@ from jobmill.core.changes import (
 )
 from jobmill.core.due import NOW, Due, after, at
 from jobmill.core.durations import instant_ms, to_ms
+from jobmill.core.job import STATES
 from jobmill.core.values import Filter
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.search import Search, search_of
@@ -122,6 +124,22 @@ def candidates(change: Change, wanted: Filter) -> Filter:
     if not isinstance(change, Release):
         return structs.replace(wanted, states=states)
     return structs.replace(wanted, states=() if wanted.held is False else states, held=True)
+
+
+def left_out(change: Change, wanted: Filter) -> dict[str, Filter]:
+    """The jobs that match and that no change is tried for, by the reason."""
+    allowed = states_for(change, wanted)
+    others = tuple(
+        state for state in STATES if state not in allowed and (wanted.states is None or state in wanted.states)
+    )
+    found = {f"the job is {_or(others)}": structs.replace(wanted, states=others)} if others else {}
+    if isinstance(change, Release) and wanted.held is not True and allowed:
+        found["the job is not held"] = structs.replace(wanted, states=allowed, held=False)
+    return found
+
+
+def _or(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def chips_of(search: Search) -> list[str]:

@@ -148,7 +148,8 @@ def _last(job: Job, now_ms: int, max_attempts: int | None) -> Iterator[Step]:
         shape, word = state_of(job, now_ms)
         at_ms = None if job.due_at is None else int(job.due_at.timestamp() * 1000)
         by = "" if job.held is None else f", by {', '.join(job.held.by)}"
-        note = {"held": f"held{by}", "due": "due since then"}.get(word, "due then")
+        due = "due since" if word == "due" else "due at"
+        note = due if word != "held" else f"held{by}" if at_ms is None else f"held{by}, {due}"
         yield Step(shape=shape, text=number, at_ms=at_ms, note=note)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import zoneinfo
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -15,7 +16,7 @@ from msgspec import structs
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from jobmill.core.durations import to_datetime
+from jobmill.core.durations import instant_ms, to_datetime
 from jobmill.core.job import Job
 from jobmill.core.values import Filter
 from jobmill.dashboard import shown
@@ -49,6 +50,10 @@ class Mistake(NamedTuple):
     fields: Fields
 
 
+#: A time in a sentence: 2026-11-17T11:39:00Z.
+_INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
 class View:
     """What the functions of pages and acts work with."""
 
@@ -68,6 +73,8 @@ class View:
         self.is_foreign = request.method == "POST" and not is_same_origin(request)
         #: In a WSGI server each stream would keep a thread busy: there, pages are loaded again every 30 s only.
         self.has_live = WSGI_ENVIRON not in request.scope
+        #: Of the live updates, before the page reads anything: its stream begins with what has changed since.
+        self.version = dashboard.live.version
 
     @property
     def now_ms(self) -> int:
@@ -212,6 +219,10 @@ class View:
     def time(self, ms: int | None) -> Markup | str:
         """A time of the day or a date, in the zone of the visitor."""
         return "–" if ms is None else shown.time_element(ms, self.clock(ms), self.zone)
+
+    def timed(self, text: str) -> str:
+        """A sentence of the core, with its times in the zone of the visitor."""
+        return _INSTANT.sub(lambda at: self.clock(instant_ms(datetime.fromisoformat(at[0]), "time")), text)
 
     def clock(self, ms: int) -> str:
         """A time of the day or a date as plain text."""

@@ -12,7 +12,16 @@ from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.refusals import Refusals
 from jobmill.dashboard.runs import RunOrder
 from jobmill.dashboard.search import Search
-from jobmill.dashboard.selection import VERBS, candidates, change_of, chips_of, note_of, selection_of, spread_of
+from jobmill.dashboard.selection import (
+    VERBS,
+    candidates,
+    change_of,
+    chips_of,
+    left_out,
+    note_of,
+    selection_of,
+    spread_of,
+)
 from jobmill.dashboard.view import NotAllowed, View
 
 
@@ -95,6 +104,7 @@ def _started(act: str, view: View, fields: Fields, search: Search) -> Done:
         act=act,
         change=change,
         filter=candidates(change, search.filter),
+        left_out=left_out(change, search.filter),
         q=search.q,
         chips=chips_of(search),
         state=search.state,

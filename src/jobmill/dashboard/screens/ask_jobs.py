@@ -11,15 +11,15 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from jobmill.core.changes import NO_SUCH_JOB, Change, Hold, Patch, Release, Requeue, Subject, decide, states_for
+from jobmill.core.changes import NO_SUCH_JOB, Change, Hold, Patch, Release, Requeue, Subject, decide
 from jobmill.core.durations import to_ms
-from jobmill.core.job import LIVE, STATES, Job, State
+from jobmill.core.job import LIVE, Job
 from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.values import DEPTH_LIMIT, PAYLOADS_SEARCHED, SEARCHED_PER_PAGE, Filter, Page
 from jobmill.dashboard.refusals import KEY_TAKEN, RefusalGroup, Refusals
 from jobmill.dashboard.screens.queues import ended
 from jobmill.dashboard.search import Search
-from jobmill.dashboard.selection import VERBS, candidates, chips_of, jobs_text, selection_of
+from jobmill.dashboard.selection import VERBS, candidates, chips_of, jobs_text, left_out, selection_of
 from jobmill.dashboard.shown import count, number
 from jobmill.dashboard.view import View
 from jobmill.errors import InvalidValue
@@ -57,7 +57,10 @@ class AskJobsScreen(Struct, frozen=True, kw_only=True):
     changed: int
     #: `changed` may be too small: a count stops at 10,000, or when it has searched 10,000 jobs.
     is_cut: bool
+    #: Known of all that match, or of all jobs that were chosen.
     refused: list[RefusalGroup]
+    #: Known of the examined jobs only, if these are not all: there may be more.
+    refused_examined: list[RefusalGroup] = []
     #: How many jobs were examined; None if all are known.
     examined: int | None = None
     #: How many of the examined jobs have a unique key that could not be looked up.
@@ -75,8 +78,11 @@ class _Preview:
         self.view = view
         self.change = change
         self.refused = Refusals()
+        self.refused_examined = Refusals()
         self.matching = 0
         self.changed = 0
+        #: How many jobs have a state that allows the change, and how many of them were examined; None: all.
+        self.candidates = 0
         self.examined: int | None = None
         self.unknown_keys = 0
         self.queues: set[str] = set()
@@ -116,14 +122,11 @@ class _Preview:
             total = await self._count(allowed)
             self.is_cut = self.is_all_cut
         self.queues = {wanted.queue} if wanted.queue is not None else {job.queue for job in jobs}
-        others = structs.replace(wanted, states=_others(self.change, wanted))
-        left = await self._count(others)
-        self.refused.add_count(f"the job is {_or(others.states or ())}", left)
-        not_held = 0
-        if isinstance(self.change, Release) and wanted.held is not True:
-            not_held = await self._count(structs.replace(wanted, states=states_for(self.change, wanted), held=False))
-            self.refused.add_count("the job is not held", not_held)
-        self.matching = total + left + not_held
+        self.matching = self.candidates = total
+        for reason, others in left_out(self.change, wanted).items():
+            left = await self._count(others)
+            self.refused.add_count(reason, left)
+            self.matching += left
         if is_part and len(jobs) < total:
             self.examined = len(jobs)
         if isinstance(self.change, Hold) and wanted.held is not False:
@@ -141,8 +144,10 @@ class _Preview:
             )
             found.append(f"{they} your name and note.")
         if self.examined is not None:
-            first = f"The first {self.examined:,} jobs were examined."
-            found.append(f"{first} The others are examined when it is their turn.")
+            others = f"The other {self.candidates - self.examined:,}{'+' if self.is_cut else ''}"
+            found.append(
+                f"The first {self.examined:,} jobs were examined. {others} are examined when it is their turn."
+            )
         if self.unknown_keys:
             keys = f"{self.unknown_keys:,} of them {'has' if self.unknown_keys == 1 else 'have'} a unique key."
             found.append(f"{keys} A job is left as it is if a live job has the same key by then.")
@@ -176,9 +181,10 @@ class _Preview:
                 refused[job.id] = decision
             elif decision.becomes_live and job.unique_key is not None:
                 becoming.append(job)
-        self.refused.add(refused)
+        known = self.refused if self.examined is None else self.refused_examined
+        known.add(refused)
         taken = await self._taken(becoming)
-        self.refused.add_count(KEY_TAKEN, len(taken), taken[:3])
+        known.add_count(KEY_TAKEN, len(taken), taken[:3])
         return total - len(refused) - len(taken)
 
     async def _taken(self, jobs: list[Job]) -> list[str]:
@@ -241,24 +247,13 @@ async def ask_jobs(view: View) -> AskJobsScreen:
         changed=changed,
         is_cut=is_cut,
         refused=preview.refused.groups,
+        refused_examined=preview.refused_examined.groups,
         examined=preview.examined,
         unknown_keys=preview.unknown_keys,
         notes=preview.notes(),
         spread=spread if is_spread else None,
         spread_text=await _spread_text(view, preview) if is_spread else None,
     )
-
-
-def _others(change: Change, wanted: Filter) -> tuple[State, ...]:
-    """The states that match and do not allow the change."""
-    allowed = states_for(change, wanted)
-    return tuple(
-        state for state in STATES if state not in allowed and (wanted.states is None or state in wanted.states)
-    )
-
-
-def _or(words: Sequence[str]) -> str:
-    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def _live(queues: set[str], names: set[str], keys: set[str | None]) -> Filter:
@@ -278,8 +273,9 @@ def _key(job: Job) -> tuple[str, str, str | None]:
 async def _spread_text(view: View, preview: _Preview) -> str:
     """How fast the jobs become due, and when the last of them would end."""
     many = preview.changed
-    rates = [f"about {_rate(many * 1_000 / to_ms(spread, 'spread'))} over {text}" for spread, text in _periods()]
-    text = f"{' or '.join(rates)}.".capitalize()
+    per_second = {text: many * 1_000 / to_ms(spread, "spread") for spread, text in _periods()}
+    rates = [f"about {_rate(rate)} over {text}" for text, rate in per_second.items() if rate * 60 >= 1]
+    text = f"{' or '.join(rates)}.".capitalize() if rates else ""
     if view.access.tenants is not None or len(preview.queues) != 1 or preview.is_cut or preview.calls > MAX_CALLS - 2:
         return text
     (queue,) = preview.queues
@@ -289,7 +285,7 @@ async def _spread_text(view: View, preview: _Preview) -> str:
     since_ms = until_ms - _RATE_MINUTES * MINUTE_MS
     runs = sum(ended(one) for one in tallies if one.queue == queue and since_ms <= one.start_ms < until_ms)
     if not runs:
-        return f"{text} No job of queue {queue} has ended in the last {_RATE_MINUTES} minutes."
+        return f"{text} No job of queue {queue} has ended in the last {_RATE_MINUTES} minutes.".lstrip()
     due = next((one.due for one in await view.reads.depths() if one.queue == queue), 0)
     per_minute = runs / _RATE_MINUTES
     work_ms = (due + many) / per_minute * MINUTE_MS
@@ -297,10 +293,11 @@ async def _spread_text(view: View, preview: _Preview) -> str:
         f"{view.clock(now_ms + round(max(work_ms, to_ms(spread, 'spread'))))} ({words})"
         for spread, words in SPREADS.items()
     ]
-    return (
+    said = (
         f"{text} Queue {queue} finishes about {_rate(per_minute / 60)}, and {count(due)} jobs are due before them: "
         f"the last would end at about {', '.join(ends)}."
     )
+    return said.lstrip()
 
 
 def _periods() -> list[tuple[str, str]]:

@@ -6,9 +6,10 @@ import asyncio
 import shlex
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jobmill.core.audit import AuditFilter
+from jobmill.core.job import Job
 from jobmill.core.tallies import MAX_ERROR_GROUPS, MINUTE_MS, ErrorGroup, Tally
 from jobmill.dashboard.fields import whole_page
 from jobmill.dashboard.view import PAGE, View
@@ -18,6 +19,7 @@ HOUR_MS: Final = 3_600_000
 #: What a worker calls the type of an error that has no class. No search finds jobs by it.
 NO_TYPE: Final = "error"
 BARS: Final = 24
+MAX_MESSAGE: Final = 300
 
 
 #: The time ranges: how long each is, and a step of tallies that stores keep for that long.
@@ -45,6 +47,9 @@ class ListedErrorGroup(Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     last_job_id: str
+    #: The message of the last job of the group, in one line; None if the store has that job, or that attempt of it, no
+    #: longer, and for visitors who may not see it.
+    message: str | None
     #: How many there were in each part of the range, the oldest first.
     history: list[int]
     #: Not seen in this range before the last mark.
@@ -119,7 +124,7 @@ async def errors(view: View) -> ErrorsScreen:
     rows.sort(key=lambda row: (-row.count, -row.last_ms, row.fingerprint))
     return ErrorsScreen(
         range=name,
-        groups=rows[(page - 1) * PAGE : page * PAGE],
+        groups=await _with_messages(view, rows[(page - 1) * PAGE : page * PAGE]),
         group_count=len(rows),
         error_count=total,
         exact=all(len(tally.error_groups) < MAX_ERROR_GROUPS for tally in tallies),
@@ -127,6 +132,25 @@ async def errors(view: View) -> ErrorsScreen:
         page=page,
         is_last_page=len(rows) <= page * PAGE,
     )
+
+
+async def _with_messages(view: View, rows: list[ListedErrorGroup]) -> list[ListedErrorGroup]:
+    """The groups with what their last jobs said: workers count errors, and keep no texts of them."""
+    if not rows or not view.can("see_payload"):
+        return rows
+    jobs = await view.reads.get_many([row.last_job_id for row in rows])
+    return [structs.replace(row, message=_message(row, job)) for row, job in zip(rows, jobs, strict=True)]
+
+
+def _message(row: ListedErrorGroup, job: Job | None) -> str | None:
+    """The first line of the error that was counted: a job may have had others, of the same class too."""
+    attempts = [] if job is None else [one for one in job.attempts if one.error_type == row.error_type and one.error]
+    if not attempts:
+        return None
+    said = min(attempts, key=lambda one: abs((one.finished_ms or 0) - row.last_ms)).error or ""
+    # The class stands above it.
+    lines = said.removeprefix(row.error_type.rpartition(".")[2]).removeprefix(":").strip().splitlines()
+    return lines[0][:MAX_MESSAGE] if lines else None
 
 
 def _groups(tallies: list[Tally], now_ms: int, long_ms: int) -> dict[str, GroupSum]:
@@ -168,6 +192,7 @@ def _row(group: GroupSum, total: int, first_ms: int, mark: LastMark | None, sinc
         first_ms=first_ms,
         last_ms=latest.last_ms,
         last_job_id=latest.last_job_id,
+        message=None,
         history=group.history,
         is_new=mark is not None and mark.at_ms > since_ms and first_ms >= mark.at_ms - mark.at_ms % MINUTE_MS,
         q=" ".join(f"{word}:{shlex.quote(value)}" for word, value in words),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,13 +11,15 @@ from msgspec import Struct
 from jobmill.client.doctor import LATE_MS
 from jobmill.core.audit import AuditEntry, AuditFilter
 from jobmill.core.durations import shown_ms
-from jobmill.core.job import LIVE, Job
+from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.lifecycle import occurrence_of
 from jobmill.core.recurrence import Recurrence, next_occurrence
+from jobmill.core.tallies import MINUTE_MS
 from jobmill.core.values import Filter
 from jobmill.dashboard.fields import whole_page
+from jobmill.dashboard.last_runs import LastRun, LastRuns, known_days
 from jobmill.dashboard.rules import Written, checked, recurring_job
-from jobmill.dashboard.schedules import CalendarDay, coming, coming_week, described, expression, first_of
+from jobmill.dashboard.schedules import HOUR_MS, CalendarDay, coming, coming_week, described, expression, first_of
 from jobmill.dashboard.view import PAGE, View
 from jobmill.errors import InvalidValue
 
@@ -50,13 +53,16 @@ class ListedRecurrence(Struct, frozen=True, kw_only=True):
     pause_note: str | None
     #: Something else holds it back.
     held_by: list[str]
-    #: Its runs so far. What each of them did is not stored.
+    #: Its runs so far.
     runs: int
     failed_runs: int
     last_error: str | None
     last_finished_ms: int | None
     #: Whether the last run that ended has failed.
     last_failed: bool
+    #: The last 20 runs, the oldest first, of all jobs with this queue and name; None for visitors who may see some
+    #: tenants only.
+    last_runs: list[LastRun] | None
     #: How long the last attempt took.
     took_ms: int | None
     #: A person has edited the rule, and what code says.
@@ -72,6 +78,8 @@ class RecurringScreen(Struct, frozen=True, kw_only=True):
     """Recurring jobs, late ones first, and the runs of the coming week."""
 
     jobs: list[ListedRecurrence]
+    #: How many days the last runs go back, 0 for an hour: 7, and fewer where workers run very many names.
+    runs_days: int | None
     #: How many were read, and whether these are all.
     count: int
     exact: bool
@@ -113,11 +121,12 @@ async def recurring(view: View) -> RecurringScreen:
     found = await view.reads.find(wanted, view.param("cursor"), READ)
     jobs = sorted(found.jobs, key=lambda job: _urgency(job, now_ms))
     shown = jobs[(page - 1) * PAGE : page * PAGE]
-    pins = await _pins(view, shown)
+    pins, runs = await asyncio.gather(_pins(view, shown), _last_runs(view, shown))
     week, week_exact = coming_week(found.jobs, now_ms, view.zone)
     is_last = len(jobs) <= page * PAGE
     return RecurringScreen(
-        jobs=[_row(view.visible(job), pins.get(job.id), now_ms, view) for job in shown],
+        jobs=[_row(view.visible(job), pins.get(job.id), runs, now_ms) for job in shown],
+        runs_days=None if runs is None else runs.days,
         count=len(jobs),
         exact=found.next is None and view.param("cursor") is None,
         page=page,
@@ -194,7 +203,21 @@ async def _pins(view: View, jobs: Sequence[Job]) -> dict[str, AuditEntry]:
     return found
 
 
-def _row(job: Job, pin: AuditEntry | None, now_ms: int, view: View) -> ListedRecurrence:
+async def _last_runs(view: View, jobs: Sequence[Job]) -> LastRuns | None:
+    """What workers counted; None where there is nothing to show, or nobody may see the counts of all tenants."""
+    if not jobs or view.access.tenants is not None:
+        return None
+    now_ms, minutes = view.now_ms, await view.reads.last_hour()
+    days = known_days(minutes)
+    hours = await view.reads.tallies(now_ms - days * DAY_MS, now_ms + 1, HOUR_MS) if days else []
+    return LastRuns(hours, minutes, now_ms - HOUR_MS - (now_ms - HOUR_MS) % MINUTE_MS, days)
+
+
+def _last_failed(job: Job) -> bool:
+    return job.state == "waiting" and job.runs > 0 and job.errors == 0 and job.error is not None
+
+
+def _row(job: Job, pin: AuditEntry | None, runs: LastRuns | None, now_ms: int) -> ListedRecurrence:
     rule = job.recurrence or Recurrence(key="")
     fault, next_ms = None, list[int]()
     try:
@@ -226,7 +249,8 @@ def _row(job: Job, pin: AuditEntry | None, now_ms: int, view: View) -> ListedRec
         failed_runs=job.failed_runs,
         last_error=job.last_error,
         last_finished_ms=job.last_finished_ms,
-        last_failed=job.state == "waiting" and job.runs > 0 and job.errors == 0 and job.error is not None,
+        last_failed=_last_failed(job),
+        last_runs=None if runs is None else runs.of(job.queue, job.name, last_failed=_last_failed(job)),
         took_ms=_took_ms(job),
         is_pinned=rule.pinned,
         pinned_by=None if pin is None else pin.who,

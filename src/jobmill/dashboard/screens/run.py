@@ -86,7 +86,7 @@ def _text(run: BulkRun) -> str:
         case "stopping":
             return f"{run.done:,}{of} jobs {done}. The run stops after the present batch."
         case "done":
-            return f"{jobs} {done}."
+            return f"{run.done:,}{of} jobs were {done}." if run.refused.count else f"{jobs} {done}."
         case "stopped":
             return f"Stopped by {run.stopped_by}: {run.done:,}{of} jobs were {done}. The other jobs were not changed."
         case "failed":

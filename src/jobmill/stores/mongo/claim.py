@@ -20,6 +20,7 @@ from bson import ObjectId
 from msgspec import Struct, field, structs
 from pymongo import UpdateMany
 
+from jobmill.core.due import NEVER_MS
 from jobmill.core.events import Event, claim_events
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import Broken, Claim, Claimed, Lease
@@ -27,7 +28,6 @@ from jobmill.stores.common.claim_cursor import Order, Start
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.mongo import leases, schema
 from jobmill.stores.mongo.codec import (
-    FAR_MS,
     ODD_PRIORITY,
     OURS,
     UNRANKED,
@@ -36,7 +36,6 @@ from jobmill.stores.mongo.codec import (
     due_of,
     is_held,
     left_to_monque,
-    ms_of,
     order_of,
     ours_of,
 )
@@ -50,8 +49,9 @@ from jobmill.stores.mongo.settle import Leasing, send
 #: The maximum number of searches of one claim, if other processes claim the jobs that it has found.
 MAX_SEARCHES = 20
 MAX_REFUSED = 1_000
-#: If no job is due soon, the number of jobs of which the first due time is read.
-MAX_FAR = 100
+#: Where the first job is held, due much later or has a name of other workers: the number of jobs that are read to find
+#: when another one is due.
+MAX_AHEAD = 1_000
 #: The number of jobs without a priority that get one in one write.
 RANKED = 1_000
 #: How long claims do not search for such jobs after a search that found none; a busy process waits longer.
@@ -150,9 +150,7 @@ class QueueClaim(Struct):
             leased = await self._lease(found, lock) if found.jobs else []
             self._hand_out(found, leased)
             if len(leased) == len(found.jobs):
-                # A name without room may have more.
-                after_ms = self.now_ms if min(self.rooms.values()) > 0 else _FIRST_MS
-                return self.now_ms if found.has_more or self.put_back else await self._next_due(after_ms)
+                return self.now_ms if found.has_more or self.put_back else await self._next_due(self.now_ms)
         return await self._next_due()
 
     # ------------------------------------------------------------------------------------------------ find
@@ -338,32 +336,36 @@ class QueueClaim(Struct):
         return [one for one in rows if "status" in one]
 
     def _waiting(self, names: Sequence[str], due: Document | None = None) -> Document:
-        """A filter for waiting jobs; without `due`, for those that are due."""
+        """A filter for waiting jobs of these names, or of all; without `due`, for those that are due."""
         # Jobs of the home queue do not have this field. For a query for null, the server would merge two index
         # ranges. Measured: that takes 1.5 times as long.
         is_queue = {"$exists": False} if self.queue == self.ctx.url.queue else self.queue
-        name = names[0] if len(names) == 1 else {"$in": list(names)}
+        name = names[0] if len(names) == 1 else {"$in": list(names)} if names else {"$exists": True}
         due = due or {"$lte": date(self.now_ms)}
         return {"jobmill.queue": is_queue, "status": "pending", "name": name, "nextRunAt": due}
 
     async def _next_due(self, after_ms: int = _FIRST_MS) -> int | None:
         """The earliest due time, later than `after_ms`, of the jobs that wait, or the first end of a lease."""
-        names = [name for name, room in self.claim.names.items() if room > 0]
+        names = {name for name, room in self.claim.names.items() if room > 0}
         if not names:
             return None
-        # The bound also excludes values that are not dates: another program wrote them, and they are never due.
-        query, shown = self._waiting(names, {"$gt": date(after_ms)}), {"_id": 0, "nextRunAt": 1}
-        waiting = self.ctx.find_by(schema.DUE, query, shown, 1, sort={"nextRunAt": 1})
-        first, end_ms = await asyncio.gather(waiting, self._first_lease_end())
-        if first and int(first[0]["nextRunAt"]) > self.now_ms + FAR_MS // 2:
-            first = await self._far_due(query)
-        dues = (self._again_ms, end_ms, *(ms_of(one["nextRunAt"]) for one in first))
-        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+        if any(self.rooms[name] <= 0 for name in names):  # a name that has no more room may have more jobs
+            after_ms = _FIRST_MS
+        dues = await asyncio.gather(self._first_due(names, after_ms), self._first_lease_end())
+        return min((due_ms for due_ms in (self._again_ms, *dues) if due_ms is not None), default=None)
 
-    async def _far_due(self, query: Document) -> list[Document]:
-        """The due times of the first jobs that are due much later, without those that are held."""
-        first = await self.ctx.find_by(schema.DUE, query, leases.IN_ORDER, MAX_FAR, sort={"nextRunAt": 1})
-        return [{"nextRunAt": date(due_of(one))} for one in first if not is_held(one)]
+    async def _first_due(self, names: set[str], after_ms: int) -> int | None:
+        """The first due time after `after_ms`. If very many jobs of other names are due before, an earlier time."""
+        # The bound also excludes values that are not dates: another program wrote them, and they are never due.
+        query, last_ms = self._waiting((), {"$gt": date(after_ms)}), after_ms
+        for limit in (1, MAX_AHEAD):
+            first = await self.ctx.find_by(schema.DUE, query, leases.IN_ORDER, limit, sort={"nextRunAt": 1})
+            # No job after the last one is due before it.
+            last_ms = int(first[-1]["nextRunAt"]) if len(first) == limit else NEVER_MS
+            mine = (due_of(one) for one in first if one["name"] in names and not is_held(one))
+            if (due_ms := min(mine, default=NEVER_MS)) <= last_ms:
+                return None if due_ms == NEVER_MS else due_ms
+        return last_ms
 
     async def _first_lease_end(self) -> int | None:
         """The first end of a lease; not where this claim has found jobs, and its worker claims again at once."""

@@ -19,7 +19,7 @@ from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.purge import rearm
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.runs import note_runs
-from jobmill.stores.mongo.schema import ARMED
+from jobmill.stores.mongo.schema import RECURRING
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     settled: list[Settled] | None = None
     dues: list[int | None] = []
     try:
-        if claims and now_ms >= ctx.claims.rearm_from_ms and ARMED in ctx.indexes:
+        if claims and now_ms >= ctx.claims.rearm_from_ms and RECURRING in ctx.indexes:
             await rearm(ctx, now_ms)
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
         settled = await settle(ctx, given, now_ms, claims[0].leasing if claims else Leasing())

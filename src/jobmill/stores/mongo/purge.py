@@ -90,10 +90,10 @@ async def postpone(ctx: MongoContext, now_ms: int) -> None:
 
 
 async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId, Document]:
-    old = {"jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
+    old = {"jobmill.v": 1, "jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
     # A job that Monque ended again after that time gets another one.
     query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
-    return {one["_id"]: one for one in await ctx.find_by(schema.PURGE, query, WITHOUT_PAYLOAD, limit)}
+    return {one["_id"]: one for one in await ctx.find_by(schema.KEPT, query, WITHOUT_PAYLOAD, limit)}
 
 
 async def _note_ended(ctx: MongoContext, limit: int, now_ms: int) -> int:
@@ -103,9 +103,9 @@ async def _note_ended(ctx: MongoContext, limit: int, now_ms: int) -> int:
     unarmed = {"$or": [{"jobmill.armed": None}, {"status": {"$nin": ENDED_BY_RUN}}]}
     first = {**ended, **unarmed, "jobmill.purgeAt": None, "jobmill.keepLast": None}
     again = {**ended, "jobmill.purgeAt": {"$lte": date(now_ms)}, "$expr": {"$gt": ["$updatedAt", "$jobmill.purgeAt"]}}
-    found = await ctx.find_by(schema.PURGE, again, WITHOUT_PAYLOAD, limit)
-    if schema.ENDED in ctx.indexes:  # without it all final jobs would be read
-        found += await ctx.find_by(schema.ENDED, first, WITHOUT_PAYLOAD, limit)
+    found = await ctx.find_by(schema.KEPT, again, WITHOUT_PAYLOAD, limit)
+    if schema.KEPT in ctx.indexes:  # without it all final jobs would be read
+        found += await ctx.find_by(schema.KEPT, first, WITHOUT_PAYLOAD, limit)
     writes = []
     for document in found:
         job, unchanged = ctx.job(document), {name: document.get(name) for name in ("_id", "status", "updatedAt")}
@@ -149,7 +149,7 @@ async def rearm(ctx: MongoContext, now_ms: int, limit: int = 100) -> None:
     """Re-arm recurring jobs of ours that Monque ended, because it does not know their rule or gave up."""
     ctx.claims.rearm_from_ms = now_ms + REARM_MS
     query = {"jobmill.armed": True, "status": {"$in": ENDED_BY_RUN}}
-    for document in await ctx.find_by(schema.ARMED, query, WITHOUT_PAYLOAD, limit):
+    for document in await ctx.find_by(schema.RECURRING, query, WITHOUT_PAYLOAD, limit):
         await _rearm(ctx, document, now_ms)
 
 

@@ -113,7 +113,9 @@ def _with_extra(job: Job, extra: _Extra) -> Job:
 def stored_job(row: asyncpg.Record) -> Job:
     """A row with the columns of `read`; an unreadable job with what can be read, and the reason in `deferred_error`."""
     fields = dict(row)
-    payload, extra, _ = fields.pop("payload"), fields.pop("extra"), fields.pop("seq", None)
+    for other in ("seq", "ended"):
+        fields.pop(other, None)
+    payload, extra = fields.pop("payload"), fields.pop("extra")
     job = Job(payload_json=NULL, **fields)
     try:
         job = structs.replace(job, payload_json=_payload(payload))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 
 from jobmill.core.job import FINAL, LIVE, STATES
@@ -9,14 +12,19 @@ from jobmill.core.values import Filter
 from jobmill.stores.common.sql import conditions_of
 from jobmill.stores.postgres.statements import Statements
 
+_PART = re.compile(r"\{([a-z_]+)\}")
 # A live job's state follows from its lease. These conditions name the column, so that an index can be used.
 _LIVE_STATES = {"waiting": "jobs.lease_until_ms = 0", "running": "jobs.lease_until_ms > 0"}
 
 
 class PostgresConditions:
-    """Conditions and their parameters, numbered from `first` on."""
+    """Conditions and their parameters, numbered from `first` on.
 
-    def __init__(self, filter: Filter, first: int = 1) -> None:
+    With `pages`, the caller bounds the number of jobs that are examined; otherwise a filter by payload is applied to
+    the newest jobs only. With `trusts`, a payload that is not JSON is an error of the database.
+    """
+
+    def __init__(self, filter: Filter, first: int = 1, *, pages: bool = False, trusts: bool = False) -> None:
         self._first = first
         self.parameters: list[object] = []
         wanted = STATES if filter.states is None else filter.states
@@ -26,9 +34,11 @@ class PostgresConditions:
         self._live = [f"({' OR '.join(live)})" if live else "false"] if len(live) < len(LIVE) else []
         self._final = [f"jobs.state IN ({', '.join(final)})" if final else "false"] if len(final) < len(FINAL) else []
         if filter.declared:
-            self.add("""jobs.recurrence LIKE '%"declared":true%'""")  # as the partial index has it
+            self.add("""jobs.recurrence IS NOT NULL AND jobs.recurrence LIKE '%"declared":true%'""")
         for condition, value in conditions_of(filter):
             self.add(condition, value)
+        if filter.unique_key is not None:
+            self.add("{{schema}}.key_hash(jobs.unique_key) = {{schema}}.key_hash({})", filter.unique_key)  # in indexes
         for column, has in (("recurrence", filter.recurring), ("held", filter.held)):
             if has is not None:
                 self.add(f"jobs.{column} IS {'NOT ' if has else ''}NULL")
@@ -40,19 +50,39 @@ class PostgresConditions:
                 "strpos(jobs.attempts, {}) > 0 AND {{last_attempt}} ->> 'error_type' = {}", part, filter.error_type
             )
         if filter.payload is not None:
+            self._add_payload(filter.payload, pages, trusts)
+
+    def _add_payload(self, wanted: dict[str, Any], pages: bool, trusts: bool) -> None:
+        if not pages:
             self._live.append("{newest_live}")
             self._final.append("{newest_final}")
-            self.add("{{schema}}.payload_has(jobs.payload, {})", msgspec.json.encode(filter.payload).decode())
+        if not trusts:
+            self.add("{{schema}}.payload_has(jobs.payload, {})", msgspec.json.encode(wanted).decode())
+            return
+        for field, value in wanted.items():
+            json = msgspec.json.encode(value).decode().replace("\\u0000", "\\ufdd0")
+            self.add("{{payload_json}} -> {}::text = {}::text::jsonb", field.replace("\x00", "\ufdd0"), json)
 
-    def add(self, condition: str, *values: object) -> None:
-        """Add a condition with a `{}` for each parameter."""
+    def text(self, condition: str, *values: object) -> str:
+        """A condition with a `{}` for each parameter, as SQL has it."""
         first = self._first + len(self.parameters)
         self.parameters += values
-        text = condition.format(*(f"${number}" for number in range(first, first + len(values))))
+        return condition.format(*(f"${number}" for number in range(first, first + len(values))))
+
+    def add(self, condition: str, *values: object) -> None:
+        """Add a condition."""
+        text = self.text(condition, *values)
         self._live.append(text)
         self._final.append(text)
 
-    def into(self, statements: Statements, name: str) -> str:
-        """A statement with the conditions in place of {live_where} and {final_where}."""
-        text = statements(name).replace("{live_where}", " AND ".join(self._live) or "true")
-        return statements.filled(text.replace("{final_where}", " AND ".join(self._final) or "true"))
+    def add_live(self, condition: str) -> None:
+        """Add a condition that only live jobs have, without parameters."""
+        self._live.append(condition)
+
+    def into(self, statements: Statements, name: str, **parts: str) -> str:
+        """A statement with the conditions as {live_where} and {final_where}, and with other parts, which may nest."""
+        parts |= {"live_where": " AND ".join(self._live) or "true", "final_where": " AND ".join(self._final) or "true"}
+        text, before = statements(name), ""
+        while text != before:
+            before, text = text, statements.filled(_PART.sub(lambda found: parts.get(found[1], found[0]), text))
+        return text

@@ -1,18 +1,13 @@
-"""The verbs that only read: get, find, count, depths, stats and logs."""
+"""The verbs that only read: get, count, depths, stats and logs; search.py has find and count_up_to."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-import asyncpg
-
-from jobmill.core.cursors import cut_page, split_cursor
 from jobmill.core.job import STATES, Job
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as stats_of
-from jobmill.core.values import DEPTH_LIMIT, Count, CountUpTo, Depth, Filter, LogLine, Order, Page, Stats, order_of
-from jobmill.errors import InvalidValue
+from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Stats
 from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
@@ -38,49 +33,6 @@ async def lease_ends(context: PostgresContext, ids: Sequence[str]) -> list[int |
     return [found.get(id) for id in ids]
 
 
-#: By the order of `find`: the columns that make it. The statement is named for the order.
-_COLUMNS: dict[Order, tuple[str, ...]] = {
-    "claim": ("priority", "due_ms", "seq"),
-    "longest": ("started_ms", "seq"),
-    "latest": ("finished_ms", "id"),
-    "own": ("id",),
-}
-
-
-async def find(context: PostgresContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-    """A page. A cursor is "<" or ">" and the values of the columns that it is beyond.
-
-    The store's own order is the greatest id first: ids begin with the time.
-    """
-    back, position = split_cursor(cursor)
-    order = order_of(filter)
-    columns = _COLUMNS[order]
-    descends = (order in ("latest", "own")) != back
-    where = PostgresConditions(filter, first=2)
-    if position is not None:
-        sign, types = "<" if descends else ">", ("text" if one == "id" else "bigint" for one in columns)
-        values = ", ".join(f"{{}}::{type}" for type in types)
-        where.add(f"({', '.join(f'jobs.{one}' for one in columns)}) {sign} ({values})", *_values(columns, position))
-    text = where.into(context.statements, f"find_{order}").replace("{order}", "DESC" if descends else "ASC")
-    text = text.replace("{state}", (filter.states or ("",))[0])
-
-    async def read(connection: Connection) -> tuple[list[asyncpg.Record], bool]:
-        rows = await connection.fetch(text, limit + 1, *where.parameters)
-        return rows, filter.payload is not None and await connection.fetchval(context.statements("has_older"))
-
-    rows, partial = await context.use(read, READ_SECONDS)
-    part, next, previous = cut_page(rows, limit, cursor, lambda row: ",".join(str(row[one]) for one in columns))
-    return Page([stored_job(row) for row in part], next, previous, partial)
-
-
-def _values(columns: Sequence[str], position: str) -> list[object]:
-    texts = position.split(",", len(columns) - 1)
-    numbers = texts[:-1] if columns[-1] == "id" else texts
-    if len(texts) < len(columns) or not all(re.fullmatch(r"-?[0-9]{1,18}", one, re.ASCII) for one in numbers):
-        raise InvalidValue("cursor", "a cursor that a page of this store gave", position)
-    return [*map(int, numbers), *texts[len(numbers) :]]
-
-
 async def count(context: PostgresContext, filter: Filter) -> list[Count]:
     return await context.use(lambda connection: _count(context, connection, filter), READ_SECONDS)
 
@@ -90,13 +42,6 @@ async def _count(context: PostgresContext, connection: Connection, filter: Filte
     rows = await connection.fetch(where.into(context.statements, "count"), *where.parameters)
     counts = [Count(*row) for row in rows]
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
-
-
-async def count_up_to(context: PostgresContext, filter: Filter, limit: int) -> CountUpTo:
-    where = PostgresConditions(filter, first=2)
-    text = where.into(context.statements, "count_up_to")
-    found = await context.use(lambda connection: connection.fetchval(text, limit, *where.parameters), READ_SECONDS)
-    return CountUpTo(found, found < limit)
 
 
 async def depths(

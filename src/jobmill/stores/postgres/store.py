@@ -22,6 +22,7 @@ from jobmill.stores.postgres import (
     read,
     report,
     schema,
+    search,
     usage,
     wake,
     within,
@@ -72,9 +73,9 @@ class PostgresStore:
 
     get = verb(read.get)
     lease_ends = verb(read.lease_ends)
-    find = verb(read.find)
+    find = verb(search.find)
     count = verb(read.count)
-    count_up_to = verb(read.count_up_to)
+    count_up_to = verb(search.count_up_to)
     depths = verb(read.depths)
     stats = verb(read.stats)
     logs = verb(read.logs)

@@ -62,6 +62,16 @@ CREATE INDEX history_not_succeeded ON {schema}.history (
 ) WHERE state <> 'succeeded';
 DROP INDEX {schema}.history_expires;
 
+-- Recurring jobs. It replaces the index of those that are declared by handlers: they are a part of these.
+CREATE INDEX jobs_recurring ON {schema}.jobs (id) WHERE recurrence IS NOT NULL;
+DROP INDEX {schema}.jobs_declared;
+
+-- The hash first: a key is also searched without its queue and name.
+DROP INDEX {schema}.jobs_unique_key;
+CREATE UNIQUE INDEX jobs_unique_key ON {schema}.jobs ({schema}.key_hash(unique_key), queue, name)
+    WHERE unique_key IS NOT NULL;
+CREATE INDEX history_unique_key ON {schema}.history ({schema}.key_hash(unique_key)) WHERE unique_key IS NOT NULL;
+
 -- install settle_final
 -- install settle_waiting
 -- install claim
