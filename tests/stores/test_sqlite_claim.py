@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobmill.core.due import NEVER_MS
-from jobmill.core.job import LIVE
 from jobmill.core.values import NOW, Due, Filter, after, at
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.filters import conditions
-from jobmill.stores.sqlite.read import find_statement
 from jobmill.stores.sqlite.statements import sql, sql_rows
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import NAME, QUEUE, new, wish
@@ -181,9 +179,3 @@ async def test_settling_finds_its_rows_by_seq(store: SqliteStore, name: str, wid
 async def test_counts_come_from_an_index(store: SqliteStore, state: str) -> None:
     where, _ = conditions(Filter(states=(state,)))  # type: ignore[arg-type]
     assert "INDEX jobmill_" in plan(store, sql("count").replace("{conditions}", where), 0)
-
-
-async def test_declared_recurrences_come_from_an_index(store: SqliteStore) -> None:
-    where, _ = conditions(Filter(declared=True, states=LIVE))
-    assert plan(store, find_statement("own", where, True), 1) == "SCAN jobs USING INDEX jobmill_declared"
-    assert plan(store, find_statement("own", where, True, 1), 2) == "SEARCH jobs USING INDEX jobmill_declared (seq<?)"

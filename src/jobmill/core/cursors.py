@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from jobmill.errors import InvalidValue
 
 T = TypeVar("T")
+
+#: Where a job is in an order: several numbers, of which the last one is unique.
+Position: TypeAlias = tuple[int, ...]
 
 MAX_NUMBER = 2**63 - 1
 
@@ -66,6 +69,24 @@ def cut_page(
         part.reverse()
     has_older, has_newer = (True, more) if goes_back else (more, cursor is not None)
     return part, f"<{key(part[-1])}" if has_older else None, f">{key(part[0])}" if has_newer else None
+
+
+def cut_search(
+    found: Sequence[Position], limit: int, cursor: str | None, reached: Position | None, *, descending: bool
+) -> tuple[list[Position], str | None, str | None]:
+    """The same for positions of several numbers, where a search may have ended early: at the position `reached`.
+
+    `descending` is the order in which they were found.
+    """
+    part, next, previous = cut_page(found, limit, cursor, shown_position)
+    back, start = read_ordered_cursor(cursor)
+    if not part and start is not None:
+        # The page beside an empty page includes the position of the cursor.
+        beside = shown_position((*start[:-1], start[-1] + (-1 if descending else 1)))
+        next, previous = (f"<{beside}", None) if back else (None, f">{beside}")
+    if reached is not None and len(found) <= limit:
+        next, previous = (next, f">{shown_position(reached)}") if back else (f"<{shown_position(reached)}", previous)
+    return part, next, previous
 
 
 def older_than(number: int) -> str:

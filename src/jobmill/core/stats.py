@@ -12,6 +12,9 @@ from msgspec import Raw
 from jobmill.core.job import Job
 from jobmill.core.values import Count, Filter, Stats
 
+#: A store that keeps jobs in order measures durations over this number of succeeded jobs of a name: the last ones.
+MAX_DURATIONS = 10_000
+
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
     """The nearest-rank percentile of values in order; None of none."""

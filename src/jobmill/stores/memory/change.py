@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from msgspec import structs
 
 from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
-from jobmill.core.stats import matches
 from jobmill.core.values import Filter
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.filters import matching
 from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import delete
 
@@ -21,7 +22,8 @@ def change(context: MemoryContext, which: Sequence[str] | Filter, change: Change
     refused: dict[str, str] = {}
     if isinstance(which, Filter):
         which = structs.replace(which, states=states_for(change, which))
-        ids = [id for id, stored in context.jobs.by_id.items() if matches(stored.job, which)]
+        # One more shows whether there are more.
+        ids = list(islice((job.id for job in matching(context.jobs, which)), limit + 1))
     else:
         ids = list(dict.fromkeys(which))
     for id in ids[:limit]:
@@ -50,13 +52,13 @@ def _change_one(context: MemoryContext, stored: StoredJob | None, change: Change
 
 
 def _write(context: MemoryContext, stored: StoredJob, patch: Patch) -> None:
+    if patch.keep is not None:
+        stored.keep = patch.keep
     context.jobs.write(stored, **patch.fields)
     if patch.ends_lease:
         stored.token = None
     if patch.seize is not None:
         stored.token, stored.lease_until_ms = patch.seize.token, context.now_ms + patch.seize.lease_ms
         context.jobs.write(stored, claims=stored.job.claims + 1)
-    if patch.keep is not None:
-        stored.keep = patch.keep
     if patch.removes:
         delete(context, stored)

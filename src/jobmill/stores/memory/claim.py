@@ -37,10 +37,10 @@ def _find(
     context: MemoryContext, queue: str, ended: list[StoredJob], rooms: dict[str, int], excluded: set[str], most: int
 ) -> list[StoredJob]:
     """Up to `most` jobs in claim order, within the room of each name. Reduces `rooms`."""
-    candidates = [(stored.job.priority, *stored.position) for stored in ended]
-    for (priority, name), positions in context.jobs.waiting[queue].items():
-        first = positions[: min(most, rooms.get(name, 0)) + len(excluded)]
-        candidates += [(priority, *position) for position in first if position[0] <= context.now_ms]
+    candidates = [stored.claim_position() for stored in ended]
+    for (_, name), positions in context.jobs.waiting[queue].items():
+        first = positions.first(min(most, rooms.get(name, 0)) + len(excluded))
+        candidates += [position for position in first if position[1] <= context.now_ms]
     found: list[StoredJob] = []
     for *_, id in sorted(candidates):
         stored = context.jobs.by_id[id]
@@ -67,7 +67,7 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
 def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, counts_leases: bool) -> int | None:
     """The earliest instant at which a job of this queue that waits now, or runs, may be claimed."""
     ranges, runs, now_ms = context.jobs.waiting[queue].items(), context.jobs.running[queue].values(), context.now_ms
-    due_ms = min((positions[0][0] for (_, name), positions in ranges if positions and name in names), default=None)
+    due_ms = earliest(*[one[1] for (_, name), positions in ranges if name in names for one in positions.first(1)])
     ends = [r.lease_until_ms for r in runs if counts_leases and r.job.name in names and r.lease_until_ms > now_ms]
     if queue not in context.queues:
         return earliest(None if due_ms == NEVER_MS else due_ms, *ends)

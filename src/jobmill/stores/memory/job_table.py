@@ -1,18 +1,23 @@
-"""The jobs by id, and the indexes that claims and unique keys need."""
+"""The jobs by id, and the indexes that claims, pages, counts and unique keys need."""
 
 from __future__ import annotations
 
-import bisect
 from collections import defaultdict
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, field, structs
 
-from jobmill.core.job import LIVE, Job, Keep
+from jobmill.core.job import LIVE, Job, Keep, State
 from jobmill.core.values import Lease
+from jobmill.stores.memory.sorted_list import SortedList
 
-#: A waiting job's position in its index range: due time, order of enqueueing, id.
-Position: TypeAlias = tuple[int, int, str]
+#: Where a waiting job stands in the order of claims: priority, due time, order of enqueueing, id.
+ClaimPosition: TypeAlias = tuple[int, int, int, str]
+#: Where a running or final job stands: when it started or finished, order of enqueueing, id.
+TimePosition: TypeAlias = tuple[int, int, str]
+
+K = TypeVar("K")
 
 
 class StoredJob(Struct):
@@ -22,32 +27,58 @@ class StoredJob(Struct):
     job: Job
     token: str | None = None
     lease_until_ms: int = 0
+    #: Of a final job. It is set before the job becomes final, and then stays.
     keep: Keep = Keep()
 
-    @property
-    def position(self) -> Position:
-        """Where the job stands among the jobs of its queue, name and priority."""
-        return (self.job.due_ms, self.seq, self.job.id)
+    def claim_position(self) -> ClaimPosition:
+        """Where the job stands in the order of claims."""
+        return (self.job.priority, self.job.due_ms, self.seq, self.job.id)
+
+    def run_position(self) -> TimePosition:
+        """Where the job stands among running jobs."""
+        return (self.job.started_ms or 0, self.seq, self.job.id)
+
+    def final_position(self) -> TimePosition:
+        """Where the job stands among final jobs."""
+        return (self.job.finished_ms or 0, self.seq, self.job.id)
+
+
+def _ranges() -> defaultdict[str, defaultdict[Any, SortedList[Any]]]:
+    return defaultdict(lambda: defaultdict(SortedList))
 
 
 class JobTable(Struct):
-    """All jobs: by id, the waiting ones in index ranges, the running ones by queue, and the owners of unique keys."""
+    """All jobs: by id, and in indexes by queue and state. A purge deletes index ranges without jobs."""
 
     by_id: dict[str, StoredJob] = field(default_factory=dict)
     owners: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    #: An index range is all waiting jobs of one queue, priority and name, in the order in which they are due.
-    waiting: defaultdict[str, dict[tuple[int, str], list[Position]]] = field(default_factory=lambda: defaultdict(dict))
+    #: Of each queue: all jobs by seq.
+    enqueued: defaultdict[str, SortedList[tuple[int, str]]] = field(default_factory=lambda: defaultdict(SortedList))
+    #: Of each queue: by priority and name, the waiting jobs in the order in which they are due.
+    waiting: defaultdict[str, defaultdict[tuple[int, str], SortedList[ClaimPosition]]] = field(default_factory=_ranges)
     running: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
+    #: Of each queue: by state, name and retention, the final jobs in the order in which they finished.
+    final: defaultdict[str, defaultdict[tuple[State, str, Keep], SortedList[TimePosition]]] = field(
+        default_factory=_ranges
+    )
+    #: Recurring jobs, and by unique key the jobs that have or had it: few among many.
+    recurring: dict[str, StoredJob] = field(default_factory=dict)
+    keyed: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
     last_seq: int = 0
 
     def add(self, job: Job) -> None:
         """Store a new job."""
         self.last_seq += 1
         stored = self.by_id[job.id] = StoredJob(self.last_seq, job)
+        self.enqueued[job.queue].add((stored.seq, job.id))
+        if job.recurrence is not None:
+            self.recurring[job.id] = stored
+        if job.unique_key is not None:
+            self.keyed[job.unique_key][job.id] = stored
         self._index(stored)
 
     def write(self, stored: StoredJob, **fields: object) -> Job:
-        """Give a job new values for these fields."""
+        """Give a job new values for these fields. Queue, name and unique key stay, and whether it is recurring."""
         self._unindex(stored)
         stored.job = structs.replace(stored.job, **fields)
         self._index(stored)
@@ -55,8 +86,22 @@ class JobTable(Struct):
 
     def remove(self, stored: StoredJob) -> None:
         """Delete a job."""
+        job = stored.job
         self._unindex(stored)
-        del self.by_id[stored.job.id]
+        del self.by_id[job.id]
+        self.enqueued[job.queue].remove((stored.seq, job.id))
+        self.recurring.pop(job.id, None)
+        if job.unique_key is not None:
+            del self.keyed[job.unique_key][job.id]
+
+    def prune(self) -> None:
+        """Forget index ranges that have no jobs any more. A claim should not have to do that."""
+        indexes: list[dict[Any, SortedList[Any]]] = [self.enqueued, *self.waiting.values(), *self.final.values()]
+        for ranges in indexes:
+            _prune(ranges, [key for key, positions in ranges.items() if not positions.chunks[0]])
+        parents: list[dict[str, Any]] = [self.waiting, self.running, self.final, self.keyed]
+        for parts in parents:
+            _prune(parts, [key for key, part in parts.items() if not part])
 
     def owner(self, queue: str, name: str, unique_key: str | None) -> StoredJob | None:
         """The live job that has a unique key."""
@@ -71,18 +116,26 @@ class JobTable(Struct):
     def _index(self, stored: StoredJob) -> None:
         job = stored.job
         if job.state == "waiting":
-            bisect.insort(self.waiting[job.queue].setdefault((job.priority, job.name), []), stored.position)
+            self.waiting[job.queue][job.priority, job.name].add(stored.claim_position())
         elif job.state == "running":
             self.running[job.queue][job.id] = stored
+        else:
+            self.final[job.queue][job.state, job.name, stored.keep].add(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             self.owners[job.queue, job.name, job.unique_key] = job.id
 
     def _unindex(self, stored: StoredJob) -> None:
         job = stored.job
         if job.state == "waiting":
-            positions = self.waiting[job.queue][job.priority, job.name]
-            del positions[bisect.bisect_left(positions, stored.position)]
+            self.waiting[job.queue][job.priority, job.name].remove(stored.claim_position())
         elif job.state == "running":
             del self.running[job.queue][job.id]
+        else:
+            self.final[job.queue][job.state, job.name, stored.keep].remove(stored.final_position())
         if job.unique_key is not None and job.state in LIVE:
             del self.owners[job.queue, job.name, job.unique_key]
+
+
+def _prune(parts: dict[K, Any], keys: Iterable[K]) -> None:
+    for key in keys:
+        del parts[key]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
 from jobmill.core.events import job_event
-from jobmill.core.job import KEEP_RUN
+from jobmill.core.job import RUNS_KEPT_MS
 from jobmill.core.values import Purged
-from jobmill.stores.common.whole_jobs import expired
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -13,13 +16,41 @@ from jobmill.stores.memory.job_table import StoredJob
 
 def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     """Remove jobs that are too old, or not among the last of their queue and state."""
-    for id in expired(((0, run, KEEP_RUN) for run in context.runs.values()), context.now_ms):
-        del context.runs[id]
+    _purge_runs(context)
     context.operations.purge(context.now_ms)
-    ids = expired(((stored.seq, stored.job, stored.keep) for stored in context.jobs.by_id.values()), context.now_ms)
+    # One more shows whether there are more.
+    ids = list(dict.fromkeys([*islice(_old(context), limit + 1), *islice(_surplus(context), limit + 1)]))
     for id in ids[:limit]:
         remove(context, context.jobs.by_id[id])
+    context.jobs.prune()
     return Purged(min(len(ids), limit), more=len(ids) > limit)
+
+
+def _purge_runs(context: MemoryContext) -> None:
+    """Runs are in the order in which they finished."""
+    old = takewhile(lambda run: (run.finished_ms or 0) + RUNS_KEPT_MS <= context.now_ms, context.runs.values())
+    for id in [run.id for run in old]:
+        del context.runs[id]
+
+
+def _old(context: MemoryContext) -> Iterator[str]:
+    """Jobs past the age until which they are kept."""
+    for ranges in context.jobs.final.values():
+        for (*_, keep), positions in ranges.items():
+            if keep.age_ms is not None:
+                yield from (id for *_, id in positions.between(high=(context.now_ms - keep.age_ms + 1,)))
+
+
+def _surplus(context: MemoryContext) -> Iterator[str]:
+    """Jobs that are kept as one of the last of their queue and state, and are older than those."""
+    for ranges in context.jobs.final.values():
+        for (state, _, keep), positions in ranges.items():
+            if not keep.last:
+                continue
+            same_state = [others.between(descending=True) for (other, *_), others in ranges.items() if other == state]
+            last = islice(heapq.merge(*same_state, reverse=True), keep.last - 1, keep.last)
+            for position in last:
+                yield from (id for *_, id in positions.between(high=position))
 
 
 def remove(context: MemoryContext, stored: StoredJob) -> None:

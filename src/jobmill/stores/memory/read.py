@@ -1,15 +1,42 @@
-"""Reading: get, find, count, stats and logs."""
+"""Reading: get, find, count, depths, stats and logs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
-from jobmill.core.job import Job
-from jobmill.core.stats import matches
-from jobmill.core.values import DEPTH_LIMIT, Count, CountUpTo, Depth, Filter, LogLine, Page, Stats
-from jobmill.stores.common import whole_jobs
-from jobmill.stores.common.whole_jobs import counts, page, statistics
+from msgspec import structs
+
+from jobmill.core.cursors import cut_search, read_ordered_cursor
+from jobmill.core.due import NEVER_MS
+from jobmill.core.job import STATES, Job, State
+from jobmill.core.stats import MAX_DURATIONS, by_queue_and_name, matches
+from jobmill.core.stats import stats as summary
+from jobmill.core.values import (
+    DEPTH_LIMIT,
+    SEARCHED_PER_PAGE,
+    Count,
+    CountUpTo,
+    Depth,
+    Filter,
+    LogLine,
+    Page,
+    Stats,
+)
+from jobmill.stores.common.whole_jobs import NO_LIMITS
 from jobmill.stores.memory.context import MemoryContext
+from jobmill.stores.memory.filters import (
+    IndexRange,
+    Position,
+    candidates,
+    is_answered,
+    matching,
+    merged,
+    ordered_ranges,
+    ranges_of,
+    wanted_states,
+)
 
 
 def get(context: MemoryContext, ids: Sequence[str]) -> list[Job | None]:
@@ -23,38 +50,119 @@ def lease_ends(context: MemoryContext, ids: Sequence[str]) -> list[int | None]:
     return [running[id].lease_until_ms if id in running else None for id in ids]
 
 
-def _matching(context: MemoryContext, filter: Filter) -> list[tuple[int, Job]]:
-    return [(stored.seq, stored.job) for stored in context.jobs.by_id.values() if matches(stored.job, filter)]
-
-
 def find(context: MemoryContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-    """A page of matches."""
-    return page(_matching(context, filter), filter, cursor, limit)
+    """A page. A cursor is "<" (further) or ">" (back) and the position that the page is beyond."""
+    back, start = read_ordered_cursor(cursor)
+    ranges, from_end = ordered_ranges(context.jobs, filter)
+    descending = from_end != back
+    if start is not None:
+        ranges = [_beyond(one, start, descending) for one in ranges]
+    found: list[Position] = []
+    reached: Position | None = None
+    for number, position in enumerate(merged(ranges, descending=descending), 1):
+        if matches(context.jobs.by_id[position[-1]].job, filter):
+            found.append(position)
+        if len(found) > limit:
+            break
+        if number >= max(limit, SEARCHED_PER_PAGE):
+            reached = position[:-1]
+            break
+    ids = {position[:-1]: position[-1] for position in found}
+    part, next, previous = cut_search(list(ids), limit, cursor, reached, descending=descending)
+    return Page([context.jobs.by_id[ids[one]].job for one in part], next, previous)
+
+
+def _beyond(one: IndexRange, start: tuple[int, ...], descending: bool) -> IndexRange:
+    """The part of an index range that is beyond a position."""
+    if descending:
+        return one._replace(high=min(one.high, start))
+    return one._replace(low=max(one.low, (*start[:-1], start[-1] + 1)))
 
 
 def count(context: MemoryContext, filter: Filter) -> list[Count]:
     """How many jobs match, by queue, name and state."""
-    return counts(job for _, job in _matching(context, filter))
+    counts: Counter[tuple[str, str, State]] = Counter()
+    for state in wanted_states(filter):
+        if is_answered(filter, state):
+            for one in ranges_of(context.jobs, filter, state):
+                counts[one.queue, one.name, state] += one.positions.count(one.low, one.high)
+        else:
+            found = matching(context.jobs, structs.replace(filter, states=(state,)))
+            counts.update((job.queue, job.name, state) for job in found)
+    found_counts = (Count(*key, number) for key, number in counts.items() if number)
+    return sorted(found_counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
 
 def count_up_to(context: MemoryContext, filter: Filter, limit: int) -> CountUpTo:
     """How many jobs match, at most `limit`."""
-    found = len(_matching(context, filter))
-    return CountUpTo(min(limit, found), found < limit)
+    found = examined = 0
+    for state in wanted_states(filter):
+        if is_answered(filter, state):
+            found += sum(one.positions.count(one.low, one.high) for one in ranges_of(context.jobs, filter, state))
+            continue
+        for stored in candidates(context.jobs, filter, state):
+            if found >= limit or examined >= SEARCHED_PER_PAGE:
+                return CountUpTo(min(limit, found), exact=False)
+            examined += 1
+            found += matches(stored.job, filter)
+    return CountUpTo(min(limit, found), exact=found < limit)
 
 
 def depths(context: MemoryContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
     """How many jobs queues have in each state."""
-    jobs = (stored.job for stored in context.jobs.by_id.values())
-    limits = {queue: state.limits for queue, state in context.queues.items()}
-    return whole_jobs.depths(jobs, queues, limits, limit, context.now_ms)
+    names = set(queues or ())
+    if queues is None:
+        names = {
+            queue for queue, positions in context.jobs.enqueued.items() if positions.first(1)
+        } | context.queues.keys()
+    return [_depth(context, queue, limit) for queue in sorted(names)]
+
+
+def _depth(context: MemoryContext, queue: str, limit: int) -> Depth:
+    jobs, now_ms = context.jobs, context.now_ms
+    counts = Counter({"running": len(jobs.running.get(queue, ()))})
+    oldest: list[int] = []
+    for (priority, _), positions in jobs.waiting.get(queue, {}).items():
+        due = positions.count((priority,), (priority, now_ms + 1))
+        held = positions.count((priority, NEVER_MS), (priority, NEVER_MS + 1))
+        counts.update(due=due, held=held, later=positions.count() - due - held)
+        oldest += [due_ms for _, due_ms, *_ in positions.first(1) if due_ms <= now_ms]
+    for (state, *_), positions_ in jobs.final.get(queue, {}).items():
+        counts[state] += positions_.count()
+    limits = context.queues[queue].limits if queue in context.queues else NO_LIMITS
+    return Depth(
+        queue=queue,
+        **{place: min(limit, number) for place, number in counts.items()},
+        oldest_due_ms=min(oldest, default=None),
+        limited_until_ms=limits.limited_until_ms(now_ms),
+        exact=all(number < limit for number in counts.values()),
+    )
 
 
 def stats(context: MemoryContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
     """Counts, the oldest wait and durations by queue and name."""
     wanted = Filter(queue=queue, name=name)
     runs = [run for run in context.runs.values() if matches(run, wanted)]
-    return statistics([*(job for _, job in _matching(context, wanted)), *runs], context.now_ms)
+    table = by_queue_and_name([*count(context, wanted), *(Count(run.queue, run.name, run.state, 1) for run in runs)])
+    return [_stats_of(context, Filter(queue=key[0], name=key[1]), runs, counts) for key, counts in table.items()]
+
+
+def _stats_of(context: MemoryContext, wanted: Filter, runs: list[Job], counts: dict[str, int]) -> Stats:
+    """The statistics of one queue and name."""
+    waiting, succeeded = (ranges_of(context.jobs, wanted, state) for state in ("waiting", "succeeded"))
+    waits_ms = [context.now_ms - due_ms for one in waiting for _, due_ms, *_ in one.positions.first(1)]
+    last = (context.jobs.by_id[id].job for *_, id in islice(merged(succeeded, descending=True), MAX_DURATIONS))
+    durations = _durations(
+        [*last, *(run for run in runs if matches(run, structs.replace(wanted, states=("succeeded",))))]
+    )
+    oldest_ms = max((ms for ms in waits_ms if ms >= 0), default=None)
+    return summary(wanted.queue or "", wanted.name or "", counts, oldest_ms, durations)
+
+
+def _durations(jobs: Iterable[Job]) -> list[float]:
+    return [
+        job.finished_ms - job.started_ms for job in jobs if job.finished_ms is not None and job.started_ms is not None
+    ]
 
 
 def logs(context: MemoryContext, id: str, limit: int = 1_000) -> list[LogLine]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from jobmill.core.due import NEVER_MS
 from jobmill.core.job import STATES, State
-from jobmill.core.values import PAYLOADS_SEARCHED, Filter
+from jobmill.core.values import EVERYTHING, PAYLOADS_SEARCHED, Filter, Order
 from jobmill.stores.common.sql import conditions_of
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
@@ -21,6 +23,35 @@ def searched_after(context: SqliteContext, filter: Filter) -> int:
     """The seq after which a filter searches: a filter by payload, which reads each job, ends at the newest ones."""
     row = None if filter.payload is None else context.row("oldest_searched", (PAYLOADS_SEARCHED,))
     return row[0] if row else 0
+
+
+def index_of_few(filter: Filter) -> str | None:
+    """The index that has few jobs among many, where a filter asks for them."""
+    if filter.unique_key is not None:
+        return "jobmill_keyed"
+    return "jobmill_declared" if filter.declared else "jobmill_recurring" if filter.recurring else None
+
+
+def split(filter: Filter, order: Order) -> tuple[Filter, Filter]:
+    """The part of a filter that the index ranges of an order answer, and the rest, for which each job is read.
+
+    Queue and name are in neither part where they choose the index ranges.
+    """
+    if order == "own":
+        indexed = Filter(held=True) if filter.held else Filter(queue=filter.queue)
+    elif order == "longest":
+        indexed = structs.replace(EVERYTHING, states=filter.states, queue=filter.queue, name=filter.name)
+    elif order == "claim":
+        due = (filter.due_after_ms, filter.due_before_ms)
+        indexed = Filter(states=filter.states, held=filter.held or None, due_after_ms=due[0], due_before_ms=due[1])
+    else:
+        times = (filter.finished_after_ms, filter.finished_before_ms)
+        indexed = Filter(states=filter.states, finished_after_ms=times[0], finished_before_ms=times[1])
+    answered = {field for field in Filter.__struct_fields__ if getattr(indexed, field) not in (None, False)}
+    if order in ("claim", "latest"):
+        answered |= {"queue", "name", "name_prefix"}
+    rest = {field: getattr(filter, field) for field in Filter.__struct_fields__ if field not in answered}
+    return indexed, Filter(**rest)
 
 
 def conditions(filter: Filter, after: int = 0) -> tuple[str, list[object]]:

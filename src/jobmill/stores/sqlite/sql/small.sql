@@ -157,9 +157,9 @@ WHERE jobs.state = 'running'
 SELECT jobs.id, jobs.queue, jobs.name, CAST({job} AS BLOB) FROM jobmill_jobs AS jobs WHERE jobs.seq = ?1
 
 -- name: find
--- The first matches in an index range, by columns of which seq is the last. The conditions' parameters, those of the
--- range, limit. Rows: the columns.
-SELECT {columns} FROM jobmill_jobs AS jobs{hint} WHERE {conditions}{range} ORDER BY {order} LIMIT ?
+-- Jobs in an index range that may match, by columns of which seq is the last. The parameters of the rest, of the
+-- conditions and of the range, limit. Rows: the columns, and whether the job matches the rest.
+SELECT {columns}, {rest} FROM jobmill_jobs AS jobs WHERE {conditions}{range} ORDER BY {order} LIMIT ?
 
 -- name: waiting_ranges
 -- The names and priorities of the waiting jobs of a queue, and the first due time of each. ?1 queue, ?2 limit + 1.
@@ -226,8 +226,9 @@ SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
 -- name: count_up_to
--- The conditions' parameters, then limit. One row: the number of jobs.
-SELECT count(*) FROM (SELECT 1 FROM jobmill_jobs AS jobs WHERE {conditions} LIMIT ?)
+-- The parameters of the rest, of the conditions and of the range, limit. One row: how many jobs match, how many were read.
+SELECT coalesce(sum(matches), 0), count(*)
+FROM (SELECT {rest} AS matches FROM jobmill_jobs AS jobs WHERE {conditions} LIMIT ?)
 
 -- name: depth
 -- How many jobs of a queue do not wait; each count stops at the limit. ?1 queue, ?2 limit. One row: running, succeeded,
