@@ -22,7 +22,7 @@ from jobmill.core.values import PAYLOADS_SEARCHED, SEARCHED_PER_PAGE, Filter, or
 from jobmill.errors import InvalidValue
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.filters import conditions, split
-from jobmill.stores.sqlite.read import find_statement
+from jobmill.stores.sqlite.search import find_statement
 from jobmill.stores.sqlite.statements import sql
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.announce import card, tally

@@ -1,4 +1,4 @@
-"""Reading: get, find, count, depths, stats and logs."""
+"""The verbs that only read: get, count, depths, stats and logs; search.py has find and count_up_to."""
 
 from __future__ import annotations
 
@@ -8,35 +8,14 @@ from itertools import islice
 
 from msgspec import structs
 
-from jobmill.core.cursors import cut_search, read_ordered_cursor
 from jobmill.core.due import NEVER_MS
 from jobmill.core.job import STATES, Job, State
 from jobmill.core.stats import MAX_DURATIONS, by_queue_and_name, matches
 from jobmill.core.stats import stats as summary
-from jobmill.core.values import (
-    DEPTH_LIMIT,
-    SEARCHED_PER_PAGE,
-    Count,
-    CountUpTo,
-    Depth,
-    Filter,
-    LogLine,
-    Page,
-    Stats,
-)
+from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Stats
 from jobmill.stores.common.whole_jobs import NO_LIMITS
 from jobmill.stores.memory.context import MemoryContext
-from jobmill.stores.memory.filters import (
-    IndexRange,
-    Position,
-    candidates,
-    is_answered,
-    matching,
-    merged,
-    ordered_ranges,
-    ranges_of,
-    wanted_states,
-)
+from jobmill.stores.memory.filters import is_answered, matching, merged, ranges_of, wanted_states
 
 
 def get(context: MemoryContext, ids: Sequence[str]) -> list[Job | None]:
@@ -48,35 +27,6 @@ def lease_ends(context: MemoryContext, ids: Sequence[str]) -> list[int | None]:
     """When the leases of jobs end."""
     running = {id: stored for id in ids if (stored := context.jobs.by_id.get(id)) and stored.job.state == "running"}
     return [running[id].lease_until_ms if id in running else None for id in ids]
-
-
-def find(context: MemoryContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-    """A page. A cursor is "<" (further) or ">" (back) and the position that the page is beyond."""
-    back, start = read_ordered_cursor(cursor)
-    ranges, from_end = ordered_ranges(context.jobs, filter)
-    descending = from_end != back
-    if start is not None:
-        ranges = [_beyond(one, start, descending) for one in ranges]
-    found: list[Position] = []
-    reached: Position | None = None
-    for number, position in enumerate(merged(ranges, descending=descending), 1):
-        if matches(context.jobs.by_id[position[-1]].job, filter):
-            found.append(position)
-        if len(found) > limit:
-            break
-        if number >= max(limit, SEARCHED_PER_PAGE):
-            reached = position[:-1]
-            break
-    ids = {position[:-1]: position[-1] for position in found}
-    part, next, previous = cut_search(list(ids), limit, cursor, reached, descending=descending)
-    return Page([context.jobs.by_id[ids[one]].job for one in part], next, previous)
-
-
-def _beyond(one: IndexRange, start: tuple[int, ...], descending: bool) -> IndexRange:
-    """The part of an index range that is beyond a position."""
-    if descending:
-        return one._replace(high=min(one.high, start))
-    return one._replace(low=max(one.low, (*start[:-1], start[-1] + 1)))
 
 
 def count(context: MemoryContext, filter: Filter) -> list[Count]:
@@ -91,21 +41,6 @@ def count(context: MemoryContext, filter: Filter) -> list[Count]:
             counts.update((job.queue, job.name, state) for job in found)
     found_counts = (Count(*key, number) for key, number in counts.items() if number)
     return sorted(found_counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
-
-
-def count_up_to(context: MemoryContext, filter: Filter, limit: int) -> CountUpTo:
-    """How many jobs match, at most `limit`."""
-    found = examined = 0
-    for state in wanted_states(filter):
-        if is_answered(filter, state):
-            found += sum(one.positions.count(one.low, one.high) for one in ranges_of(context.jobs, filter, state))
-            continue
-        for stored in candidates(context.jobs, filter, state):
-            if found >= limit or examined >= SEARCHED_PER_PAGE:
-                return CountUpTo(min(limit, found), exact=False)
-            examined += 1
-            found += matches(stored.job, filter)
-    return CountUpTo(min(limit, found), exact=found < limit)
 
 
 def depths(context: MemoryContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:

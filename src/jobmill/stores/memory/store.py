@@ -14,7 +14,20 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 from jobmill.core.findings import Finding
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
-from jobmill.stores.memory import announce, audit, change, enqueue, exchange, extend, feed, purge, queues, read, report
+from jobmill.stores.memory import (
+    announce,
+    audit,
+    change,
+    enqueue,
+    exchange,
+    extend,
+    feed,
+    purge,
+    queues,
+    read,
+    report,
+    search,
+)
 from jobmill.stores.memory.context import MemoryContext
 
 T = TypeVar("T")
@@ -93,9 +106,9 @@ class MemoryStore:
 
     get = _verb(read.get)
     lease_ends = _verb(read.lease_ends)
-    find = _verb(read.find)
+    find = _verb(search.find)
     count = _verb(read.count)
-    count_up_to = _verb(read.count_up_to)
+    count_up_to = _verb(search.count_up_to)
     depths = _verb(read.depths)
     stats = _verb(read.stats)
     logs = _verb(read.logs)

@@ -21,6 +21,7 @@ from jobmill.stores.mongo import (
     read,
     report,
     schema,
+    search,
     wake,
     within,
 )
@@ -101,9 +102,9 @@ class MongoStore:
 
     get = verb(_translated(read.get))
     lease_ends = verb(_translated(read.lease_ends))
-    find = verb(_translated(read.find))
+    find = verb(_translated(search.find))
     count = verb(_translated(read.count))
-    count_up_to = verb(_translated(read.count_up_to))
+    count_up_to = verb(_translated(search.count_up_to))
     depths = verb(_translated(read.depths))
     stats = verb(_translated(read.stats))
     logs = verb(_translated(read.logs))

@@ -26,8 +26,9 @@ from jobmill.stores.redis.codec import bare_rule, reset_fields
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
 from jobmill.stores.redis.enqueue import run_request
 from jobmill.stores.redis.ids import local_id, port_id
-from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs, walk
+from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs
 from jobmill.stores.redis.scripts import CHANGE
+from jobmill.stores.redis.search import walk
 from jobmill.stores.redis.settle import keep_request
 
 # How often the core decides again about jobs that others hold or release at the same time.

@@ -1,36 +1,21 @@
-"""Reading jobs. BullMQ keeps a job's hash, and its state as the list or sorted set that has its id."""
+"""The verbs get, lease_ends, depths and logs; search.py has those that search.
+
+BullMQ keeps a job's hash, and its state as the list or sorted set that has its id.
+"""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
-from jobmill.core.cursors import newer_than, older_than, read_cursor
-from jobmill.core.job import FINAL, LIVE, STATES, Job, State
-from jobmill.core.stats import matches
-from jobmill.core.values import (
-    DEPTH_LIMIT,
-    EVERYTHING,
-    SEARCHED_PER_PAGE,
-    Count,
-    CountUpTo,
-    Depth,
-    Filter,
-    LogLine,
-    Page,
-    Stats,
-)
-from jobmill.stores.common.whole_jobs import JobTally
+from jobmill.core.job import Job, State
+from jobmill.core.values import DEPTH_LIMIT, Depth, LogLine
 from jobmill.stores.redis.codec import HELD_BY_JOBS, fields, job_of, without_lone_surrogates
-from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext, by_queue
-from jobmill.stores.redis.filters import scores, tests
-from jobmill.stores.redis.ids import RUN, local_id, queue_of
+from jobmill.stores.redis.context import RedisContext, by_queue
+from jobmill.stores.redis.ids import local_id, queue_of
 from jobmill.stores.redis.queues import all_queues, registered_queues
-from jobmill.stores.redis.scripts import DEPTHS, GET, LENGTHS, PAGE
+from jobmill.stores.redis.scripts import DEPTHS, GET
 
 #: The lists and sorted sets of a queue and the state of the jobs in them, in the order in which a listing shows them.
 SETS: dict[str, State] = {
@@ -44,12 +29,10 @@ SETS: dict[str, State] = {
     "failed": "failed",
 }
 LISTS = ("wait", "active", "paused")
-# Of a search that reads a few fields of most jobs. A server takes about 3 ms for this many.
-_MAX_SEARCHED_PER_CALL = 2_000
 # See lua/lib/lease.lua.
 _OUR_LOCK = re.compile(rb"jm:.*:(\d+)", re.DOTALL)
-# The server needs about 2 ms for this number of queues.
-_QUEUES_PER_CALL = 400
+#: The server needs about 2 ms for this number of queues.
+QUEUES_PER_CALL = 400
 
 
 class FoundJob(NamedTuple):
@@ -60,15 +43,6 @@ class FoundJob(NamedTuple):
     held: bytes | None = None
     waits_for_children: bool = False
     position: int = 0
-
-
-class _Part(NamedTuple):
-    """A list or sorted set of a queue: the position of its first job among all jobs that may match, and its length."""
-
-    queue: str
-    set: str
-    first: int
-    length: int
 
 
 async def get(c: RedisContext, ids: Sequence[str]) -> list[Job | None]:
@@ -99,11 +73,11 @@ async def stored_jobs(c: RedisContext, ids: Sequence[str], queues: dict[str, str
     known = [id for id in dict.fromkeys(ids) if queues[id]]
     for queue, some in by_queue(known, lambda known_id: queues[known_id] or ""):
         rows = await c.run(GET, queue, 0, ids=[local_id(queue, id) for id in some])
-        found |= {id: _stored(c, queue, row, id) for id, row in zip(some, rows, strict=True) if row}
+        found |= {id: found_job(c, queue, row, id) for id, row in zip(some, rows, strict=True) if row}
     return found
 
 
-def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
+def found_job(c: RedisContext, queue: str, row: list[Any], shown: str | None = None, position: int = 0) -> FoundJob:
     """A job as get.lua and page.lua return it."""
     raw_id, state, score, flat = row
     h = without_lone_surrogates(fields(flat))
@@ -111,57 +85,6 @@ def _stored(c: RedisContext, queue: str, row: list[Any], shown: str | None = Non
     job = job_of(queue, id, state.decode(), h, c.clock.now(), score=score, shown=shown)
     held = h.get(b"jmh", b"") if job.held is not None else None
     return FoundJob(job, b"jm" in h, held, score == HELD_BY_JOBS, position)
-
-
-async def find(c: RedisContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
-    """See the port. The order is by queue, then by set. A cursor is "<" or ">" and the number of jobs before it."""
-    backwards, position = read_cursor(cursor)
-    jobs = await _candidates(c, filter)
-    await jobs.reach(position or 0)
-    low = high = start = min(position or 0, jobs.total)
-    found: list[FoundJob] = []
-    step = min(limit + 1, MAX_JOBS_PER_CALL)
-    while len(found) < limit and high - low < SEARCHED_PER_PAGE and (low > 0 if backwards else await jobs.reach(high)):
-        first, end = (max(0, low - step), low) if backwards else (high, min(jobs.total, high + step))
-        low, high = min(low, first), max(high, end)
-        _, some = await jobs.read(first, end, want=limit + 1 - len(found), latest=True, backwards=backwards)
-        found = some + found if backwards else found + some
-        step = _next_step(step, len(some))
-    if backwards:
-        first = found[-limit].position if len(found) > limit else low
-        newer = newer_than(first) if first > 0 else None
-        return Page([one.job for one in found[-limit:]], older_than(start), newer)
-    end = found[limit - 1].position + 1 if len(found) >= limit > 0 else high
-    older = older_than(end) if len(found) > limit or await jobs.reach(end) else None
-    return Page([one.job for one in found[:limit]], older, newer_than(start) if start > 0 else None)
-
-
-async def count(c: RedisContext, filter: Filter) -> list[Count]:
-    """See the port. Every job that may match is read."""
-    return (await _tally(c, filter)).counts()
-
-
-async def count_up_to(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
-    """See the port. It reads jobs only if the filter has more conditions than queue and state."""
-    if structs.replace(filter, queue=None, states=None) != EVERYTHING:
-        return await _count_matches(c, filter, limit)
-    counted = await depths(c, None if filter.queue is None else [filter.queue], limit)
-    states = STATES if filter.states is None else filter.states
-    fields = {field for state in states for field in (("due", "later", "held") if state == "waiting" else (state,))}
-    total: int = sum(getattr(depth, field) for depth in counted for field in fields)
-    return CountUpTo(min(limit, total), total < limit)
-
-
-async def _count_matches(c: RedisContext, filter: Filter, limit: int) -> CountUpTo:
-    """Count the matches among the first jobs. The server does it where it can decide about them."""
-    jobs = await _candidates(c, filter)
-    count, high, step = 0, 0, _MAX_SEARCHED_PER_CALL
-    while count < limit and high < SEARCHED_PER_PAGE and await jobs.reach(high):
-        first, high = high, min(jobs.total, high + step)
-        counted, read = await jobs.read(first, high, want=limit - count, counts=True)
-        count += counted + len(read)
-        step = _next_step(step, len(read))
-    return CountUpTo(min(limit, count), count < limit and not await jobs.reach(high))
 
 
 async def depths(c: RedisContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
@@ -174,7 +97,7 @@ async def depths(c: RedisContext, queues: Sequence[str] | None = None, limit: in
         found = zip(names, await c.each(names, [("EXISTS", ":meta")]), strict=True)
         return [Depth(queue=queue, exact=False) for queue, (exists,) in found if exists or queues is not None]
     items = [(queue, c.key(queue)) for queue in names]
-    replies = await c.run_in_batches(DEPTHS, "queues", items, _QUEUES_PER_CALL)
+    replies = await c.run_in_batches(DEPTHS, "queues", items, QUEUES_PER_CALL)
     now_ms = c.clock.now()
     return [
         _depth(queue, counts, due, limited_ms, limit, now_ms)
@@ -209,18 +132,6 @@ def _due_ms(queue: str, waiting: tuple[bytes, bytes, list[bytes]], now_ms: int) 
     return job_of(queue, id.decode(errors="replace"), "waiting", fields(flat), now_ms, score=score).due_ms
 
 
-async def stats(c: RedisContext, queue: str | None = None, name: str | None = None) -> list[Stats]:
-    """See the port. Every job is read."""
-    return (await _tally(c, Filter(queue=queue, name=name))).stats()
-
-
-async def _tally(c: RedisContext, filter: Filter) -> JobTally:
-    tally = JobTally(c.clock.now())
-    async for one in walk(c, filter):
-        tally.add(one.job)
-    return tally
-
-
 async def logs(c: RedisContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """See the port. BullMQ stores log lines without times. The times of Jobmill's lines are in the hash of the job."""
     queue = (await queues_of(c, [id]))[id]
@@ -242,165 +153,6 @@ def _times(text: str, lines: int) -> list[int]:
         if len(times) >= lines:
             break
     return [0] * (lines - len(times)) + times[:lines][::-1]
-
-
-# ---------------------------------------------------------------------------------------------------- scans
-
-
-async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
-    """Every job that matches. A job that changes its state during the scan may come twice or not at all."""
-    jobs = await _sets(c, filter)
-    await jobs.reach(None)
-    high, step = 0, MAX_JOBS_PER_CALL
-    while high < jobs.total:
-        first, high = high, min(jobs.total, high + step)
-        _, found = await jobs.read(first, high)
-        for one in found:
-            yield one
-        step = _next_step(step, len(found))
-
-
-class _RecurringJobs:
-    """Recurring jobs that a filter may match, by their ids."""
-
-    def __init__(self, c: RedisContext, filter: Filter, ids: list[str]) -> None:
-        self._context = c
-        self._filter = filter
-        self._ids = ids
-        self.total = len(ids)
-
-    async def reach(self, position: int | None) -> bool:
-        """See `_JobsInSets`."""
-        return position is not None and position < self.total
-
-    async def read(self, low: int, high: int, **_: Any) -> tuple[int, list[FoundJob]]:
-        """See `_JobsInSets`."""
-        some = self._ids[low:high]
-        found = await stored_jobs(self._context, some, {id: queue_of(id) for id in some})
-        jobs = [found[id]._replace(position=low + n) for n, id in enumerate(some) if id in found]
-        return 0, [one for one in jobs if matches(one.job, self._filter)]
-
-
-class _JobsInSets:
-    """Jobs that a filter may match: positions in the lists and sorted sets of queues, one queue after the other.
-
-    The lengths are read only as far as positions are needed: 20,000 queues have many of them.
-    """
-
-    def __init__(self, c: RedisContext, filter: Filter, queues: list[str], names: list[str]) -> None:
-        self._context = c
-        self._filter = filter
-        self._queues = queues if names else []
-        self._lists = [name for name in names if name in LISTS]
-        self._sets = [name for name in names if name not in LISTS]
-        self._parts: list[_Part] = []
-        self._known_queues = 0
-        #: How many jobs there are in the queues that are known so far.
-        self.total = 0
-
-    async def reach(self, position: int | None) -> bool:
-        """Read lengths up to this position, or all of them (None); whether there is a job at this position."""
-        while self._known_queues < len(self._queues) and (position is None or position >= self.total):
-            start = self._known_queues
-            self._known_queues = len(self._queues) if position is None else max(_QUEUES_PER_CALL, 2 * start)
-            await self._read_lengths(self._queues[start : self._known_queues])
-        return position is not None and position < self.total
-
-    async def _read_lengths(self, queues: list[str]) -> None:
-        c, filter = self._context, self._filter
-        items = [(queue, c.key(queue)) for queue in queues]
-        request = {"lists": self._lists, "sets": self._sets, "key": filter.unique_key, "scores": scores(filter)}
-        answers = await c.run_in_batches(LENGTHS, "queues", items, _QUEUES_PER_CALL, **request)
-        for queue, lengths in zip(queues, answers, strict=True):
-            for name, length in zip((*self._lists, *self._sets), lengths, strict=False):
-                if length:
-                    self._parts.append(_Part(queue, name, self.total, length))
-                    self.total += length
-
-    async def read(
-        self,
-        low: int,
-        high: int,
-        *,
-        want: int | None = None,
-        counts: bool = False,
-        latest: bool = False,
-        backwards: bool = False,
-    ) -> tuple[int, list[FoundJob]]:
-        """The matching jobs from one position up to another, or the first `want` of them; `backwards`, the last.
-
-        With `counts`, jobs that the server can decide about are counted instead: the number, and the other ones.
-        `latest`: final jobs that ended last come first.
-        """
-        c, filter = self._context, self._filter
-        start = bisect_right(self._parts, low, key=lambda part: part.first) - 1
-        end = bisect_left(self._parts, high, key=lambda part: part.first)
-        some = self._parts[start:end]
-        requests: list[tuple[str, Any]] = []
-        for queue, name, before, length in some:
-            first, last = max(low, before) - before, min(high, before + length) - before - 1
-            requests.append((queue, (c.key(queue), name, SETS.get(name, "cancelled"), first, last)))
-        request = {
-            "key": filter.unique_key,
-            "match": tests(filter),
-            "scores": scores(filter),
-            "states": None if filter.states is None else dict.fromkeys(filter.states, True),
-            "want": high - low if want is None else want,
-            "counts": counts,
-            "latest": latest,
-            "backwards": backwards,
-        }
-        answers = await c.run_in_batches(PAGE, "parts", requests, MAX_READS_PER_CALL, **request)
-        found = [
-            _stored(c, part.queue, row, position=part.first + position)
-            for part, (_, page) in zip(some, answers, strict=True)
-            for position, *row in (reversed(page) if backwards else page)
-        ]
-        return sum(counted for counted, _ in answers), [one for one in found if matches(one.job, filter)]
-
-
-async def _candidates(c: RedisContext, filter: Filter) -> _RecurringJobs | _JobsInSets:
-    """The jobs that a filter may match.
-
-    Each queue has the schedulers of its recurring jobs in a sorted set (BullMQ's own). A scheduler that has ended is
-    not there, and its last run may still wait: ours are in a hash as well.
-    """
-    is_live = filter.recurring and filter.states is not None and set(LIVE).issuperset(filter.states)
-    if not (filter.declared or is_live):
-        return await _sets(c, filter)
-    if filter.declared:
-        queues = await registered_queues(c) if filter.queue is None else [filter.queue]
-        commands: list[Sequence[Any]] = [("SMEMBERS", ":jobmill:declared")]
-    else:
-        queues = await all_queues(c) if filter.queue is None else [filter.queue]
-        commands = [("ZRANGE", ":repeat", 0, -1), ("HKEYS", ":jobmill:recurring")]
-    ids = [
-        f"{queue}:{RUN}{sid.decode(errors='replace')}"
-        for queue, replies in zip(queues, await c.each(queues, commands), strict=True)
-        for sid in sorted({sid for sids in replies for sid in sids})
-    ]
-    return _RecurringJobs(c, filter, ids)
-
-
-async def _sets(c: RedisContext, filter: Filter) -> _JobsInSets:
-    """All lists and sorted sets in which a filter may match jobs."""
-    queues = [filter.queue] if filter.queue is not None else await all_queues(c)
-    wanted = set(STATES if filter.states is None else filter.states)
-    names = [name for name, state in SETS.items() if state in wanted]
-    if filter.held is not None:
-        names = [name for name in names if (name == "waiting-children") == filter.held]
-    if filter.due_after_ms is not None and filter.due_after_ms > c.clock.now():
-        names = [name for name in names if name not in ("wait", "paused", "prioritized")]
-    if (filter.finished_after_ms, filter.finished_before_ms) != (None, None):
-        names = [name for name in names if SETS[name] in FINAL]
-    if "cancelled" in wanted and "failed" not in wanted and not filter.held:
-        names.append("jobmill:cancelled")
-    return _JobsInSets(c, filter, queues, names)
-
-
-def _next_step(step: int, read: int) -> int:
-    """How many jobs the next call may search. A job that may match is read whole, and most of the time goes there."""
-    return min(2 * step, MAX_JOBS_PER_CALL if 4 * read > step else _MAX_SEARCHED_PER_CALL)
 
 
 # ---------------------------------------------------------------------------------------------------- ids

@@ -22,6 +22,7 @@ from jobmill.stores.redis import (
     queues,
     read,
     report,
+    search,
     wake,
 )
 from jobmill.stores.redis.bullmq import BullmqDoor
@@ -83,11 +84,11 @@ class RedisStore:
 
     get = verb(read.get)
     lease_ends = verb(read.lease_ends)
-    find = verb(read.find)
-    count = verb(read.count)
-    count_up_to = verb(read.count_up_to)
+    find = verb(search.find)
+    count = verb(search.count)
+    count_up_to = verb(search.count_up_to)
     depths = verb(read.depths)
-    stats = verb(read.stats)
+    stats = verb(search.stats)
     logs = verb(read.logs)
 
     configure = verb(queues.configure)

@@ -29,6 +29,7 @@ from jobmill.stores.sqlite import (
     read,
     report,
     schema,
+    search,
     usage,
 )
 from jobmill.stores.sqlite.clock import ForwardClock, system_ms
@@ -185,9 +186,9 @@ class SqliteStore:
 
     get = _read(read.get)
     lease_ends = _read(read.lease_ends)
-    find = _read(read.find)
+    find = _read(search.find)
     count = _read(read.count)
-    count_up_to = _read(read.count_up_to)
+    count_up_to = _read(search.count_up_to)
     depths = _read(read.depths)
     stats = _read(read.stats)
     logs = _read(read.logs)

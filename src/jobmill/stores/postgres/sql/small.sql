@@ -39,120 +39,6 @@ SELECT {read} FROM {schema}.history AS jobs WHERE jobs.id = ANY ($1::text[])
 -- $1 ids. Rows: id, lease_until_ms of a running job.
 SELECT id, lease_until_ms FROM {schema}.jobs WHERE id = ANY ($1::text[]) AND lease_until_ms > 0
 
--- name: find_own
--- A page of jobs in the order of their ids, from both tables; each has an index in this order. $1 limit, $2 how many jobs
--- of each table are examined; the other parameters are those of the conditions. {order} is DESC or ASC, {last} GREATEST
--- or LEAST. Rows: `ended`, where the search ended because it has examined that many, and a job or NULL.
--- A subquery with a LIMIT is planned by itself: it reads in the order of the index, whatever the other conditions are.
-WITH live AS MATERIALIZED (
-    SELECT jobs.id
-    FROM (SELECT * FROM {live} WHERE {live_range} ORDER BY jobs.id {order} LIMIT $2) AS jobs
-    WHERE {live_where} ORDER BY jobs.id {order} LIMIT $1
-),
-
-final AS MATERIALIZED (
-    SELECT jobs.id
-    FROM (SELECT * FROM {schema}.history AS jobs WHERE {final_range} ORDER BY jobs.id {order} LIMIT $2) AS jobs
-    WHERE {final_where} ORDER BY jobs.id {order} LIMIT $1
-),
-
-ended AS MATERIALIZED (
-    SELECT {last}(
-        CASE
-            WHEN (SELECT count(*) FROM live) < $1 THEN (
-                SELECT jobs.id FROM {live} WHERE {live_range} ORDER BY jobs.id {order} OFFSET $2 - 1 LIMIT 1
-            )
-        END,
-        CASE
-            WHEN (SELECT count(*) FROM final) < $1 THEN (
-                SELECT jobs.id FROM {schema}.history AS jobs
-                WHERE {final_range} ORDER BY jobs.id {order} OFFSET $2 - 1 LIMIT 1
-            )
-        END
-    ) AS id
-),
-
-page AS MATERIALIZED (
-    SELECT id FROM (SELECT id FROM live UNION ALL SELECT id FROM final) AS found
-    WHERE id {beyond} (SELECT id FROM ended) IS NOT TRUE ORDER BY id {order} LIMIT $1
-)
-
-SELECT ended.id AS ended, found.*
-FROM ended LEFT JOIN (
-    SELECT {read} FROM page JOIN {live} ON jobs.id = page.id
-    UNION ALL
-    SELECT {read} FROM page JOIN {schema}.history AS jobs ON jobs.id = page.id
-) AS found ON true
-ORDER BY found.id {order}
-
--- name: find_ranges
--- A page of jobs, merged from index ranges that have its order. $1 limit, $2 how many jobs are examined, shared by the
--- ranges, but of none fewer than a page; the other parameters are those of the conditions. {columns} is the order,
--- {ended} the same of `ended`, {by_range} the order within a range, where the priority is one. Rows as above.
-WITH RECURSIVE {ranges},
-
-ranges AS MATERIALIZED (
-    SELECT *, row_number() OVER () AS n, greatest($1, $2 / count(*) OVER ()) AS examined FROM known WHERE {of_known}
-),
-
-found AS MATERIALIZED (
-    SELECT ranges.n, {found}
-    FROM ranges CROSS JOIN LATERAL (
-        SELECT jobs.*
-        FROM (SELECT * FROM {from} WHERE {in_range} ORDER BY {by_range} LIMIT ranges.examined) AS jobs
-        WHERE {where} ORDER BY {by_range} LIMIT $1
-    ) AS jobs
-),
-
-ended AS MATERIALIZED (
-    SELECT jobs.*
-    FROM ranges CROSS JOIN LATERAL (
-        SELECT {columns} FROM {from} WHERE {in_range} ORDER BY {by_range} OFFSET ranges.examined - 1 LIMIT 1
-    ) AS jobs
-    WHERE (SELECT count(*) FROM found WHERE found.n = ranges.n) < $1
-    ORDER BY {by} LIMIT 1
-),
-
-page AS MATERIALIZED (
-    SELECT jobs.id FROM found AS jobs
-    WHERE ({columns}) {beyond} (SELECT {ended} FROM ended) IS NOT TRUE ORDER BY {by} LIMIT $1
-)
-
-SELECT nullif(concat_ws(',', {ended}), '') AS ended, jobs.*
-FROM (SELECT) AS one LEFT JOIN ended ON true LEFT JOIN (
-    SELECT {read}{seq} FROM page JOIN {from} ON jobs.id = page.id
-) AS jobs ON true
-ORDER BY {by}
-
--- name: find_longest
--- A page of running jobs, in the order in which they were claimed. $1 limit, $2 how many jobs are examined; the other
--- parameters are those of the conditions. Rows as above; `ended` is a line feed where other jobs may run.
--- No index says which jobs run, because a claim changes no index. Jobs are claimed from the start of an index range, so
--- running jobs are looked for there. After them, find_own finds those that run elsewhere.
-WITH RECURSIVE {first_ranges},
-
-page AS MATERIALIZED (
-    SELECT jobs.id
-    FROM ranges CROSS JOIN LATERAL (
-        SELECT * FROM {live} WHERE {in_claim_range} ORDER BY jobs.due_ms, jobs.seq LIMIT ranges.examined
-    ) AS jobs
-    WHERE {live_where} AND {page_where} ORDER BY {by} LIMIT $1
-)
-
-SELECT
-    CASE
-        WHEN {continues} AND (SELECT count(*) FROM page) < $1 AND EXISTS (
-            SELECT FROM ranges CROSS JOIN LATERAL (
-                SELECT FROM {schema}.jobs WHERE {in_claim_range} OFFSET ranges.examined LIMIT 1
-            ) AS behind
-        ) THEN E'\n'
-    END AS ended,
-    jobs.*
-FROM (SELECT) AS one LEFT JOIN (
-    SELECT {read}, jobs.seq FROM page JOIN {live} ON jobs.id = page.id
-) AS jobs ON true
-ORDER BY {by}
-
 -- name: not_first_running
 -- A condition: find_longest does not find this job.
 jobs.id NOT IN (
@@ -226,31 +112,6 @@ SELECT count(*) < $2 FROM (
     LIMIT $2
 ) AS found
 
--- name: find_few
--- A page of jobs that an index finds, but not in their order: there are few of them. $1 limit; the other parameters are
--- those of the conditions. Rows: jobs.
-WITH few AS MATERIALIZED (
-    SELECT jobs.id, jobs.priority, jobs.due_ms, jobs.seq, jobs.started_ms, jobs.finished_ms
-    FROM {live} WHERE {live_where}
-    UNION ALL
-    SELECT jobs.id, jobs.priority, jobs.due_ms, 0, jobs.started_ms, jobs.finished_ms
-    FROM {schema}.history AS jobs WHERE jobs.state = 'succeeded' AND {final_where}
-    UNION ALL
-    SELECT jobs.id, jobs.priority, jobs.due_ms, 0, jobs.started_ms, jobs.finished_ms
-    FROM {schema}.history AS jobs WHERE jobs.state IN ('failed', 'cancelled') AND {final_where}
-),
-
-page AS MATERIALIZED (
-    SELECT jobs.id FROM few AS jobs WHERE {page_where} ORDER BY {by} LIMIT $1
-)
-
-SELECT NULL AS ended, jobs.* FROM (
-    SELECT {read}, jobs.seq FROM page JOIN {live} ON jobs.id = page.id
-    UNION ALL
-    SELECT {read}, 0 FROM page JOIN {schema}.history AS jobs ON jobs.id = page.id
-) AS jobs
-ORDER BY {by}
-
 -- name: kept_ms
 -- How long a final job is kept, as the indexes have it; -1 if it is not kept by time.
 coalesce(jobs.expires_ms - jobs.finished_ms, -1)
@@ -273,7 +134,7 @@ jobs.id >= coalesce((SELECT id FROM {schema}.history ORDER BY id DESC OFFSET {pa
 
 -- name: count_own
 -- The number of matching jobs among the $2 newest of each table; the other parameters are those of the conditions. Rows:
--- the number, and whether there are jobs that were not examined. $1 is for the statements below.
+-- the number, and whether there are jobs that were not examined. $1 is not used: count_ranges has it.
 SELECT coalesce(sum(seen.matches), 0)::bigint, bool_or(seen.examined >= $2)
 FROM (
     SELECT count(*) FILTER (WHERE {live_where}) AS matches, count(*) AS examined
@@ -283,31 +144,6 @@ FROM (
     FROM (SELECT * FROM {schema}.history AS jobs WHERE {final_range} ORDER BY jobs.id DESC LIMIT $2) AS jobs
 ) AS seen
 WHERE $1::integer IS NOT NULL
-
--- name: count_ranges
--- The number of matching jobs of index ranges. $1 how many jobs of a range are examined at least, $2 how many of all.
-WITH RECURSIVE {ranges},
-
-ranges AS MATERIALIZED (
-    SELECT *, row_number() OVER () AS n, greatest($1, $2 / count(*) OVER ()) AS examined FROM known WHERE {of_known}
-),
-
-seen AS (
-    SELECT ranges.n, ranges.examined, jobs.matches
-    FROM ranges CROSS JOIN LATERAL (
-        SELECT {where} AS matches FROM (
-            SELECT * FROM {from} WHERE {in_range} ORDER BY {by_range} LIMIT ranges.examined
-        ) AS jobs
-        OFFSET 0
-    ) AS jobs
-    LIMIT $2
-)
-
-SELECT coalesce(sum(seen.matches), 0)::bigint, coalesce(sum(seen.examined) >= $2 OR bool_or(seen.is_full), false)
-FROM (
-    SELECT count(*) FILTER (WHERE matches) AS matches, count(*) AS examined, count(*) >= max(seen.examined) AS is_full
-    FROM seen GROUP BY n
-) AS seen
 
 -- name: count_few
 -- The number of matching jobs where there are few, at most $1. Rows: the number, false.
