@@ -601,7 +601,7 @@ async def test_a_status_that_nobody_knows_is_reported_once(mongo_url: str, caplo
     await scene.store.close()
     (record,) = caplog.records
     assert f"{id} in" in record.getMessage()
-    assert "cancelled but 'paused'" in record.getMessage()
+    assert "its status 'paused' is unknown" in record.getMessage()
 
 
 async def test_a_job_that_changes_between_two_looks_is_handed_out_once(
