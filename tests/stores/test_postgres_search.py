@@ -91,13 +91,16 @@ async def other(migrated_url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.R
         yield connection
 
 
-@pytest.fixture
-async def filled(direct: PostgresStore, other: asyncpg.Connection[asyncpg.Record]) -> PostgresStore:
-    """A store with many jobs. The planner knows that, as it does soon after many jobs were added."""
+@pytest.fixture(params=["analyzed", "without statistics"])
+async def filled(
+    request: pytest.FixtureRequest, direct: PostgresStore, other: asyncpg.Connection[asyncpg.Record]
+) -> PostgresStore:
+    """A store with many jobs. The planner knows that, or not yet."""
     await other.execute(FILL)
     rules = [Recurrence(key=str(number), every_ms=1_000, declared=number == 0) for number in range(3)]
     await put(direct, *[new(queue="recurring", key=rule.key, recurrence=rule) for rule in rules])
-    await other.execute("ANALYZE jobmill.jobs, jobmill.history")
+    if request.param == "analyzed":
+        await other.execute("ANALYZE jobmill.jobs, jobmill.history")
     return direct
 
 

@@ -19,7 +19,7 @@ from jobmill.core.job import FINAL, LIVE
 from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page
 from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.codec import stored_job
-from jobmill.stores.postgres.connection.connector import Connection
+from jobmill.stores.postgres.connection.connector import Connection, transaction
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.filters import PostgresConditions
 from jobmill.stores.postgres.statements import Statements
@@ -162,14 +162,22 @@ async def _searched(
 
     async def read(connection: Connection) -> T:
         try:
-            return await work(connection, search)
+            return await _planned(connection, search, work)
         except asyncpg.DataError:
             if filter.payload is None:
                 raise
             # A payload is not JSON. To expect that of every payload takes many times as long.
-            return await work(connection, structs.replace(search, trusts=False))
+            return await _planned(connection, structs.replace(search, trusts=False), work)
 
     return await context.use(read, SEARCH_SECONDS)
+
+
+async def _planned(
+    connection: Connection, search: JobSearch, work: Callable[[Connection, JobSearch], Awaitable[T]]
+) -> T:
+    """Search by indexes in their order, also in a table without statistics. To compile a statement takes longer."""
+    async with transaction(connection, "enable_seqscan = off", "enable_bitmapscan = off", "jit = off"):
+        return await work(connection, search)
 
 
 async def _is_few(connection: Connection, search: JobSearch) -> bool:

@@ -100,9 +100,12 @@ async def close(connection: Connection) -> None:
 
 
 @contextlib.asynccontextmanager
-async def transaction(connection: Connection) -> AsyncIterator[None]:
-    """A transaction. The driver's own would also send ROLLBACK when it is cancelled, and wait for the answer."""
-    await connection.execute(BEGIN)
+async def transaction(connection: Connection, *settings: str) -> AsyncIterator[None]:
+    """A transaction with these settings, such as "jit = off".
+
+    The driver's own would also send ROLLBACK when it is cancelled, and wait for the answer.
+    """
+    await connection.execute("; SET LOCAL ".join((BEGIN, *settings)))
     try:
         yield
     except Exception:
