@@ -18,7 +18,7 @@ from jobmill.core.recurrence import Recurrence
 from jobmill.core.usage import Usage
 from jobmill.core.values import EVERYTHING, Lease, QueueChange, Report, after
 from jobmill.errors import StoreError, StoreUnavailable
-from jobmill.stores.postgres import PostgresStore, read, schema, wake
+from jobmill.stores.postgres import PostgresStore, read, schema, search, wake
 from jobmill.stores.postgres.connection import connector, pool
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.connection.pool import ConnectionPool
@@ -84,6 +84,7 @@ def impatient() -> Iterator[None]:
         for module, name in (
             (pool, "CALL_SECONDS"),
             (read, "READ_SECONDS"),
+            (search, "READ_SECONDS"),
             (schema, "MIGRATE_SECONDS"),
             (connector, "CONNECT_SECONDS"),
             (wake, "CONNECT_SECONDS"),

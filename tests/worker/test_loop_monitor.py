@@ -111,7 +111,7 @@ async def test_a_task_that_a_handler_started_is_named_with_the_handlers_that_ran
     await until(lambda: warnings(workers), 10)
     (warning,) = warnings(workers)
     assert "by the task 'helper 7' (" in warning["message"]
-    assert "while these async handlers ran: delegates, innocent;" in warning["message"]
+    assert "while these async handlers ran: delegates, innocent, so it cannot extend leases" in warning["message"]
     assert "job_id" not in warning
 
 

@@ -56,6 +56,8 @@ def is_queue(ctx: MongoContext, queue: str) -> Any:
 
 
 async def aggregate(ctx: MongoContext, stages: Sequence[Document], index: str | None) -> list[Document]:
+    """What a pipeline over the jobs returns; with an index, it reads that one."""
+
     async def run(hint: Document) -> list[Document]:
         return await (await ctx.here.jobs.aggregate(stages, **hint)).to_list()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobmill.core.job import STATES, Job
-from jobmill.core.stats import by_queue_and_name
+from jobmill.core.stats import MAX_DURATIONS, by_queue_and_name
 from jobmill.core.stats import stats as stats_of
 from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Stats
 from jobmill.stores.postgres.codec import stored_job
@@ -15,8 +15,6 @@ from jobmill.stores.postgres.filters import PostgresConditions
 
 # These verbs may read many rows.
 READ_SECONDS = 60.0
-# Statistics of durations are of at most this many succeeded jobs and runs of a name, the latest ones.
-MAX_DURATIONS = 10_000
 
 
 async def get(context: PostgresContext, ids: Sequence[str]) -> list[Job | None]:

@@ -22,11 +22,11 @@ from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection, transaction
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.filters import PostgresConditions
+from jobmill.stores.postgres.read import READ_SECONDS
 from jobmill.stores.postgres.statements import Statements
 
 T = TypeVar("T")
 
-SEARCH_SECONDS = 60.0
 #: The jobs of a queue with fewer jobs are found by its indexes, and sorted. In larger queues jobs are searched by id.
 FEW_JOBS = 2_000
 #: Of each index range at least this many jobs are examined, however many ranges there are.
@@ -169,7 +169,7 @@ async def _searched(
             # A payload is not JSON. To expect that of every payload takes many times as long.
             return await _planned(connection, structs.replace(search, trusts=False), work)
 
-    return await context.use(read, SEARCH_SECONDS)
+    return await context.use(read, READ_SECONDS)
 
 
 async def _planned(
