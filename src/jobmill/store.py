@@ -134,10 +134,11 @@ class Store(Protocol):
         claimed, and jobs of the same priority that are due later after them, by due time. Running jobs: those that
         were claimed first. Final jobs: those that finished last. Any other filter: the store's own order.
 
-        Where no index of the store answers the filter, a call examines no more than about `SEARCHED_PER_PAGE` jobs and
-        returns what it has found among them. Such a page may be short or empty, and its cursor continues the search. A
-        store always finds by an index: jobs of a queue, of a state, that are due later, and live recurring jobs. A
-        store without an index of running jobs may search more than one page for them; then each page has its own order.
+        Where no index of the store answers the filter, a call examines no more than about `SEARCHED_PER_PAGE` jobs (for
+        several states of a queue, `SEARCHED_FOR_QUEUE`) and returns what it has found among them. Such a page may be
+        short or empty, and its cursor continues the search. A store always finds by an index: jobs of a queue and a
+        state, jobs that are due later, and live recurring jobs. A store without an index of running jobs may search
+        more than one page for them; then each page has its own order.
         """
 
     async def count(self, filter: Filter) -> list[Count]:

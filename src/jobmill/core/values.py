@@ -258,6 +258,17 @@ EVERYTHING = Filter()
 PAYLOADS_SEARCHED = 100_000
 #: If no index can answer a filter, one call of `find` or `count_up_to` examines at most about this number of jobs.
 SEARCHED_PER_PAGE = 10_000
+#: The same where a filter asks only for a queue, or for several states of it. They are compared quickly, and the first
+#: page of a large queue should not be empty.
+SEARCHED_FOR_QUEUE = 100_000
+
+
+def max_searched(wanted: Filter) -> int:
+    """How many jobs one call examines where no index answers a filter."""
+    is_of_queue = wanted.queue is not None and structs.replace(wanted, queue=None, states=None) == EVERYTHING
+    is_of_one_state = wanted.states is not None and len(wanted.states) == 1
+    return SEARCHED_FOR_QUEUE if is_of_queue and not is_of_one_state else SEARCHED_PER_PAGE
+
 
 #: The order in which `find` returns jobs.
 #: claim: as they will be claimed. longest: those that have run longest first. latest: those that finished last first.

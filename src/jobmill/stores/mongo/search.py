@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from jobmill.core.cursors import cut_page, leads_back, split_cursor
 from jobmill.core.job import FINAL, LIVE
-from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page, order_of
+from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page, max_searched, order_of
 from jobmill.errors import InvalidValue
 from jobmill.stores.mongo import codec, leases, schema
 from jobmill.stores.mongo.codec import OURS, STATUS, UNRANKED, Document, date, ms_of
@@ -36,6 +36,8 @@ class _Search(Struct, frozen=True):
     sources: list[tuple[Document, str]]
     #: What jobs must match as well.
     rest: Document = {}
+    #: How many jobs are examined for that.
+    examined: int = SEARCHED_PER_PAGE
 
 
 async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, limit: int = 100) -> Page:
@@ -44,7 +46,7 @@ async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, lim
     position = _read_cursor(order, cursor)
     search = await _search_of(ctx, filter, order)
     lists = [
-        await _matching(ctx, one, search.rest, order, ranges, cursor, limit + 1)
+        await _matching(ctx, one, search, order, ranges, cursor, limit + 1)
         for one in search.sources
         for ranges in _beyond(order, position, cursor)
     ]
@@ -81,7 +83,8 @@ async def _search_of(ctx: MongoContext, filter: Filter, order: Order | None) -> 
     query = query_of(ctx, filter)
     sources = await _sources(ctx, filter, order, query)
     answered = {field for base, _ in sources[:1] for field in base}
-    return _Search(sources, {field: value for field, value in query.items() if field not in answered})
+    rest = {field: value for field, value in query.items() if field not in answered}
+    return _Search(sources, rest, max_searched(filter))
 
 
 async def _sources(
@@ -249,7 +252,7 @@ def _ranges(fields: Sequence[tuple[str, int]], position: Sequence[Any], back: bo
 async def _matching(
     ctx: MongoContext,
     source: tuple[Document, str],
-    rest: Document,
+    search: _Search,
     order: Order,
     ranges: Iterable[Document],
     cursor: str | None,
@@ -257,7 +260,7 @@ async def _matching(
 ) -> _Found:
     """The first jobs of these ranges, in their order; and the position at which the search ended early, if it did."""
     turn = -1 if leads_back(cursor) else 1
-    base, index = source
+    (base, index), rest = source, search.rest
     found, some = list[Document](), list[Document]()
     for one in ranges:
         # Sort without the fields that are equal in a range: with them, the server does not merge the ranges of names.
@@ -265,7 +268,7 @@ async def _matching(
         sort = {field: direction * turn for field, direction in fields}
         began = [_BEGAN] if order == "longest" else []
         stages: list[Document] = [{"$match": base}, *began, {"$match": one}, {"$sort": sort}]
-        for examined in (max(SEARCHED_FIRST, limit), SEARCHED_PER_PAGE) if rest else (None,):
+        for examined in (max(SEARCHED_FIRST, limit), search.examined) if rest else (None,):
             searched: list[Document] = [{"$limit": examined}, {"$match": rest}] if rest else []
             some = await aggregate(ctx, [*stages, *searched, {"$limit": limit - len(found)}], index)
             if len(found) + len(some) >= limit:
@@ -275,7 +278,7 @@ async def _matching(
             break
         if rest:
             last: list[Document] = [
-                {"$skip": SEARCHED_PER_PAGE - 1},
+                {"$skip": search.examined - 1},
                 {"$limit": 1},
                 {"$project": {**leases.IN_ORDER, **_TIMES}},
             ]

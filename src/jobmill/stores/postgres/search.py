@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from jobmill.core.cursors import cut_page, leads_back, split_cursor
 from jobmill.core.due import NEVER_MS
 from jobmill.core.job import FINAL, LIVE
-from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page
+from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page, max_searched
 from jobmill.errors import InvalidValue
 from jobmill.stores.postgres.codec import stored_job
 from jobmill.stores.postgres.connection.connector import Connection, transaction
@@ -206,7 +206,7 @@ async def _find_own(connection: Connection, search: JobSearch, limit: int) -> Pa
         where.add_live(search.statements("not_first_running"))
         parts |= _ranges(search, where)
     text = where.into(search.statements, "find_own", **parts, **search.in_order())
-    return search.page(await connection.fetch(text, limit + 1, SEARCHED_PER_PAGE, *where.parameters), limit)
+    return search.page(await connection.fetch(text, limit + 1, max_searched(search.filter), *where.parameters), limit)
 
 
 def _own_ranges(search: JobSearch, where: PostgresConditions) -> dict[str, str]:

@@ -189,6 +189,13 @@ class ContentContract:
         assert counted.count == 3 if counted.exact else counted.count <= 3
         assert await harness.store.count_up_to(wanted, 1) == CountUpTo(1, exact=False)
 
+    async def test_the_first_page_of_a_large_queue_behind_newer_jobs_is_full(self, harness: Harness) -> None:
+        for queue in ("older", "newer"):
+            for _ in range(SEARCHED_PER_PAGE // 1_000 + 1):
+                await harness.store.enqueue([new(queue=queue) for _ in range(1_000)])
+        page = await harness.store.find(Filter(queue="older"), None, 20)
+        assert [job.queue for job in page.jobs] == ["older"] * 20
+
     async def test_payloads_of_final_jobs_and_of_large_ones(self, harness: Harness) -> None:
         await in_state(harness.store, "succeeded", new("done", payload={"to": "ada"}))
         await put_one(harness.store, new("large", payload={"to": "ada", "text": "x" * 100_000}))
