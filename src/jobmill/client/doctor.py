@@ -58,21 +58,21 @@ class Examined(Struct, frozen=True, kw_only=True):
 
 async def examine(store: Store) -> list[Finding]:
     """All findings: the shared ones, then those of the store."""
-    facts = await _facts(store)
-    shared = [check(facts) for check in CHECKS]
+    facts, of_store = await asyncio.gather(_facts(store), store.diagnose())
     return [
         Finding(check="reachable", text=f"the {store.name} store answers, and its schema is current"),
-        *shared,
-        *await store.diagnose(),
+        *(check(facts) for check in CHECKS),
+        *of_store,
     ]
 
 
 async def _facts(store: Store) -> Examined:
     now_ms = store.now()
-    depths, settings, workers, tallies = await asyncio.gather(
-        store.depths(), store.settings(), store.workers(), store.tallies(now_ms - 24 * HOUR_MS, now_ms + 1, HOUR_MS)
-    )
-    running, recurring = await asyncio.gather(
+    depths, settings, workers, tallies, running, recurring = await asyncio.gather(
+        store.depths(),
+        store.settings(),
+        store.workers(),
+        store.tallies(now_ms - 24 * HOUR_MS, now_ms + 1, HOUR_MS),
         store.find(Filter(states=("running",)), limit=PAGE),
         store.find(Filter(states=("waiting",), recurring=True), limit=PAGE),
     )
