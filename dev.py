@@ -36,6 +36,8 @@ INPUTS = ("pyproject.toml", "constraints.txt", "src/jobmill/_version.py")
 
 # Processes for tests, which wait for servers and for time: half as many again as there are processors.
 WORKERS = min((os.cpu_count() or 1) * 3 // 2, 8) or 1
+# With --all many tests keep all processors busy themselves: kills, bursts, browsers. More at a time only disturb them.
+WORKERS_FOR_ALL = min(os.cpu_count() or 1, 8)
 
 # verb: (the extra it needs, what Python is to run)
 COMMANDS = {
@@ -88,7 +90,8 @@ def parallel(arguments: Sequence[str]) -> list[str]:
     """The arguments for pytest, and before them our number of processes: the last `-n` counts, so the user's wins."""
     if "no:xdist" in arguments:
         return list(arguments)
-    return [f"-n{WORKERS}", "--dist=worksteal", *arguments]
+    processes = WORKERS_FOR_ALL if "--all" in arguments else WORKERS
+    return [f"-n{processes}", "--dist=worksteal", *arguments]
 
 
 def hand_over(command: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,11 +17,14 @@ from tests.kit.workers import WorkerProcesses
 #: Longer than the lease of the workers, which is 1 s.
 LONGER_THAN_THE_LEASE_S = 2.5
 
-#: A worker looks again after at most 5 s. The rest is for a busy machine.
-RESUMED_WITHIN_S = 20.0
-ALL_ENDED_WITHIN_S = 60.0
+#: A call ends after 10 s, and a worker looks again after at most 5 s. The rest is for a busy machine.
+RESUMED_WITHIN_S = 60.0
+ALL_ENDED_WITHIN_S = 90.0
 #: Stores give each call 10 s, and a connection some more. The rest is for a busy machine.
-CALL_ENDED_WITHIN_S = 30.0
+CALL_ENDED_WITHIN_S = 60.0
+
+#: More notes than a worker can write for jobs that it had claimed before: 20 of them, with two notes each.
+NEWLY_CLAIMED = 60
 
 #: One job in this many runs for longer than a lease, so that the lease must be extended.
 LONG_EVERY = 40
@@ -118,6 +122,19 @@ class Load:
         """Wait until each running worker has logged this."""
         for process in self.workers.running():
             await until(lambda process=process: text in self.workers.output(process), RESUMED_WITHIN_S)  # type: ignore[misc]
+
+    async def is_noticed_or_survived(self) -> None:
+        """Wait until each running worker has logged the fault, or works on.
+
+        A driver may notice it itself, and send its calls again over a new connection: then the worker sees nothing.
+        """
+        seen = Counter(note.pid for note in self.workers.notes())
+
+        def has(process: subprocess.Popen[bytes]) -> bool:
+            noted = sum(note.pid == process.pid for note in self.workers.notes())
+            return noted >= seen[process.pid] + NEWLY_CLAIMED or TRYING_AGAIN in self.workers.output(process)
+
+        await until(lambda: all(map(has, self.workers.running())), RESUMED_WITHIN_S)
 
     async def check(self) -> None:
         """Each acknowledged job has succeeded under the last of its claims; no claim has run twice."""
