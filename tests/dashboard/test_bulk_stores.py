@@ -9,10 +9,12 @@ import pytest
 
 import jobmill
 from jobmill import Client, Dashboard
+from jobmill.dashboard.runs import BATCH
 from tests.dashboard.test_bulk import ask, cancelled, finish, many, quick, start, states
 from tests.dashboard.visitor import Visitor
 
-JOBS = 600
+#: More than one batch of a run.
+JOBS = BATCH + 50
 
 
 @pytest.fixture
