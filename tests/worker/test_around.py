@@ -169,7 +169,8 @@ async def test_their_errors_are_errors_of_the_attempt(jobs: Client, kind: str, i
     job = await run(jobs)
     assert (job.state, job.errors, job.error) == ("waiting", 1, "ConnectionError: no session")
     assert ran == ([True] if moment == "after" else [])
-    assert str(job.attempts[0].traceback).count("in step") == 1
+    traceback = str(job.attempts[0].traceback)
+    assert (traceback.count("File "), traceback.count("in step")) == (2, 1), traceback
 
 
 async def test_one_that_swallows_the_error_makes_the_attempt_a_success(jobs: Client) -> None:
