@@ -107,7 +107,7 @@ async def test_the_units_of_systemd(file: Path, sqlite: Place) -> None:
 
 
 @pytest.mark.stores("sqlite", "postgres", "redis", "mongo")
-@pytest.mark.parametrize("file", map(of_compose, COMPOSE))
+@pytest.mark.parametrize("file", [of_compose(file) for file in COMPOSE])
 async def test_the_services_of_compose(file: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Ours. `migrate`, where there is one, runs before the others."""
     own = {name: one for name, one in services(file).items() if one["image"].startswith("jobmill:")}
