@@ -222,6 +222,7 @@ def wheel(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hash", "sentence"),
     [

@@ -23,6 +23,7 @@ async def jobs(store_url: str) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_the_numbers_of_the_question_are_those_of_the_run(jobs: Client) -> None:
     dashboard = quick(Dashboard(jobs))
     visitor = Visitor(dashboard)
