@@ -68,10 +68,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if verb in COMMANDS:
             extra, command = COMMANDS[verb]
-            prepare(extra)
+            prepare(extra_for_tests(rest) if verb == "test" else extra)
             return hand_over([*command, *(parallel(rest) if verb == "test" else rest)])
         if verb == "coverage":
-            prepare("test")
+            prepare(extra_for_tests(rest))
             return coverage(rest)
         if verb == "check" and not rest:
             prepare("dev")  # mypy reads tests and bench too, and needs what they import
@@ -84,6 +84,12 @@ def main(arguments: Sequence[str]) -> int:
     wrong = "check takes no arguments" if verb == "check" else f"there is no verb {verb!r}"
     print(f"dev.py: {wrong}\n\n{__doc__.strip()}", file=sys.stderr)
     return 2
+
+
+def extra_for_tests(arguments: Sequence[str]) -> str:
+    """What the tests need: those of the benchmark, which only --all runs, need its packages as well."""
+    is_for_bench = any(argument == "--all" or "tests/bench" in argument for argument in arguments)
+    return "dev" if is_for_bench else "test"
 
 
 def parallel(arguments: Sequence[str]) -> list[str]:

@@ -90,7 +90,9 @@ def all_jobs(db: Database) -> Jobs:
 
 def owner_of(jobs: Jobs, queue: str, name: str, unique_key: str | None) -> JobRecord | None:
     """The live job that has a unique key."""
-    live = [stored for stored in jobs.values() if stored.job.state in LIVE and unique_key is not None]
+    if unique_key is None:
+        return None
+    live = [stored for stored in jobs.values() if stored.job.state in LIVE]
     key = (queue, name, unique_key)
     return next((one for one in live if (one.job.queue, one.job.name, one.job.unique_key) == key), None)
 
@@ -143,16 +145,16 @@ def events(db: Database, now_ms: int, queue: str, after: str | None = None, limi
 
 def enqueue(db: Database, now_ms: int, new_jobs: Sequence[values.NewJob]) -> list[values.Receipt]:
     jobs = all_jobs(db)
-    return [enqueue_one(db, now_ms, jobs, new) for new in new_jobs]
+    last_seq = max((stored.seq for stored in jobs.values()), default=0)
+    return [enqueue_one(db, now_ms, jobs, new, seq) for seq, new in enumerate(new_jobs, last_seq + 1)]
 
 
-def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob) -> values.Receipt:
+def enqueue_one(db: Database, now_ms: int, jobs: Jobs, new: values.NewJob, seq: int) -> values.Receipt:
     if new.id in jobs:
         return values.Receipt(new.id, "exists")
     owner = owner_of(jobs, new.queue, new.name, new.unique_key)
     if owner is None:
-        last_seq = max((stored.seq for stored in jobs.values()), default=0)
-        stored = jobs[new.id] = JobRecord(last_seq + 1, whole_jobs.new_job(new, now_ms))
+        stored = jobs[new.id] = JobRecord(seq, whole_jobs.new_job(new, now_ms))
         save(db, stored)
         publish(db, now_ms, [job_event(stored.job, "enqueued", now_ms)])
         return values.Receipt(new.id, "created")

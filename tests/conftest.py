@@ -1,8 +1,9 @@
 """Options of this suite: `--store NAME` (repeatable), `--all` and `--shuffle SEED`; and the servers that tests use.
 
 Without `--store` the tests of all stores run. Without `--all` two kinds of tests are left out: those marked `extended`
-(test servers, benchmark, long fault runs, the browser on servers) and those of older versions of a server. A file that
-the command line names runs whole, but for older versions; a test that it names with its parameters runs in any case.
+(test servers, benchmark, long runs, faults on most stores, the browser on servers) and those of older versions of a
+server. A file that the command line names runs whole, but for older versions; a test that it names with its parameters
+runs in any case.
 
 Tests marked `alone` measure time. While one runs, the other test processes wait; so they come last.
 
@@ -88,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: measures time; no other test runs meanwhile")
-    config.addinivalue_line("markers", "extended: only `--all` runs it")
+    config.addinivalue_line("markers", "extended(*names): only `--all` runs it; with names, only on these stores")
     config.addinivalue_line("markers", "stores(*names): only for these stores")
     for name in config.getoption("--store") or ():
         if name not in STORES:
@@ -152,6 +153,14 @@ def _versions(store_name: str) -> Sequence[str]:
     return PostgresServers.names()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Not even to be imported without `--all`, unless the command line names something in these folders."""
+    if config.getoption("--all") or collection_path.parent != HERE or collection_path.name not in EXTENDED_FOLDERS:
+        return None
+    named = (Path(argument.partition("::")[0]).resolve() for argument in config.args)
+    return None if any(one.is_relative_to(collection_path) for one in named) else True
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
@@ -185,7 +194,12 @@ def _is_left_out(item: pytest.Item, arguments: Sequence[str], files: Set[Path]) 
     """Whether only `--all` runs a test that the command line does not name."""
     if _is_of_older_version(item):
         return item.nodeid not in arguments
-    return item.get_closest_marker("extended") is not None and item.path not in files
+    return _is_extended(item) and item.path not in files
+
+
+def _is_extended(item: pytest.Item) -> bool:
+    store_name = _params(item).get("store_name")
+    return any(not mark.args or store_name in mark.args for mark in item.iter_markers("extended"))
 
 
 def _is_of_older_version(item: pytest.Item) -> bool:
@@ -225,6 +239,7 @@ def postgres_servers() -> Iterator[PostgresServers]:
 
     with PostgresServers() as servers:
         yield servers
+        stores_under_test.drop_connections()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ import pytest
 from jobmill.store import Store
 
 if TYPE_CHECKING:  # a driver is imported only when its store is under test
+    import asyncpg
     from pymongo import MongoClient
 
     from tests.kit.postgres import PostgresServers
@@ -26,14 +27,17 @@ _TABLES = (
 )
 _EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
 
-# By the name of the server.
+# By the name of the server: where its migrated database is, and a connection that empties it between tests. To connect
+# takes the server longer than to delete.
 _migrated: dict[str, str] = {}
+_emptying: dict[str, asyncpg.Connection] = {}
 
 
 async def emptied_postgres(servers: PostgresServers, name: str | None = None) -> str:
     """The URL of a migrated database without jobs, on the server of this name; without one, on the newest."""
+    import asyncpg
+
     from jobmill.stores.postgres import PostgresStore
-    from tests.kit.postgres import connected
 
     name = name or servers.names()[0]
     if name not in _migrated:
@@ -42,9 +46,19 @@ async def emptied_postgres(servers: PostgresServers, name: str | None = None) ->
         await store.migrate()
         await store.close()
         _migrated[name] = url
-    async with connected(_migrated[name]) as connection:
-        await connection.execute(_EMPTY)
+    try:
+        await _emptying[name].execute(_EMPTY)
+    except (KeyError, asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.InterfaceError, OSError):
+        # The first time, or a test has ended all connections.
+        _emptying[name] = await asyncpg.connect(_migrated[name], timeout=10, command_timeout=20)
+        await _emptying[name].execute(_EMPTY)
     return _migrated[name]
+
+
+def drop_connections() -> None:
+    """At the end of all tests."""
+    while _emptying:
+        _emptying.popitem()[1].terminate()
 
 
 async def migrated_mongo(url: str) -> str:

@@ -103,6 +103,13 @@ def test_the_tests_run_in_one_process_without_xdist(tree: Tree) -> None:
     assert json.loads(tree.dev("test", "-p", "no:xdist").stdout)["arguments"] == ["-p", "no:xdist"]
 
 
+@pytest.mark.parametrize("arguments", [("--all",), ("-n2", "tests/bench/test_lab.py")], ids=["all", "of the benchmark"])
+@pytest.mark.parametrize("verb", ["test", "coverage"])
+def test_the_tests_of_the_benchmark_have_its_packages(tree: Tree, verb: str, arguments: Sequence[str]) -> None:
+    tree.dev("test", "tests/core")
+    assert "installing jobmill[dev]" in tree.dev(verb, *arguments).stderr
+
+
 def test_bytecode_is_kept_in_the_environment_where_the_tree_is_to_stay_clean(tree: Tree) -> None:
     tree.dev("test", PYTHONDONTWRITEBYTECODE="1")
     assert not list(tree.root.glob("__pycache__"))
@@ -215,6 +222,7 @@ def wheel(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hash", "sentence"),
     [

@@ -21,6 +21,7 @@ async def jobs(tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_do_nothing_does_nothing(jobs: Client, tabs: Tabs, serving: Serving) -> None:
     await jobs.enqueue("send", queue="mail")
     url = await serving(Dashboard(jobs))

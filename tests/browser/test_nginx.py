@@ -45,8 +45,17 @@ async def use(jobs: Client, tabs: Tabs, home: str) -> None:
     await expect(page.get_by_role("link", name="came-later")).to_be_visible()
 
 
-@pytest.mark.parametrize("strips", [True, False], ids=["stripped", "kept"])
-@pytest.mark.parametrize("path", ["", "/jobs", "/a/b/jobs"], ids=["root", "jobs", "deep"])
+@pytest.mark.parametrize(
+    ("path", "strips"),
+    [
+        pytest.param("", False, id="root-kept"),
+        pytest.param("/a/b/jobs", True, id="deep-stripped"),
+        pytest.param("", True, id="root-stripped", marks=pytest.mark.extended),
+        pytest.param("/a/b/jobs", False, id="deep-kept", marks=pytest.mark.extended),
+        pytest.param("/jobs", True, id="jobs-stripped", marks=pytest.mark.extended),
+        pytest.param("/jobs", False, id="jobs-kept", marks=pytest.mark.extended),
+    ],
+)
 async def test_it_works_below_any_path(
     jobs: Client,
     tabs: Tabs,

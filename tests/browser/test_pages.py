@@ -57,7 +57,9 @@ async def shop(jobs: Client) -> Shop:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize(
+    "screen", ["light", *(pytest.param(one, marks=pytest.mark.extended) for one in ("dark", "phone"))]
+)
 async def test_every_page(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], screen: str
 ) -> None:
@@ -76,6 +78,7 @@ async def test_every_page(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 async def test_no_page_is_wider_than_the_screen(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]]
 ) -> None:
@@ -117,7 +120,9 @@ async def test_reading_works_without_javascript(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark", marks=pytest.mark.extended)]
+)
 async def test_dialogs_and_menus_that_are_open(
     jobs: Client, shop: Shop, tabs: Tabs, serving: Callable[..., Awaitable[str]], dark: bool
 ) -> None:

@@ -102,6 +102,7 @@ def app(environ, start_response):
 
 @pytest.mark.slow
 @pytest.mark.stores("sqlite", "postgres", "redis", "mongo")
+@pytest.mark.extended("sqlite", "redis", "mongo")  # test_a_forked_child_works_and_its_parent_goes_on has each store
 async def test_gunicorn_with_preload(store_name: str, store_url: str, tmp_path: Path) -> None:
     async with jobmill.connect(store_url) as jobs:
         await jobs.store.migrate()

@@ -312,6 +312,7 @@ async def test_a_single_job_is_not_spread(jobs: Client, send: Handler[..., Any],
 
 
 @pytest.mark.slow
+@pytest.mark.extended("postgres", "mongo")  # the client goes on from call to call, whatever the store
 @pytest.mark.parametrize("by_id", [True, False])
 async def test_a_spread_goes_on_from_call_to_call(
     jobs: Client, send: Handler[..., Any], clock: ManualClock, by_id: bool
@@ -324,6 +325,7 @@ async def test_a_spread_goes_on_from_call_to_call(
     assert found == [n * 1_000 for n in range(count)]
 
 
+@pytest.mark.extended("postgres", "mongo")
 async def test_refused_jobs_do_not_keep_a_requeue_from_the_others(jobs: Client, send: Handler[..., Any]) -> None:
     """As many failed jobs of one key as one call takes, of which one may live, and others behind them."""
     for part in range(2):

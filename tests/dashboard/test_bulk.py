@@ -471,6 +471,7 @@ async def large(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield jobs
 
 
+@pytest.mark.slow
 async def test_8000_jobs_are_requeued_and_stopped_half_way(large: Client) -> None:
     dashboard = quick(Dashboard(large))
     visitor = Visitor(dashboard)

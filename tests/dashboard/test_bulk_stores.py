@@ -9,10 +9,12 @@ import pytest
 
 import jobmill
 from jobmill import Client, Dashboard
+from jobmill.dashboard.runs import BATCH
 from tests.dashboard.test_bulk import ask, cancelled, finish, many, quick, start, states
 from tests.dashboard.visitor import Visitor
 
-JOBS = 600
+#: More than one batch of a run.
+JOBS = BATCH + 50
 
 
 @pytest.fixture
@@ -21,6 +23,7 @@ async def jobs(store_url: str) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 async def test_the_numbers_of_the_question_are_those_of_the_run(jobs: Client) -> None:
     dashboard = quick(Dashboard(jobs))
     visitor = Visitor(dashboard)

@@ -661,6 +661,7 @@ def test_every_act_needs_a_permission_that_readers_lack(name: str) -> None:
     assert ACTS[name][0] in {*ACTIONS, None} - {"see_payload"}
 
 
+@pytest.mark.slow
 async def test_no_page_changes_anything(stored: tuple[Client, dict[str, str]], file: Path) -> None:
     client, known = stored
     before = dump(file)

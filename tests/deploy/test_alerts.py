@@ -54,6 +54,7 @@ async def test_a_queue_without_a_worker(site: Site) -> None:
     expect_alerts(site.folder, {"metrics": Scraped(exported, await site.exported())}, {3: set(), 35: set()})
 
 
+@pytest.mark.extended
 async def test_jobs_that_wait_too_long(site: Site) -> None:
     await site.worker("--concurrency", "1")
     await site.jobs.enqueue("endless", queue="slow")
@@ -79,6 +80,7 @@ async def test_many_errors(site: Site) -> None:
     expect_alerts(site.folder, {"worker": many}, {4: set(), 6: {"JobmillManyErrors"}, 35: set()})
 
 
+@pytest.mark.extended
 async def test_a_crash_that_a_worker_finds_when_it_starts(site: Site) -> None:
     first = await site.worker("--lease", "500ms")
     before = scrape(first).text
@@ -100,6 +102,7 @@ async def test_a_crash_that_a_running_worker_finds(site: Site) -> None:
     expect_alerts(site.folder, both, {-1: set(), 1: {"JobmillCrash"}, 35: set()})
 
 
+@pytest.mark.extended
 async def test_lost_leases(site: Site) -> None:
     port = await site.worker("--lease", "2s")
     before = scrape(port).text
@@ -116,6 +119,7 @@ async def test_lost_leases(site: Site) -> None:
     expect_alerts(site.folder, {"worker": lost}, {-1: set(), 1: {"JobmillLeasesLost"}, 35: set()})
 
 
+@pytest.mark.extended
 async def test_a_recurring_job_that_is_late(site: Site) -> None:
     await site.worker("--queue", "default")
     exported = await site.exported()
@@ -125,6 +129,7 @@ async def test_a_recurring_job_that_is_late(site: Site) -> None:
     expect_alerts(site.folder, {"metrics": late}, {0: set(), 3: fires})
 
 
+@pytest.mark.extended
 async def test_a_store_that_is_down(site: Site) -> None:
     port = await site.worker()
     before = scrape(port).text

@@ -35,6 +35,11 @@ def sqlite(tmp_path: Path) -> Place:
     return Place(tmp_path, f"sqlite:///{tmp_path / 'jobs.db'}")
 
 
+def of_compose(file: Path) -> Any:
+    """A parameter: the file of one store. The default run has a store without a server, and one with it."""
+    return pytest.param(file, id=file.stem, marks=[] if file.stem in ("sqlite", "postgres") else pytest.mark.extended)
+
+
 async def works(place: Place, queue: str = "default") -> None:
     """A worker runs a job."""
     async with jobmill.connect(place.url) as jobs:
@@ -102,7 +107,7 @@ async def test_the_units_of_systemd(file: Path, sqlite: Place) -> None:
 
 
 @pytest.mark.stores("sqlite", "postgres", "redis", "mongo")
-@pytest.mark.parametrize("file", COMPOSE, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [of_compose(file) for file in COMPOSE])
 async def test_the_services_of_compose(file: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Ours. `migrate`, where there is one, runs before the others."""
     own = {name: one for name, one in services(file).items() if one["image"].startswith("jobmill:")}

@@ -117,7 +117,6 @@ async def test_a_slow_network(server: FaultyServer, operation: Operation) -> Non
         load.check_workers()
 
 
-@pytest.mark.extended
 @on_each_fault("vanish")
 async def test_a_host_that_vanishes(server: FaultyServer, operation: Operation) -> None:
     """Nobody hears of it before the deadline of a call; leases end meanwhile, and new connections are made."""

@@ -64,7 +64,7 @@ async def test_a_primary_that_is_killed_three_times(tmp_path: Path, mongo_replic
             await load.moves()
 
 
-@pytest.mark.parametrize("which", ["the primary", "a secondary"])
+@pytest.mark.parametrize("which", ["the primary", pytest.param("a secondary", marks=pytest.mark.extended)])
 async def test_a_member_that_is_paused(tmp_path: Path, mongo_replica_set: MongoReplicaSet, which: str) -> None:
     group = mongo_replica_set
     async with loaded(tmp_path, group) as load:
@@ -80,6 +80,7 @@ async def test_a_member_that_is_paused(tmp_path: Path, mongo_replica_set: MongoR
         await load.moves()
 
 
+@pytest.mark.extended
 async def test_a_server_that_refuses_writes_now_and_then(tmp_path: Path, own_mongo: MongoReplicaSet) -> None:
     """As a primary that steps down does, in the middle of any command."""
     node = own_mongo.nodes[0]

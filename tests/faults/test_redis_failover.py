@@ -85,6 +85,7 @@ async def test_a_primary_that_is_killed_under_sentinels(tmp_path: Path, redis_se
         assert ids_in_two_states(group.primary(), "bull") == []
 
 
+@pytest.mark.extended
 async def test_a_node_of_a_cluster_that_hands_over(tmp_path: Path, own_redis_cluster: RedisCluster) -> None:
     """As for an upgrade. The two nodes agree on the moment, so that nothing is lost: all promises hold."""
     cluster = own_redis_cluster

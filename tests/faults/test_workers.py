@@ -17,7 +17,7 @@ import jobmill
 from jobmill import Client, StoreUnavailable
 from jobmill.worker.worker import Worker
 from tests.faults.operations import FaultyServer, Operation
-from tests.faults.parameters import on_a_file_at_least, on_each_fault, on_each_server, on_each_store
+from tests.faults.parameters import on_a_file_at_least, on_each_fault, on_each_server, on_each_store, on_stores
 from tests.helpers import until
 from tests.kit.measure import best_of
 from tests.kit.workers import ROOT, Note
@@ -73,7 +73,7 @@ async def test_a_worker_that_starts_without_its_server_waits_for_it(server: Faul
 # ---------------------------------------------------------------------------------------------------- killed
 
 
-@on_each_store
+@on_stores("sqlite", "redis", extended=("postgres", "mongo"))
 async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
     await jobs.enqueue_many([jobs.draft("fenced", {"ms": 20}) for _ in range(JOBS)])
@@ -96,7 +96,7 @@ async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServ
 
 
 @pytest.mark.alone
-@on_each_store
+@on_stores("postgres", extended=("sqlite", "redis", "mongo"))
 async def test_an_idle_worker_takes_a_job_over_when_its_lease_has_ended(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
 
@@ -178,7 +178,7 @@ async def test_several_workers_run_every_job_once(server: FaultyServer, jobs: Cl
 # ---------------------------------------------------------------------------------------------------- too late
 
 
-@on_each_store
+@on_stores("sqlite", "mongo", extended=("postgres", "redis"))
 async def test_a_worker_that_is_stopped_past_its_lease_cannot_settle(server: FaultyServer, jobs: Client) -> None:
     workers = server.workers
     gate = workers.folder / "gate"
@@ -265,7 +265,6 @@ async def test_an_idle_worker_is_woken_again_after_a_fault(server: FaultyServer,
     await is_woken_after(server, operation)
 
 
-@pytest.mark.extended
 @on_each_fault("vanish")
 async def test_an_idle_worker_is_woken_again_when_its_host_vanished(server: FaultyServer, operation: Operation) -> None:
     await is_woken_after(server, operation)

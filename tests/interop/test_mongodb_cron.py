@@ -18,10 +18,10 @@ from tests.kit.node import Packages, TalkingProcess
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
 FOR_EVER = 60_000
-EVERY, EVERY_MS = "*/2 * * * * *", 2_000
+EVERY, EVERY_MS = "*/5 * * * * *", 5_000
 SLOTS = 4
-#: Whoever ends so shortly before a slot may have looked at the clock after it.
-LATE_MS = 1_000
+#: A run that ends this shortly before a slot may have looked at the clock after it, on a busy machine.
+LATE_MS = 4_000
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def check_slots(ran: list[tuple[int, int]], first_ms: int) -> None:
     assert expected_ms > last_ms or ended_ms + LATE_MS > expected_ms, f"it did not run to its end {last_ms}: {ran}"
 
 
+@pytest.mark.extended
 async def test_every_document_runs_exactly_once_and_recurring_ones_on_their_slots(scene: Scene) -> None:
     at = now()
     plain = [{"_id": n, "sleepUntil": at - timedelta(seconds=1), "ms": n % 4} for n in range(2_000)]
@@ -133,7 +134,7 @@ def check_recovered(left: Counter[int], process: TalkingProcess, free_ms: float)
     assert min(event["at"] for event in process.events if event["event"] == "run") >= free_ms
 
 
-@pytest.mark.parametrize("workers", [1, 10])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.extended), 10])
 async def test_we_recover_what_a_killed_mongodb_cron_left(scene: Scene, workers: int) -> None:
     scene.lock_ms = 3_000
     at = now()
@@ -148,7 +149,7 @@ async def test_we_recover_what_a_killed_mongodb_cron_left(scene: Scene, workers:
         assert errors(ours) == []
 
 
-@pytest.mark.parametrize("workers", [1, 10])
+@pytest.mark.parametrize("workers", [1, pytest.param(10, marks=pytest.mark.extended)])
 async def test_mongodb_cron_recovers_what_we_left_when_killed(scene: Scene, workers: int) -> None:
     scene.lock_ms = 3_000
     at = now()
@@ -163,7 +164,7 @@ async def test_mongodb_cron_recovers_what_we_left_when_killed(scene: Scene, work
         assert errors(theirs) == []
 
 
-@pytest.mark.parametrize("workers", [1, 5])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.extended), 5])
 async def test_we_write_nothing_when_we_wake_after_our_lock(scene: Scene, workers: int) -> None:
     """mongodb-cron has taken the document over; it writes by the id alone, and would overwrite ours in this place."""
     scene.lock_ms = 1_000

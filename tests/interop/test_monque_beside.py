@@ -12,13 +12,12 @@ import pytest
 import jobmill
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
 MANY = 2_000
 BATCH = 100
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 
 @pytest.fixture
@@ -27,6 +26,7 @@ async def scene(mongo_url: str, tmp_path: Path) -> AsyncIterator[Scene]:
         yield made
 
 
+@pytest.mark.extended
 async def test_three_work_one_collection(scene: Scene) -> None:
     """One of each generation, and we."""
     async with scene.peer(1, poll_ms=100) as one, scene.peer(2, poll_ms=100) as other:

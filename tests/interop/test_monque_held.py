@@ -13,11 +13,10 @@ from jobmill.core.changes import Hold, Release
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import MonqueProcess
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 POLL_MS = 200
 

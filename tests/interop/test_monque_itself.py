@@ -19,7 +19,7 @@ from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import COLLECTION, MonqueProcess
 from tests.kit.node import NodeFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.stores("mongo")]
 
 Document = dict[str, Any]
 both = pytest.mark.parametrize("generation", [1, 2])

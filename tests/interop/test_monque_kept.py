@@ -11,11 +11,9 @@ import pytest
 from jobmill import JobNotFound
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
-
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 
 @pytest.fixture

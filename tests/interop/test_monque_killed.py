@@ -11,13 +11,12 @@ import pytest
 
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
 SLOTS = 20
 FOR_EVER = 60_000
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 
 @pytest.fixture

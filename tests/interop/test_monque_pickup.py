@@ -37,7 +37,7 @@ async def late_by(scene: Scene, due: dict[str, float]) -> list[float]:
     return [at_ms - due[id] for id, at_ms in begun().items()]
 
 
-@pytest.mark.parametrize("every_ms", [20, 60, 250])
+@pytest.mark.parametrize("every_ms", [20, *(pytest.param(ms, marks=pytest.mark.extended) for ms in (60, 250))])
 async def test_our_idle_worker_begins_what_is_inserted_at_once(scene: Scene, every_ms: int) -> None:
     """From the answer to the insert on; one that waits until changes cease would starve."""
     await scene.worker()
@@ -63,6 +63,7 @@ async def lateness_of_many(scene: Scene, peer: MonqueProcess) -> float:
     return sorted(late)[-MANY // 10]
 
 
+@pytest.mark.extended
 async def test_many_future_jobs_are_each_on_time(scene: Scene) -> None:
     await scene.worker()
     async with scene.peer() as peer:

@@ -13,12 +13,11 @@ import pytest
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import MonqueProcess
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
 
 ROUNDS = 12
-generations = pytest.mark.parametrize("generation", [1, 2])
 #: Its next slot is months away, or hours: it does not come by itself while a test runs.
 RARE = "0 0 1 1 *"
 
@@ -132,13 +131,13 @@ RULES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("rule", "generation", "is_busy"),
     [
-        ("an interval", 1, False),
         ("an interval", 2, True),
-        ("six fields", 1, False),
-        ("a timezone", 1, False),
-        ("a timezone", 1, True),
         ("a timezone", 2, False),
-        ("an end", 2, False),
+        pytest.param("an interval", 1, False, marks=pytest.mark.extended),
+        pytest.param("six fields", 1, False, marks=pytest.mark.extended),
+        pytest.param("a timezone", 1, False, marks=pytest.mark.extended),
+        pytest.param("a timezone", 1, True, marks=pytest.mark.extended),
+        pytest.param("an end", 2, False, marks=pytest.mark.extended),
     ],
 )
 async def test_rules_that_are_ours_alone_are_armed_again_within_a_second(

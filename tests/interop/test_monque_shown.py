@@ -11,12 +11,10 @@ import pytest
 from jobmill import Job
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
-from tests.interop.monque.scene import Scene, scene_at
+from tests.interop.monque.scene import Scene, generations, scene_at
 from tests.interop.test_monque_recurring import RARE, have_slot_pass, is_armed
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
-
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 
 @pytest.fixture

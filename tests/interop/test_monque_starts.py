@@ -11,12 +11,10 @@ from jobmill import Client
 from tests.helpers import until
 from tests.interop.monque.monque import Generation
 from tests.interop.monque.process import MonqueProcess
-from tests.interop.monque.scene import Scene, our_url, scene_at
+from tests.interop.monque.scene import Scene, generations, our_url, scene_at
 from tests.stores_under_test import migrated_mongo
 
 pytestmark = [pytest.mark.slow, pytest.mark.stores("mongo")]
-
-generations = pytest.mark.parametrize("generation", [1, 2])
 
 
 @pytest.fixture

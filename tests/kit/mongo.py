@@ -60,12 +60,14 @@ ANSWERS_WITHIN_MS = 10_000
 #: One that starts may listen before it serves, and never answer who was too early.
 STARTS_TO_ANSWER_MS = 1_000
 
-#: Small, and quick to start. A journal that is written each millisecond makes an index in 2 ms instead of 100.
+#: Small, and quick to start. A journal that is written each 10 ms makes an index as quickly as one that is written each
+#: millisecond, and 10 times as quickly as the default, 100. Written each millisecond, it keeps 4 % of a processor busy
+#: while nobody uses the server; each 10 ms, 1 %.
 SETTINGS = {
     "bind_ip": "127.0.0.1",
     "wiredTigerCacheSizeGB": "0.25",
     "wiredTigerEngineConfigString": "log=(file_max=8MB,prealloc=false)",  # 9 MB on disk instead of 300
-    "journalCommitInterval": "1",
+    "journalCommitInterval": "10",
 }
 PARAMETERS = {"diagnosticDataCollectionEnabled": "false", "enableTestCommands": "1"}
 

@@ -35,6 +35,7 @@ async def claimed_by_hand(jobs: Client, lease_ms: int) -> Claimed:
 
 
 @pytest.mark.alone
+@pytest.mark.extended("sqlite", "postgres", "mongo")  # the contract has it for each store, by the clock of the test
 async def test_a_job_is_taken_over_at_most_a_second_after_its_lease(
     jobs: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

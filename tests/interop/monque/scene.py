@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bson
+import pytest
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
 
@@ -22,6 +23,9 @@ from tests.kit.workers import WorkerProcesses
 from tests.stores_under_test import migrated_mongo
 
 Document = dict[str, Any]
+
+#: Run a test with a Monque of each generation; by default only with the newest, as with servers.
+generations = pytest.mark.parametrize("generation", [pytest.param(1, marks=pytest.mark.extended), 2])
 
 
 class Note(NamedTuple):
