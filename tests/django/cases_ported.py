@@ -45,7 +45,7 @@ from unittest import mock
 
 from django.conf import settings
 from django.db import transaction
-from django.test import TransactionTestCase, override_settings
+from django.test import SimpleTestCase, override_settings
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -75,10 +75,10 @@ def run(result: Any) -> Any:
     return result
 
 
-class Case(TransactionTestCase):
-    """An empty store."""
+class Case(SimpleTestCase):
+    """An empty store, and no transaction around a test: nobody else would see what it enqueues."""
 
-    available_apps = ("django.contrib.auth", "django.contrib.contenttypes", "jobmill.django", "tests.django.shop")
+    databases = ("default",)
 
     def setUp(self) -> None:
         test_tasks.runs.clear()
@@ -206,9 +206,7 @@ class EnqueueTestCase(Case):
             await test_tasks.noop_task.aenqueue(timezone.now())
 
     def one_queue(self) -> Any:
-        return override_settings(
-            TASKS={"default": {"BACKEND": "jobmill.django.JobmillBackend", "QUEUES": ["queue-1"]}}
-        )
+        return override_settings(TASKS={"default": {"BACKEND": "jobmill.django.JobmillBackend", "QUEUES": ["queue-1"]}})
 
     def test_validate_on_enqueue(self) -> None:
         task_with_custom_queue_name = test_tasks.noop_task.using(queue_name="queue_1")
@@ -271,7 +269,11 @@ class RunTestCase(Case):
         test_data = [
             (test_tasks.failing_task_value_error, ValueError, "This Task failed due to ValueError"),
             (test_tasks.failing_task_system_exit, SystemExit, "This Task failed due to SystemExit"),
-            (test_tasks.failing_task_keyboard_interrupt, KeyboardInterrupt, "This Task failed due to KeyboardInterrupt"),
+            (
+                test_tasks.failing_task_keyboard_interrupt,
+                KeyboardInterrupt,
+                "This Task failed due to KeyboardInterrupt",
+            ),
         ]
         for one, exception, message in test_data:
             with self.subTest(one):
@@ -283,9 +285,7 @@ class RunTestCase(Case):
                 self.assert_times(result)
                 self.assertEqual(result.errors[0].exception_class, exception)
                 traceback = result.errors[0].traceback
-                self.assertIs(
-                    traceback and traceback.endswith(f"{exception.__name__}: {message}\n"), True, traceback
-                )
+                self.assertIs(traceback and traceback.endswith(f"{exception.__name__}: {message}\n"), True, traceback)
                 self.assertEqual(result.task, one)
                 self.assertEqual(result.args, [])
                 self.assertEqual(result.kwargs, {})

@@ -43,7 +43,7 @@ PRIORITY_BASE: Final = 100
 BACKEND_VARIABLE: Final = "JOBMILL_DJANGO_BACKEND"
 
 
-class JobmillBackend(BaseTaskBackend):  # type: ignore[misc,valid-type,unused-ignore]
+class JobmillBackend(BaseTaskBackend):
     """`TASKS = {"default": {"BACKEND": "jobmill.django.JobmillBackend", "OPTIONS": {...}}}`."""
 
     task_class = JobmillTask
@@ -170,7 +170,7 @@ class JobmillBackend(BaseTaskBackend):  # type: ignore[misc,valid-type,unused-ig
 
     def options_for(self, task: Any) -> dict[str, Any]:
         """The options of Jobmill for a task: its own ones, then those in the settings for its path, then for all."""
-        in_settings = self.options.get("tasks", {}).get(task.module_path, {})
+        in_settings: dict[str, Any] = self.options.get("tasks", {}).get(task.module_path, {})
         return self._given | in_settings | options_of(task)
 
     def to_priority(self, priority: int) -> int:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from django.core.checks import CheckMessage, Error, Warning
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobmill.core.limits import MAX_PRIORITY, check_int
 from jobmill.django.task import JOB_OPTIONS, TASK_OPTIONS, check_options
 from jobmill.errors import InvalidValue, JobmillError, MissingExtra, SchemaTooOld
-from jobmill.store import Store
 
 if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
@@ -21,24 +20,26 @@ KNOWN = ("url", "database", "transaction", "priority_base", "tasks", *JOB_OPTION
 MODES = ("join", "on_commit", "none")
 
 
-def check_backend(backend: JobmillBackend) -> Iterator[CheckMessage]:
+def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     """What is wrong with one entry of TASKS, without a connection to a database."""
     where = f"TASKS[{backend.alias!r}]"
     try:
         _check_options(backend)
     except InvalidValue as error:
-        yield Error(f"{where}: {error}", id="jobmill.E004")
+        yield checks.Error(f"{where}: {error}", id="jobmill.E004")
         return
     try:
         backend.client  # noqa: B018 - it imports the driver
     except MissingExtra as error:
-        yield Error(f"{where}: {error}", id="jobmill.E001")
+        yield checks.Error(f"{where}: {error}", id="jobmill.E001")
     except (ImproperlyConfigured, JobmillError) as error:
-        yield Error(f"{where}: {error}", id="jobmill.E002")
+        yield checks.Error(f"{where}: {error}", id="jobmill.E002")
     else:
         if backend.options.get("transaction") == "join" and (why := _why_not_join(backend)):
             hint = 'Use "transaction": "on_commit": then a job is enqueued when the transaction commits.'
-            yield Error(f"{where}: tasks cannot join transactions of Django: {why}", hint=hint, id="jobmill.E003")
+            yield checks.Error(
+                f"{where}: tasks cannot join transactions of Django: {why}", hint=hint, id="jobmill.E003"
+            )
 
 
 def _check_options(backend: JobmillBackend) -> None:
@@ -66,29 +67,21 @@ def _why_not_join(backend: JobmillBackend) -> str | None:
     return None if backend.can_join else "Django uses psycopg2 here; install psycopg 3"
 
 
-def check_store(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
-    """Whether the tables are there, and whether the queues with jobs have workers."""
-    from jobmill.django.backend import backends
-
-    for backend in backends():
-        if backend.database in (databases or ()) and not list(check_backend(backend)):
-            yield from _check_store(backend, backend.client.store)
-
-
-def _check_store(backend: JobmillBackend, store: Store) -> Iterator[CheckMessage]:
-    where, sync = f"TASKS[{backend.alias!r}]", backend.client.sync
+def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
+    """Whether the tables are there, and whether the queues with due jobs have workers."""
+    where, sync, store = f"TASKS[{backend.alias!r}]", backend.client.sync, backend.client.store
     try:
         sync.open()
     except SchemaTooOld as error:
         # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
-        yield Warning(f"{where}: {error}", hint="Run manage.py jobmill migrate.", id="jobmill.W001")
+        yield checks.Warning(f"{where}: {error}", hint="Run manage.py jobmill migrate.", id="jobmill.W001")
         return
     except JobmillError as error:
-        yield Warning(f"{where}: the {store.name} store cannot be used: {error}", id="jobmill.W003")
+        yield checks.Warning(f"{where}: the {store.name} store cannot be used: {error}", id="jobmill.W003")
         return
     served = {queue for card in sync.workers() for queue in card.queues}
     for depth in sync.depths():
         queue = depth.queue
         if depth.due and queue not in served and (not backend.queues or queue in backend.queues):
             hint = f"Run manage.py jobmill worker --queue {queue}."
-            yield Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")
+            yield checks.Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")

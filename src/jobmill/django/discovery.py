@@ -1,4 +1,4 @@
-"""Finds Tasks by their paths. Nothing is imported because a job names it: only the `tasks` modules of installed apps."""
+"""Finds Tasks by their paths. Only the `tasks` modules of installed apps are imported, never what a job names."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def check_importable(task: Any) -> None:
 
 def _imported(path: str) -> Any:
     module, _, name = path.rpartition(".")
-    value = getattr(sys.modules.get(module), "__dict__", {}).get(name)
+    value: Any = getattr(sys.modules.get(module), "__dict__", {}).get(name)
     return value if issubclass(type(value), Task) and value.module_path == path else None

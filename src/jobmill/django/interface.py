@@ -17,7 +17,9 @@ def _interface() -> str:
                 raise
         else:
             return name
-    raise MissingExtra("jobmill.django needs Django 6, or Django 5.2 and its backport: pip install 'django-tasks>=0.12'")
+    raise MissingExtra(
+        "jobmill.django needs Django 6, or Django 5.2 and its backport: pip install 'django-tasks>=0.12'"
+    )
 
 
 #: The package that has the interface: "django.tasks" or "django_tasks".

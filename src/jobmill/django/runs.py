@@ -32,7 +32,7 @@ class ResultNotJSON(TypeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobmillContext(TaskContext):  # type: ignore[misc,valid-type,unused-ignore]
+class JobmillContext(TaskContext):
     """What a task with `takes_context=True` gets: Django's context, and the context of Jobmill."""
 
     jobmill: Context

@@ -22,7 +22,7 @@ TASK_OPTIONS: Final = (*JOB_OPTIONS, *FROM_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobmillTask(Task):  # type: ignore[misc,valid-type,unused-ignore]
+class JobmillTask(Task):
     """A Task with options of Jobmill. None means the option of the backend, else the default of Jobmill."""
 
     max_attempts: int | None = None

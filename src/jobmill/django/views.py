@@ -17,6 +17,7 @@ from jobmill.dashboard import ACTIONS, Access, Dashboard
 from jobmill.dashboard.view import WSGI_ENVIRON
 from jobmill.dashboard.wsgi import wsgi_app
 from jobmill.django.backend import client
+from jobmill.django.interface import task_backends
 
 #: What a visitor may do, in the variables of the request.
 _ACCESS = "jobmill.access"
@@ -34,12 +35,12 @@ def dashboard(request: Any, path: str, alias: str = "default", **options: Any) -
         if request.user.is_authenticated:
             raise PermissionDenied("the permission jobmill.view is missing")
         return redirect_to_login(request.get_full_path(), _login_url())
-    jobs = client(alias)
     key = f"{alias} {sorted(options.items())}"
-    known, app = _dashboards.get(key, (None, None))
-    if known is not jobs:  # a test that changes the settings has another client
-        app = wsgi_app(Dashboard(jobs, authorize=_authorize, **options))
-        _dashboards[key] = jobs, app
+    if key not in _dashboards or _dashboards[key][0] is not task_backends[alias].client:
+        # The first request, or a test has changed the settings.
+        jobs = client(alias)
+        _dashboards[key] = jobs, wsgi_app(Dashboard(jobs, authorize=_authorize, **options))
+    app = _dashboards[key][1]
     started: list[Any] = []
     parts = app(_environ(request, path) | {_ACCESS: access}, lambda *start: started.append(start))
     ((status, headers),) = started

@@ -80,7 +80,7 @@ def succeeds_at_the_third_attempt(context: JobmillContext) -> int:
     context.jobmill.log(f"attempt {context.attempt}")
     if context.attempt < 3:
         raise KeyError(context.attempt)
-    return context.attempt
+    return int(context.attempt)
 
 
 @task(max_attempts=3)

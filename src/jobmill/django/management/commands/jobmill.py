@@ -23,7 +23,9 @@ _WITH_HANDLERS = ("worker", "dashboard")
 class Command(BaseCommand):
     """Run a command of Jobmill."""
 
-    help = "Run a command of Jobmill on the store of TASKS: worker, migrate, jobs, queues, dashboard, doctor and others."
+    help = (
+        "Run a command of Jobmill on the store of TASKS: worker, migrate, jobs, queues, dashboard, doctor and others."
+    )
     requires_system_checks: list[str] = []  # noqa: RUF012 - `migrate` must run where checks complain
 
     def run_from_argv(self, argv: list[str]) -> None:
