@@ -110,8 +110,7 @@ async def ended(process: subprocess.Popen[bytes]) -> int:
 @pytest.mark.extended
 @pytest.mark.stores("sqlite", "postgres")
 async def test_the_project(shop: Shop, store_name: str) -> None:
-    migrated = await asyncio.to_thread(shop.manage, "migrate")
-    assert "Jobmill: " in migrated
+    await asyncio.to_thread(shop.manage, "migrate", "-v", "0")
     server = shop.start("-m", "gunicorn", "--preload", "-w", "2", "-b", f"127.0.0.1:{shop.port}", "project.wsgi")
     await until(shop.is_up, timeout=60)
     worker = shop.worker("--lease", "1s")
@@ -143,7 +142,7 @@ async def test_the_project(shop: Shop, store_name: str) -> None:
     # Only staff sees the dashboard.
     answer = shop.ask("GET", "/jobs/queues")
     assert (answer.status, answer.headers["location"]) == (302, "/admin/login/?next=/jobs/queues")
-    assert "reachable" in await asyncio.to_thread(shop.manage, "jobmill", "doctor")
+    assert "reports" in await asyncio.to_thread(shop.manage, "jobmill", "status")
 
     assert await ended(other) == 0, shop.log.read_text()
     assert await ended(server) == 0, shop.log.read_text()
@@ -164,7 +163,7 @@ async def test_several_processes_and_the_dashboard_command(shop: Shop, store_nam
     dashboard = shop.start("manage.py", "jobmill", "dashboard", "--port", str(port))
     shop.port = port
     await until(lambda: _status(shop, "/queues") == 200, timeout=60)
-    assert "reports" in shop.ask("GET", "/recurring").json
+    assert "shop.tasks.close_orders" in shop.ask("GET", "/recurring").json
     assert await ended(dashboard) == 0, shop.log.read_text()
 
 

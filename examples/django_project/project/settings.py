@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -42,6 +43,7 @@ TEMPLATES = [
     }
 ]
 
+database: dict[str, Any]
 if os.environ.get("POSTGRES_DB"):
     database = {
         "ENGINE": "django.db.backends.postgresql",
@@ -54,7 +56,7 @@ if os.environ.get("POSTGRES_DB"):
 else:
     database = {
         "ENGINE": "django.db.backends.sqlite3",
-        "NAME": os.environ.get("SHOP_DB", BASE_DIR / "shop.db"),
+        "NAME": os.environ.get("SHOP_DB", str(BASE_DIR / "shop.db")),
         # Readers and one writer at a time; a transaction that writes waits for its turn from its first statement on.
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }

@@ -18,6 +18,7 @@ class JobmillConfig(AppConfig):
     name = "jobmill.django"
     label = "jobmill"
     verbose_name = "Jobmill"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Connect to Django's signals and checks."""

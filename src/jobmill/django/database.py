@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def _postgres(given: dict[str, Any], alias: str) -> str:
     return f"postgresql://{where}/{quote(str(given['NAME']), safe='')}" + (f"?{urlencode(query)}" if query else "")
 
 
+@functools.lru_cache(maxsize=64)
 def is_same_database(url: str, other: str | None) -> bool:
     """Whether two URLs name the same database, as far as their texts say so."""
     return other is not None and _named(url) is not None and _named(url) == _named(other)

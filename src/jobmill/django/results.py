@@ -25,7 +25,7 @@ UNKNOWN_WORKER = "unknown"
 
 def result_of(job: Job, task: Any, alias: str, priority_base: int) -> Any:
     """The result of a Task, from its job."""
-    payload = job.payload
+    payload = job.payload if isinstance(job.payload, dict) else {}
     result = TaskResult(
         task=_as_enqueued(task, job, alias, priority_base),
         id=job.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobmill")
 
+#: Two first requests for the dashboard may come at once.
+_lock = threading.Lock()
+
 
 class ResultNotJSON(TypeError):
     """A task returned a value that is not JSON. It is not run again, because that would do all its work once more."""
@@ -42,9 +46,10 @@ def add_handlers(backend: JobmillBackend) -> None:
     """Make each Task of this backend a handler of its client. A second call adds those that are new."""
     client = backend.client
     tasks = find_tasks()
-    for path, task in tasks.items():
-        if path not in client.handlers and _is_of(task, backend):
-            _add_handler(backend, task, path)
+    with _lock:
+        for path, task in tasks.items():
+            if path not in client.handlers and _is_of(task, backend):
+                _add_handler(backend, task, path)
     for path in backend.options.get("tasks", {}):
         if path not in tasks:
             log.warning("TASKS[%r] has options for %s, which is not the path of a Task", backend.alias, path)
