@@ -282,24 +282,38 @@ class RunTestCase(Case):
     """What is around a run."""
 
     def test_connections_are_closed_after_a_run(self) -> None:
-        run(tasks.backend_pid.enqueue())
+        for one in (tasks.keep_connection, tasks.keep_connection_async):
+            with self.subTest(one):
+                tasks.runs.clear()
+                run(one.enqueue())
+                (used,) = tasks.runs
+                if connection.vendor == "postgresql":
+                    self.assertTrue(used.closed)
+                else:
+                    with self.assertRaisesRegex(Exception, "closed database"):
+                        used.execute("SELECT 1")
+                self.assertIsNot(used, connection.connection)
+
+    def test_connections_that_are_too_old_are_closed_before_a_run(self) -> None:
+        job = client().sync.get(tasks.keep_connection.enqueue().id)
+        connection.ensure_connection()
+        before, connection.close_at = connection.connection, 0
+        client().handlers[job.name](jobmill.Context(job, lambda _: None))  # in this thread
         (used,) = tasks.runs
-        if connection.vendor == "postgresql":
-            self.assertTrue(used.closed)
-        else:
-            with self.assertRaisesRegex(Exception, "closed database"):
-                used.execute("SELECT 1")
-        self.assertIsNot(used, connection.connection)
+        self.assertIsNot(used, before)
 
     def test_async_tasks_use_the_database(self) -> None:
         Order.objects.all().delete()
         Order.objects.create(number=1)
         self.assertEqual(run(tasks.count_orders_async.enqueue()).return_value, 1)
 
-    def test_each_run_begins_in_the_language_of_the_settings(self) -> None:
-        with translation.override("fr"):
-            for _ in range(3):
-                self.assertEqual(run(tasks.say_language.enqueue()).return_value, "en-us")
+    async def test_each_run_begins_in_the_language_of_the_settings(self) -> None:
+        with translation.override("fr"):  # as a test or a command has it around a worker
+            for one in (tasks.say_language, tasks.say_language, tasks.say_language_async):
+                result = await one.aenqueue()
+                await client().tick()
+                await result.arefresh()
+                self.assertEqual(result.return_value, "en-us")
 
     def test_a_task_may_enqueue_another(self) -> None:
         Order.objects.all().delete()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 from django.utils import translation
 
@@ -111,11 +112,19 @@ def say_language() -> str:
 
 
 @task()
-def backend_pid() -> Any:
-    """What identifies the connection of this run."""
+async def say_language_async() -> str:
+    return str(translation.get_language())
+
+
+@task()
+def keep_connection() -> None:
     connection.ensure_connection()
     runs.append(connection.connection)
-    return None
+
+
+@task()
+async def keep_connection_async() -> None:
+    await sync_to_async(keep_connection.func)()
 
 
 @task(unique_key=lambda number: f"order-{number}", tenant=lambda number: f"customer-{number}")
