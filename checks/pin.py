@@ -39,7 +39,8 @@ def pinned(extras: Sequence[str], arguments: Sequence[str], build: Sequence[str]
     command = [*UV.split(), *OUTPUT.split(), *chosen, *arguments]
     given = "\n".join(build)
     done = subprocess.run(command, cwd=ROOT, input=given, stdout=subprocess.PIPE, text=True, check=True)
-    return {line.split("==")[0]: line for line in re.split(r"\n(?=\S)", done.stdout.strip())}
+    # By name and version: a package may have another version on another Python.
+    return {line.split()[0]: line for line in re.split(r"\n(?=\S)", done.stdout.strip())}
 
 
 def main() -> None:

@@ -152,7 +152,9 @@ class Example:
     async def run(self, block: Block) -> None:
         """Run, compile or write the block, as its first line says."""
         if block.file is not None:
-            (self._folder / block.file).write_text(block.code)
+            file = self._folder / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.code)
             self._files.append(block.file.removesuffix(".py"))
             return
         if block.language == "js":

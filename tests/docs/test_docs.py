@@ -129,7 +129,7 @@ def test_the_quickstart_runs_until_ctrl_c(tmp_path: Path) -> None:
 
 
 #: tests/deploy checks what their command lines name.
-PROGRAMS = ("curl", "docker", "kubectl", "promtool", "sudo")
+PROGRAMS = ("python", "curl", "docker", "kubectl", "promtool", "sudo")
 
 
 def commands(page: Path) -> Iterator[tuple[Block, str]]:
@@ -273,9 +273,9 @@ def test_every_page_is_linked_from_the_readme() -> None:
 # ---------------------------------------------------------------------------------------------------- words
 
 # Words that the glossary avoids for one concept, and that are right for another: an error has a message, a file has a
-# lock, a process gets signals.
+# lock, a process gets signals, Django has tasks and their backends.
 PLAIN = {"app", "args", "body", "data", "driver", "finish", "group", "item", "lock", "message", "server", "signal"}
-PLAIN |= {"status", "task", "try", "touch", "trigger"}
+PLAIN |= {"status", "task", "try", "touch", "trigger", "backend"}
 
 # "Slot" is an internal word of the worker, for pages about the code.
 INTERNAL = {"slot", "slots"}

@@ -1,0 +1,268 @@
+"""The backend: Django's Tasks as jobs of Jobmill.
+
+Django makes a backend for each thread. The client, with its connections and its thread for sync code, is made once for
+each process and URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.db.backends.base.base import NO_DB_ALIAS
+from django.utils import timezone
+
+from jobmill.client.client import Client, connect
+from jobmill.core.durations import to_datetime
+from jobmill.core.job import Job
+from jobmill.django import checks
+from jobmill.django.database import is_same_database, url_of_database, uses_psycopg3
+from jobmill.django.discovery import check_importable, task_named
+from jobmill.django.interface import (
+    BaseTaskBackend,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_backends,
+    task_enqueued,
+)
+from jobmill.django.results import new_result, result_of
+from jobmill.django.task import FROM_ARGUMENTS, JOB_OPTIONS, JobmillTask, for_handler, options_of
+from jobmill.errors import JobNotFound
+from jobmill.handlers.enqueued import Enqueued
+from jobmill.handlers.handler import Draft
+from jobmill.store import EnqueuesWithin
+
+PRIORITY_BASE: Final = 100
+#: Names the entry of TASKS whose client `jobmill.django.worker` has.
+BACKEND_VARIABLE: Final = "JOBMILL_DJANGO_BACKEND"
+
+
+class JobmillBackend(BaseTaskBackend):
+    """`TASKS = {"default": {"BACKEND": "jobmill.django.JobmillBackend", "OPTIONS": {...}}}`."""
+
+    task_class = JobmillTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        #: The queues in the order of the settings, in which workers try them.
+        self.queue_names = tuple(params.get("QUEUES", ("default",)))
+        self.database: str = self.options.get("database", "default")
+        self._given = {name: self.options[name] for name in JOB_OPTIONS if name in self.options}
+        self._base: int = self.options.get("priority_base", PRIORITY_BASE)
+
+    # ------------------------------------------------------------------------------------------------ the store
+
+    @property
+    def url(self) -> str:
+        """The URL of the store. A test runner may change the database, so it is made anew each time."""
+        url = self.options.get("url") or url_of_database(self.database) or os.environ.get("JOBMILL_URL")
+        if not url:
+            raise ImproperlyConfigured(
+                f"Jobmill has no store for DATABASES[{self.database!r}]: give OPTIONS['url'] of TASKS[{self.alias!r}], "
+                "or set JOBMILL_URL"
+            )
+        return str(url)
+
+    @property
+    def client(self) -> Client:
+        """The client of this process."""
+        return _client(self.alias, self.url)
+
+    @property
+    def is_in_database(self) -> bool:
+        """Whether the jobs are in the database of Django."""
+        return is_same_database(self.url, url_of_database(self.database))
+
+    @property
+    def can_join(self) -> bool:
+        """Whether jobs can be enqueued in transactions of Django."""
+        vendor = connections[self.database].vendor
+        is_known = vendor == "sqlite" or (vendor == "postgresql" and uses_psycopg3())
+        return is_known and isinstance(self.client.store, EnqueuesWithin)
+
+    @property
+    def transaction(self) -> str:
+        """The mode: as given, else "join" where jobs are in the database of Django, else "on_commit"."""
+        given: str | None = self.options.get("transaction")
+        return given or ("join" if self.is_in_database and self.can_join else "on_commit")
+
+    # ------------------------------------------------------------------------------------------------ enqueue
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
+        client, draft, result = self._prepared(task, args, kwargs)
+        mode = self.transaction
+        connection: Any = None if mode == "none" else connections[self.database]
+        if mode == "join" and _is_in_transaction(connection):
+            connection.validate_no_broken_transaction()
+            (enqueued,) = client.sync.enqueue_many([draft], within=connection.connection)
+            result = self._enqueued(result, enqueued, client)
+        elif mode == "on_commit" and _is_in_transaction(connection):
+            send = functools.partial(client.sync.enqueue_many, [draft])
+            transaction.on_commit(send, using=self.database)
+        else:
+            (enqueued,) = client.sync.enqueue_many([draft])
+            result = self._enqueued(result, enqueued, client)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Enqueue a Task from async code.
+
+        Whether a transaction is open is known only in the thread of the database connection, so the call goes there.
+        """
+        if self.transaction != "none":
+            return await super().aenqueue(task, args, kwargs)
+        client, draft, result = self._prepared(task, args, kwargs)
+        (enqueued,) = await client.enqueue_many([draft])
+        if enqueued.status == "created":
+            result = self._enqueued(result, enqueued, client)
+        else:
+            result = await self._aresult_or(result, enqueued.id)
+        await task_enqueued.asend(type(self), task_result=result)
+        return result
+
+    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft, Any]:
+        self.validate_task(task)
+        check_importable(task)
+        args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
+        client = self.client
+        id = client.store.new_id()
+        draft = client.draft(
+            task.module_path,
+            {"args": args, "kwargs": kwargs},
+            id=id,
+            queue=task.queue_name,
+            priority=self.to_priority(task.priority),
+            due_at=_aware(task.run_after),
+            **for_handler(options := self.options_for(task)),
+            **_from_arguments(options, args, kwargs),
+        )
+        return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())
+
+    def _enqueued(self, result: Any, enqueued: Enqueued[Any], client: Client) -> Any:
+        """The result of the new job, by the clock of the store; or of the live job that has the same unique key."""
+        if enqueued.status == "created":
+            object.__setattr__(result, "enqueued_at", to_datetime(client.store.now()))
+            return result
+        try:
+            return self.get_result(enqueued.id)
+        except TaskResultDoesNotExist:  # it belongs to this transaction, which only this connection can see
+            object.__setattr__(result, "id", enqueued.id)
+            return result
+
+    async def _aresult_or(self, result: Any, id: str) -> Any:
+        try:
+            return await self.aget_result(id)
+        except TaskResultDoesNotExist:
+            object.__setattr__(result, "id", id)
+            return result
+
+    def options_for(self, task: Any) -> dict[str, Any]:
+        """The options of Jobmill for a task: its own ones, then those in the settings for its path, then for all."""
+        in_settings: dict[str, Any] = self.options.get("tasks", {}).get(task.module_path, {})
+        return self._given | in_settings | options_of(task)
+
+    def to_priority(self, priority: int) -> int:
+        """Jobmill runs jobs with smaller numbers first, Django tasks with larger ones."""
+        return self._base - priority
+
+    # ------------------------------------------------------------------------------------------------ results
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of the job with this id."""
+        try:
+            return self.result_of(self.client.sync.get(result_id))
+        except JobNotFound as error:
+            raise TaskResultDoesNotExist(result_id) from error
+
+    async def aget_result(self, result_id: str) -> Any:
+        """The result of the job with this id."""
+        try:
+            return self.result_of(await self.client.get(result_id))
+        except JobNotFound as error:
+            raise TaskResultDoesNotExist(result_id) from error
+
+    def result_of(self, job: Job, task: Any = None) -> Any:
+        """A job of a Task as a TaskResult; SuspiciousOperation if its name is not the path of a Task."""
+        return result_of(job, task_named(job.name) if task is None else task, self.alias, self._base)
+
+    def check(self, **_: Any) -> Iterator[Any]:
+        """The system checks that need no database."""
+        yield from checks.check_backend(self)
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    """Whether the connection has a transaction that is not committed by each statement."""
+    return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
+
+
+def _aware(at: Any) -> Any:
+    return timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at
+
+
+def _from_arguments(options: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    given = {name: options[name] for name in FROM_ARGUMENTS if name in options}
+    return {name: value(*args, **kwargs) if callable(value) else value for name, value in given.items()}
+
+
+# ---------------------------------------------------------------------------------------------------- of the process
+
+_clients: dict[tuple[str, str], Client] = {}
+_lock = threading.Lock()
+
+
+def _client(alias: str, url: str) -> Client:
+    found = _clients.get((alias, url))
+    if found is None:
+        with _lock:
+            found = _clients.setdefault((alias, url), connect(url, who="django"))
+    return found
+
+
+def forget_clients(setting: str, **_: Any) -> None:
+    """Close all clients when a test changes the settings that they were made from."""
+    if setting in ("TASKS", "DATABASES"):
+        clients = list(_clients.values())
+        _clients.clear()
+        for one in clients:
+            one.sync.close()
+
+
+def close_clients(connection: Any, **_: Any) -> None:
+    """Close all clients where Django connects to no database, as it does to create, copy or drop one of the tests.
+
+    PostgreSQL refuses that while somebody is connected. The clients open again with their next call.
+    """
+    if connection.alias == NO_DB_ALIAS:
+        for one in _clients.values():
+            one.sync.close()
+
+
+def backends() -> Iterator[JobmillBackend]:
+    """The backends of TASKS that are Jobmill's."""
+    for alias in task_backends.settings:
+        with contextlib.suppress(ImproperlyConfigured):  # another backend, about which Django complains itself
+            if isinstance(found := task_backends[alias], JobmillBackend):
+                yield found
+
+
+def client(alias: str = "default") -> Client:
+    """The client of a backend, with all Tasks as its handlers: `client().sync.tick()` runs what is due."""
+    from jobmill.django.runs import add_handlers
+
+    backend = task_backends[alias]
+    if not isinstance(backend, JobmillBackend):
+        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a backend of Jobmill")
+    add_handlers(backend)
+    return backend.client

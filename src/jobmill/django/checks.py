@@ -1,0 +1,87 @@
+"""System checks: errors and warnings about TASKS, and, with `manage.py check --database`, about the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from jobmill.core.limits import MAX_PRIORITY, check_int
+from jobmill.django.task import JOB_OPTIONS, TASK_OPTIONS, check_options
+from jobmill.errors import InvalidValue, JobmillError, MissingExtra, SchemaTooOld
+
+if TYPE_CHECKING:
+    from jobmill.django.backend import JobmillBackend
+
+KNOWN = ("url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS)
+MODES = ("join", "on_commit", "none")
+
+
+def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
+    """What is wrong with one entry of TASKS, without a connection to a database."""
+    where = f"TASKS[{backend.alias!r}]"
+    try:
+        _check_options(backend)
+    except InvalidValue as error:
+        yield checks.Error(f"{where}: {error}", id="jobmill.E004")
+        return
+    try:
+        backend.client  # noqa: B018 - it imports the driver
+    except MissingExtra as error:
+        yield checks.Error(f"{where}: {error}", id="jobmill.E001")
+    except (ImproperlyConfigured, JobmillError) as error:
+        yield checks.Error(f"{where}: {error}", id="jobmill.E002")
+    else:
+        if backend.options.get("transaction") == "join" and (why := _why_not_join(backend)):
+            hint = 'Use "transaction": "on_commit": then a job is enqueued when the transaction commits.'
+            yield checks.Error(
+                f"{where}: tasks cannot join transactions of Django: {why}", hint=hint, id="jobmill.E003"
+            )
+
+
+def _check_options(backend: JobmillBackend) -> None:
+    options = backend.options
+    for name in options:
+        if name not in KNOWN:
+            raise InvalidValue(name, "one of the options " + ", ".join(KNOWN), options[name])
+    if options.get("transaction") not in (None, *MODES):
+        raise InvalidValue("transaction", " or ".join(MODES), options["transaction"])
+    if backend.database not in connections:
+        raise InvalidValue("database", "a name in DATABASES", backend.database)
+    check_int(options.get("priority_base", 100), "priority_base", 100, MAX_PRIORITY - 100)
+    check_options({name: options[name] for name in JOB_OPTIONS if name in options})
+    tasks = options.get("tasks", {})
+    if not isinstance(tasks, dict) or not all(isinstance(one, dict) for one in tasks.values()):
+        raise InvalidValue("tasks", f"a dict of paths, each with some of {', '.join(TASK_OPTIONS)}", tasks)
+    for given in tasks.values():
+        check_options(given)
+
+
+def _why_not_join(backend: JobmillBackend) -> str | None:
+    store, vendor = backend.client.store.name, connections[backend.database].vendor
+    if store not in ("sqlite", "postgres") or {"sqlite": "sqlite", "postgres": "postgresql"}[store] != vendor:
+        return f"the jobs are in a {store} store, and DATABASES[{backend.database!r}] is {vendor}"
+    return None if backend.can_join else "Django uses psycopg2 here; install psycopg 3"
+
+
+def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
+    """Whether the tables are there, and whether the queues with due jobs have workers."""
+    where, sync, store = f"TASKS[{backend.alias!r}]", backend.client.sync, backend.client.store
+    try:
+        sync.open()
+    except SchemaTooOld as error:
+        # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
+        yield checks.Warning(f"{where}: {error}", hint="Run manage.py jobmill migrate.", id="jobmill.W001")
+        return
+    except JobmillError as error:
+        yield checks.Warning(f"{where}: the {store.name} store cannot be used: {error}", id="jobmill.W003")
+        return
+    served = {queue for card in sync.workers() for queue in card.queues}
+    for depth in sync.depths():
+        queue = depth.queue
+        if depth.due and queue not in served and (not backend.queues or queue in backend.queues):
+            hint = f"Run manage.py jobmill worker --queue {queue}."
+            yield checks.Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")

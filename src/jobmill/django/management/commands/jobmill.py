@@ -1,0 +1,82 @@
+"""`manage.py jobmill COMMAND`: the commands of `jobmill` on the store of TASKS; `worker` runs the Tasks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from jobmill.cli import main
+from jobmill.django.backend import BACKEND_VARIABLE, JobmillBackend
+from jobmill.django.interface import task_backends
+
+TARGET = "jobmill.django.worker:jobs"
+#: Commands that know the Tasks; all others need only the URL of the store.
+_WITH_HANDLERS = ("worker", "dashboard")
+
+
+class Command(BaseCommand):
+    """Run a command of Jobmill."""
+
+    help = (
+        "Run a command of Jobmill on the store of TASKS: worker, migrate, jobs, queues, dashboard, doctor and others."
+    )
+    requires_system_checks: list[str] = []  # noqa: RUF012 - `migrate` must run where checks complain
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Give everything but the options of Django, and --backend, to the command line of Jobmill."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--settings")
+        parser.add_argument("--pythonpath")
+        parser.add_argument("--backend", default="default")
+        parser.add_argument("--skip-checks", action="store_true")
+        options, rest = parser.parse_known_args(argv[2:])
+        try:
+            self._run(rest, options.backend, options.skip_checks, f"{Path(argv[0]).name} {argv[1]}")
+        except CommandError as error:
+            self.stderr.write(f"{type(error).__name__}: {error}")
+            sys.exit(error.returncode)
+        finally:
+            connections.close_all()
+
+    def add_arguments(self, parser: Any) -> None:
+        """For `call_command("jobmill", "migrate")`."""
+        parser.add_argument("arguments", nargs=argparse.REMAINDER)
+        parser.add_argument("--backend", default="default")
+
+    def handle(self, *_: Any, arguments: list[str], backend: str, skip_checks: bool = True, **__: Any) -> None:
+        """Run a command; CommandError if it fails."""
+        try:
+            self._run(arguments, backend, skip_checks, "jobmill")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise CommandError(f"jobmill {' '.join(arguments)} failed", returncode=int(end.code)) from None
+
+    def _run(self, arguments: list[str], alias: str, skip_checks: bool, name: str) -> None:
+        if alias not in task_backends.settings or not isinstance(task_backends[alias], JobmillBackend):
+            raise CommandError(f"TASKS[{alias!r}] is not a backend of Jobmill")
+        backend = task_backends[alias]
+        command, *rest = arguments or ["--help"]
+        if command in _WITH_HANDLERS and not {"-h", "--help"} & set(rest):
+            if command == "worker":
+                if not skip_checks:
+                    self.check()
+                rest = _with_queues(rest, backend.queue_names)
+            rest = [TARGET, *rest]
+        os.environ["JOBMILL_URL"] = backend.url
+        os.environ[BACKEND_VARIABLE] = alias
+        # Where `worker --processes` starts others, they find the modules of the project as this process does.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
+        main([command, *rest], prog_name=name)
+
+
+def _with_queues(arguments: list[str], queues: tuple[str, ...]) -> list[str]:
+    """With the queues of the settings, unless the command line names some."""
+    if any(one == "--queue" or one.startswith("--queue=") for one in arguments):
+        return arguments
+    return [*arguments, *(f"--queue={queue}" for queue in queues)]

@@ -1,0 +1,508 @@
+"""What the backend promises beyond Django's own tests: transactions, mapping, safety, signals, checks and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout, suppress
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
+from django.core.management import CommandError, call_command
+from django.db import ConnectionHandler, connection, connections, transaction
+from django.test import override_settings
+from django.utils import timezone, translation
+
+import jobmill
+from jobmill.django import client, recurring, task
+from jobmill.django.database import is_same_database, url_of_database
+from jobmill.django.interface import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+    task_finished,
+    task_started,
+)
+from jobmill.django.runs import announce_failures
+from tests.django.cases_ported import Case, run
+from tests.django.shop import tasks
+from tests.django.shop.models import Order
+
+PATH = "tests.django.shop.tasks"
+
+
+def with_options(**options: Any) -> Any:
+    changed = copy.deepcopy(settings.TASKS)
+    changed["default"]["OPTIONS"] = {"max_attempts": 1, **options}
+    return override_settings(TASKS=changed)
+
+
+def stored() -> list[str]:
+    """The names of all jobs that are not recurring, without the path of the module."""
+    return sorted(job.name.rpartition(".")[2] for job in client().sync.find(recurring=False).jobs)
+
+
+class TransactionTestCase(Case):
+    """A job exists exactly if the transaction commits."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        Order.objects.all().delete()
+
+    def test_a_rollback_leaves_no_job(self) -> None:
+        with self.assertRaises(KeyError), transaction.atomic():
+            Order.objects.create(number=1)
+            result = tasks.noop_task.enqueue()
+            raise KeyError
+        self.assertEqual(stored(), [])
+        with self.assertRaises(TaskResultDoesNotExist):
+            result.refresh()
+
+    def test_a_commit_stores_it_with_the_rows(self) -> None:
+        with transaction.atomic():
+            Order.objects.create(number=1)
+            result = tasks.count_orders.enqueue()
+        self.assertEqual(run(result).return_value, 1)
+
+    def test_an_inner_block_that_is_rolled_back(self) -> None:
+        with transaction.atomic():
+            tasks.noop_task.enqueue()
+            with self.assertRaises(KeyError), transaction.atomic():
+                tasks.count_orders.enqueue()
+                raise KeyError
+        self.assertEqual(stored(), ["noop_task"])
+
+    def test_the_first_call_of_a_process_may_be_in_a_transaction_that_has_written(self) -> None:
+        client().sync.close()
+        with transaction.atomic():
+            Order.objects.create(number=1)
+            tasks.noop_task.enqueue()
+        self.assertEqual(stored(), ["noop_task"])
+
+    def test_a_broken_transaction_is_refused(self) -> None:
+        with self.assertRaises(transaction.TransactionManagementError), transaction.atomic():
+            transaction.set_rollback(True)
+            tasks.noop_task.enqueue()
+        self.assertEqual(stored(), [])
+
+    def test_outside_of_a_transaction_it_is_stored_at_once(self) -> None:
+        tasks.noop_task.enqueue()
+        self.assertEqual(stored(), ["noop_task"])
+
+    def test_async_code_joins_the_transaction_around_it(self) -> None:
+        with self.assertRaises(KeyError), transaction.atomic():
+            Order.objects.create(number=1)
+            async_to_sync(tasks.noop_task.aenqueue)()
+            raise KeyError
+        self.assertEqual(stored(), [])
+        with transaction.atomic():
+            async_to_sync(tasks.noop_task.aenqueue)()
+        self.assertEqual(stored(), ["noop_task"])
+
+    async def test_a_transaction_in_a_thread_of_async_code(self) -> None:
+        def rolled_back() -> None:
+            with transaction.atomic():
+                tasks.noop_task.enqueue()
+                raise KeyError
+
+        with self.assertRaises(KeyError):
+            await sync_to_async(rolled_back)()
+        await tasks.count_orders.aenqueue()
+        self.assertEqual(await asyncio.to_thread(stored), ["count_orders"])
+
+    def test_a_unique_task_of_the_same_transaction(self) -> None:
+        with transaction.atomic():
+            first = tasks.unique_task.enqueue(7)
+            self.assertEqual(tasks.unique_task.enqueue(7).id, first.id)
+        self.assertEqual(stored(), ["unique_task"])
+
+    @with_options(transaction="on_commit")
+    def test_on_commit(self) -> None:
+        with self.assertRaises(KeyError), transaction.atomic():
+            tasks.noop_task.enqueue()
+            raise KeyError
+        self.assertEqual(stored(), [])
+        with transaction.atomic():
+            Order.objects.create(number=1)
+            result = tasks.count_orders.enqueue()
+            self.assertEqual(stored(), [])
+        self.assertEqual(run(result).return_value, 1)
+        tasks.noop_task.enqueue()
+        self.assertEqual(stored(), ["count_orders", "noop_task"])
+
+    @with_options(transaction="none")
+    def test_none(self) -> None:
+        with self.assertRaises(KeyError), transaction.atomic():
+            tasks.noop_task.enqueue()
+            raise KeyError
+        self.assertEqual(stored(), ["noop_task"])
+
+    @with_options(transaction="none")
+    async def test_none_in_async_code(self) -> None:
+        first = await tasks.unique_task.aenqueue(7)
+        self.assertEqual((await tasks.unique_task.aenqueue(7)).id, first.id)
+
+    @with_options(url="memory://")
+    def test_a_store_without_transactions_waits_for_the_commit(self) -> None:
+        self.assertEqual(task_backends["default"].transaction, "on_commit")
+        with self.assertRaises(KeyError), transaction.atomic():
+            tasks.noop_task.enqueue()
+            raise KeyError
+        self.assertEqual(stored(), [])
+
+
+class MappingTestCase(Case):
+    """What a TaskResult says."""
+
+    def test_attempts_and_their_errors(self) -> None:
+        result = tasks.succeeds_at_the_third_attempt.enqueue()
+        while not result.is_finished:
+            run(result)
+        self.assertEqual((result.status, result.return_value), (TaskResultStatus.SUCCESSFUL, 3))
+        self.assertEqual((result.attempts, tasks.runs), (3, [1, 2, 3]))
+        self.assertEqual([error.exception_class for error in result.errors], [KeyError, KeyError])
+        self.assertIn("KeyError: 2", result.errors[1].traceback)
+        self.assertEqual(len(result.worker_ids), 3)
+        self.assertTrue(all("-" in one for one in result.worker_ids), result.worker_ids)
+        self.assertLess(result.started_at, result.last_attempted_at)
+        self.assertLess(len(result.id), 64)
+        lines = [line.text for line in client().sync.logs(result.id)]
+        self.assertEqual(lines, ["attempt 1", "attempt 2", "attempt 3"])
+
+    def test_fail_ends_the_attempts(self) -> None:
+        result = run(tasks.gives_up.enqueue())
+        self.assertEqual((result.status, result.attempts), (TaskResultStatus.FAILED, 1))
+        self.assertEqual(result.errors[0].exception_class, jobmill.Fail)
+
+    def test_a_timeout(self) -> None:
+        result = run(tasks.never_ends.enqueue())
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertEqual(result.errors[0].exception_class, TimeoutError)
+
+    def test_a_cancelled_task_has_failed(self) -> None:
+        result = tasks.noop_task.enqueue()
+        client().sync.cancel(result.id)
+        result.refresh()
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertEqual(result.errors[0].exception_class, jobmill.errors.JobCancelled)
+
+    def test_a_held_task_is_ready(self) -> None:
+        result = tasks.noop_task.enqueue()
+        client().sync.hold(result.id)
+        result.refresh()
+        self.assertEqual(result.status, TaskResultStatus.READY)
+
+    def test_queue_priority_and_time(self) -> None:
+        later = timezone.now().replace(microsecond=0) + timedelta(hours=1)
+        given = tasks.noop_task.using(queue_name="queue_1", priority=-5, run_after=later)
+        result = given.enqueue()
+        job = client().sync.get(result.id)
+        self.assertEqual((job.name, job.queue, job.priority), (f"{PATH}.noop_task", "queue_1", 105))
+        self.assertEqual(job.due_at, later)
+        self.assertEqual(task_backends["default"].get_result(result.id).task, given)
+        self.assertEqual(run(result).status, TaskResultStatus.READY)
+
+    def test_tasks_with_a_larger_priority_run_first(self) -> None:
+        numbers = {number: tasks.noop_task.using(priority=number).enqueue() for number in (0, -100, 100, 1)}
+        for _ in numbers:
+            client().sync.tick(1)
+        finished = {}
+        for number, result in numbers.items():
+            result.refresh()
+            finished[number] = (result.started_at, result.finished_at)
+        self.assertEqual(sorted(finished, key=lambda number: finished[number]), [100, 1, 0, -100])
+
+    def test_unique_key_and_tenant_come_from_the_arguments(self) -> None:
+        first, other = tasks.unique_task.enqueue(7), tasks.unique_task.enqueue(8)
+        again = tasks.unique_task.enqueue(number=7)
+        self.assertEqual(again.id, first.id)
+        self.assertNotEqual(other.id, first.id)
+        job = client().sync.get(first.id)
+        self.assertEqual((job.unique_key, job.tenant), ("order-7", "customer-7"))
+        self.assertEqual(run(again).status, TaskResultStatus.SUCCESSFUL)
+
+    def test_options_of_a_task_the_settings_and_the_backend(self) -> None:
+        given = {f"{PATH}.noop_task": {"max_attempts": 7, "timeout": "5s"}}
+        with with_options(tasks=given, max_attempts=2, keep_failed="1h"):
+            job = client().sync.get(tasks.noop_task.enqueue().id)
+            self.assertEqual((job.options.max_attempts, job.options.timeout_ms), (7, 5_000))
+            self.assertEqual(job.options.keep_failed, jobmill.Keep(age_ms=3_600_000))
+            self.assertEqual(client().sync.get(tasks.count_orders.enqueue().id).options.max_attempts, 2)
+            self.assertEqual(client().sync.get(tasks.gives_up.enqueue().id).options.max_attempts, 3)
+            once = tasks.gives_up.using(max_attempts=9, priority=3)
+            self.assertEqual(client().sync.get(once.enqueue().id).options.max_attempts, 9)
+            with self.assertLogs("jobmill", "WARNING") as logs, with_options(tasks={"shop.missing": {}}):
+                client()
+            self.assertIn("shop.missing, which is not the path of a Task", logs.output[0])
+
+    def test_wrong_options_are_refused_where_they_are_given(self) -> None:
+        for wrong in ({"max_attempts": 0}, {"timeout": "soon"}, {"backoff": print}, {"unique_key": ""}):
+            with self.subTest(wrong), self.assertRaisesMessage(InvalidTask, next(iter(wrong))):
+                tasks.noop_task.using(**wrong)
+        with self.assertRaises(TypeError):
+            task(run_after=timezone.now())(tasks.noop_task.func)
+
+
+class SafetyTestCase(Case):
+    """No job can make a process import or run what is not a Task."""
+
+    def test_a_function_that_is_not_a_task(self) -> None:
+        jobs = client()
+        for name in (f"{PATH}.not_a_task", "antigravity.fly", "os.system", "send", f"{PATH}.Order"):
+            with self.subTest(name):
+                id = jobs.sync.enqueue(name, {"args": [], "kwargs": {}}).id
+                with self.assertRaisesMessage(SuspiciousOperation, f"'{name}' is not the path of a Task"):
+                    task_backends["default"].get_result(id)
+                jobs.sync.tick(100)
+                self.assertEqual(jobs.sync.get(id).state, "waiting")
+                self.assertEqual(jobs.sync.get(id).claims, 0)
+        self.assertNotIn("antigravity", sys.modules)
+        self.assertEqual(tasks.runs, [])
+
+    def test_a_task_that_no_worker_could_find_is_refused(self) -> None:
+        hidden = task()(tasks.not_a_task)  # its path is that of the function
+        with self.assertRaisesMessage(InvalidTask, "a worker cannot find this task"):
+            hidden.enqueue()
+        with mock.patch.object(tasks.not_a_task, "__module__", "__main__"):
+            with self.assertRaisesMessage(InvalidTask, "a worker cannot find this task"):
+                task()(tasks.not_a_task).enqueue()
+
+
+class RunTestCase(Case):
+    """What is around a run."""
+
+    def test_connections_are_closed_after_a_run(self) -> None:
+        for one in (tasks.keep_connection, tasks.keep_connection_async):
+            with self.subTest(one):
+                tasks.runs.clear()
+                run(one.enqueue())
+                (used,) = tasks.runs
+                if connection.vendor == "postgresql":
+                    self.assertTrue(used.closed)
+                else:
+                    with self.assertRaisesRegex(Exception, "closed database"):
+                        used.execute("SELECT 1")
+                self.assertIsNot(used, connection.connection)
+
+    def test_connections_that_are_too_old_are_closed_before_a_run(self) -> None:
+        job = client().sync.get(tasks.keep_connection.enqueue().id)
+        connection.ensure_connection()
+        before, connection.close_at = connection.connection, 0
+        client().handlers[job.name](jobmill.Context(job, lambda _: None))  # in this thread
+        (used,) = tasks.runs
+        self.assertIsNot(used, before)
+
+    def test_async_tasks_use_the_database(self) -> None:
+        Order.objects.all().delete()
+        Order.objects.create(number=1)
+        self.assertEqual(run(tasks.count_orders_async.enqueue()).return_value, 1)
+
+    async def test_each_run_begins_in_the_language_of_the_settings(self) -> None:
+        with translation.override("fr"):  # as a test or a command has it around a worker
+            for one in (tasks.say_language, tasks.say_language, tasks.say_language_async):
+                result = await one.aenqueue()
+                await client().tick()
+                await result.arefresh()
+                self.assertEqual(result.return_value, "en-us")
+
+    def test_a_task_may_enqueue_another(self) -> None:
+        Order.objects.all().delete()
+        run(tasks.make_order.enqueue(5))
+        self.assertEqual(Order.objects.get().number, 5)
+
+    def test_signals(self) -> None:
+        announce_failures(task_backends["default"])
+        seen: list[Any] = []
+
+        def on_started(task_result: Any, sender: Any, **_: Any) -> None:
+            seen.append((task_result.task.name, "started", task_result.attempts))
+
+        def on_finished(task_result: Any, sender: Any, **_: Any) -> None:
+            seen.append((task_result.task.name, str(task_result.status), task_result.attempts))
+
+        task_started.connect(on_started)
+        task_finished.connect(on_finished)
+        self.addCleanup(task_started.disconnect, on_started)
+        self.addCleanup(task_finished.disconnect, on_finished)
+        result = tasks.succeeds_at_the_third_attempt.enqueue()
+        while not result.is_finished:
+            run(result)
+        name = "succeeds_at_the_third_attempt"
+        self.assertEqual(seen, [(name, "started", n) for n in (1, 2, 3)] + [(name, "SUCCESSFUL", 3)])
+        seen.clear()
+        run(tasks.gives_up.enqueue())
+        self.assertEqual(seen, [("gives_up", "started", 1), ("gives_up", "FAILED", 1)])
+        seen.clear()
+        run(tasks.noop_task_async.enqueue())
+        self.assertEqual(seen, [("noop_task_async", "started", 1), ("noop_task_async", "SUCCESSFUL", 1)])
+
+    def test_a_signal_that_fails_is_no_error_of_the_task(self) -> None:
+        def broken(**_: Any) -> None:
+            raise KeyError
+
+        task_started.connect(broken)
+        self.addCleanup(task_started.disconnect, broken)
+        with self.assertLogs("django.dispatch", "ERROR"):
+            self.assertEqual(run(tasks.calculate_meaning_of_life.enqueue()).return_value, 42)
+
+    @with_options()  # another client, which has not stated its recurring tasks yet
+    def test_recurring(self) -> None:
+        client().sync.tick()
+        (job,) = client().sync.find(recurring=True).jobs
+        self.assertEqual((job.name, job.queue, job.priority), (f"{PATH}.nightly", "queue_1", 93))
+        assert job.recurrence is not None
+        self.assertEqual((job.recurrence.cron, job.recurrence.timezone), ("0 3 * * *", "Europe/Berlin"))
+        self.assertEqual(task_backends["default"].get_result(job.id).status, TaskResultStatus.READY)
+        client().sync.reschedule(job.id, delay="0s")
+        client().sync.tick(queues=["queue_1"])
+        self.assertEqual(tasks.runs, ["nightly"])
+        for wrong in ({"cron": "often"}, {}, {"every": "1h", "cron": "0 3 * * *"}):
+            with self.subTest(wrong), self.assertRaises(InvalidTask):
+                recurring(**wrong)(tasks.noop_task)
+        with self.assertRaisesMessage(InvalidTask, "write it above @task"):
+            recurring("0 3 * * *")(tasks.not_a_task)
+
+    def test_a_task_that_only_using_brings_to_a_backend(self) -> None:
+        changed = {**settings.TASKS, "other": {"BACKEND": "jobmill.django.JobmillBackend"}}
+        with override_settings(TASKS=changed):
+            self.assertEqual(client("other").handlers, {})  # the same store: the worker of "default" runs them
+        changed["other"]["OPTIONS"] = {"url": "memory://"}
+        with override_settings(TASKS=changed):
+            result = tasks.calculate_meaning_of_life.using(backend="other").enqueue()
+            client("other").sync.tick()
+            result.refresh()
+            self.assertEqual(result.return_value, 42)
+            self.assertEqual(client("other").sync.find(recurring=True).jobs, [])
+
+
+class ChecksTestCase(Case):
+    """`manage.py check`."""
+
+    def ids(self, **options: Any) -> list[str]:
+        with with_options(**options):
+            return [str(message.id) for message in checks.run_checks() if str(message.id).startswith("jobmill")]
+
+    def test_options(self) -> None:
+        self.assertEqual(self.ids(), [])
+        self.assertEqual(self.ids(transaction="join"), [])
+        self.assertEqual(self.ids(transaction="join", url="memory://"), ["jobmill.E003"])
+        self.assertEqual(self.ids(transaction="on_commit", url="memory://"), [])
+        self.assertEqual(self.ids(url="mysql://there"), ["jobmill.E002"])
+        wrong: dict[str, Any]
+        for wrong in (
+            {"transaction": "later"},
+            {"max_attempts": 0},
+            {"database": "missing"},
+            {"priority_base": 5},
+            {"tasks": {"shop.send": {"priority": 1}}},
+            {"tasks": ["shop.send"]},
+            {"speed": "high"},
+        ):
+            with self.subTest(wrong):
+                self.assertEqual(self.ids(**wrong), ["jobmill.E004"])
+
+    def test_a_missing_driver(self) -> None:
+        with mock.patch.dict(sys.modules, {"pymongo": None}):
+            self.assertEqual(self.ids(url="mongodb://there/jobs"), ["jobmill.E001"])
+
+    def test_a_database_without_a_store_needs_a_url(self) -> None:
+        with mock.patch("jobmill.django.backend.url_of_database", return_value=None):
+            self.assertEqual(self.ids(), ["jobmill.E002"])
+            with mock.patch.dict("os.environ", {"JOBMILL_URL": "memory://"}):
+                self.assertEqual(self.ids(), [])
+
+    def test_the_store(self) -> None:
+        def found() -> list[str]:
+            messages = checks.run_checks(databases=["default"])
+            return [str(message.id) for message in messages if str(message.id).startswith("jobmill")]
+
+        self.assertEqual(found(), [])
+        tasks.noop_task.enqueue()
+        self.assertEqual(found(), ["jobmill.W002"])
+        if connection.vendor == "postgresql":
+            schema = task_backends["default"].url + ("&" if "?" in task_backends["default"].url else "?")
+            with with_options(url=f"{schema}schema=other"):
+                self.assertEqual(found(), ["jobmill.W001"])
+                call_command("jobmill", "migrate")
+                client().sync.close()
+                self.assertEqual(found(), [])
+
+
+class DatabaseTestCase(Case):
+    """URLs of databases."""
+
+    def url(self, vendor: str, **given: Any) -> str | None:
+        handler = ConnectionHandler({"default": {"ENGINE": f"django.db.backends.{vendor}", **given}})
+        with mock.patch("jobmill.django.database.connections", handler):
+            return url_of_database("default")
+
+    def test_urls(self) -> None:
+        self.assertEqual(self.url("sqlite3", NAME="/a/b c#.db"), "sqlite:////a/b%20c%23.db")
+        self.assertEqual(self.url("sqlite3", NAME=":memory:"), "memory://")
+        self.assertEqual(self.url("sqlite3", NAME="file:memorydb?mode=memory&cache=shared"), "memory://")
+        postgres = {"NAME": "shop", "USER": "a@b", "PASSWORD": "p:/?#", "HOST": "db", "PORT": 6432}
+        self.assertEqual(self.url("postgresql", **postgres), "postgresql://a%40b:p%3A%2F%3F%23@db:6432/shop")
+        there = self.url("postgresql", NAME="shop", HOST="::1", OPTIONS={"sslmode": "require", "pool": True})
+        self.assertEqual(there, "postgresql://[::1]/shop?sslmode=require")
+        socket = self.url("postgresql", NAME="shop", HOST="/run/pg", PORT="5433")
+        self.assertEqual(socket, "postgresql:///shop?host=%2Frun%2Fpg&port=5433")
+        for wrong in ({"NAME": ""}, {"NAME": "a", "OPTIONS": {"service": "shop"}}):
+            with self.assertRaisesMessage(ImproperlyConfigured, 'OPTIONS["url"]'):
+                self.url("postgresql", **wrong)
+        with self.assertRaisesMessage(ImproperlyConfigured, 'OPTIONS["url"]'):
+            self.url("sqlite3", NAME="file:shop.db?mode=rw", OPTIONS={"uri": True})
+
+    def test_the_same_database(self) -> None:
+        self.assertTrue(is_same_database("sqlite:////a/b.db", "sqlite:////a/../a/b.db?synchronous=NORMAL"))
+        self.assertFalse(is_same_database("sqlite:////a/b.db", "sqlite:////a/c.db"))
+        self.assertTrue(is_same_database("postgresql://a@db/shop?schema=x", "postgres://b@db:5432/shop"))
+        self.assertFalse(is_same_database("postgresql://a@db/shop", "postgresql://a@db/other"))
+        self.assertFalse(is_same_database("redis://db", "redis://db"))
+
+
+class CommandTestCase(Case):
+    """`manage.py jobmill`; worker processes are in test_example.py."""
+
+    def out(self, *arguments: str) -> str:
+        with redirect_stdout(io.StringIO()) as out:
+            call_command("jobmill", *arguments)
+        return out.getvalue()
+
+    def test_commands_use_the_store_of_the_settings(self) -> None:
+        id = tasks.noop_task.enqueue().id
+        self.assertEqual([job["id"] for job in json.loads(self.out("jobs", "list", "--json"))], [id])
+        self.assertIn("up to date", self.out("migrate"))
+        with redirect_stdout(io.StringIO()) as out, suppress(CommandError):  # the server of tests has problems
+            call_command("jobmill", "doctor")
+        self.assertIn("reachable", out.getvalue())
+        self.assertIn("--queue", self.out("worker", "--help"))
+
+    def test_wrong_calls(self) -> None:
+        with self.assertRaises(CommandError) as raised:
+            self.out("jobs", "show", "missing")
+        self.assertEqual(raised.exception.returncode, 1)
+        with self.assertRaisesMessage(CommandError, "TASKS['mail'] is not a backend of Jobmill"):
+            call_command("jobmill", "doctor", backend="mail")
+        with self.assertRaisesMessage(ImproperlyConfigured, "is not a backend of Jobmill"), self.immediate():
+            client()
+
+    def immediate(self) -> Any:
+        from tests.django.cases_ported import IMMEDIATE
+
+        return override_settings(TASKS={"default": {"BACKEND": IMMEDIATE}})
+
+    def test_the_schema_of_a_test_database_is_there(self) -> None:
+        real = json.loads(os.environ["JOBMILL_TEST_DJANGO"])["NAME"]
+        self.assertNotEqual(connections["default"].settings_dict["NAME"], real)
+        self.assertIn(str(connections["default"].settings_dict["NAME"]), task_backends["default"].url)
+        self.assertEqual(client().sync(client().store.migrate()), [])

@@ -1,0 +1,100 @@
+"""The dashboard in a project of Django: who may see it, who may act, and that forms of other sites are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client as Browser
+from django.test import RequestFactory
+
+from jobmill.django import client
+from jobmill.django.views import dashboard
+from tests.django.cases_ported import Case
+from tests.django.shop import tasks
+
+ROOT = "/a/j%C3%B6bs"
+SAME = {"HTTP_SEC_FETCH_SITE": "same-origin"}
+
+
+class DashboardTestCase(Case):
+    """With Django's own users and permissions."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        User.objects.all().delete()
+
+    def visitor(self, *permissions: str, **fields: Any) -> Browser:
+        user = User.objects.create_user("ada", password="secret", **fields)
+        user.user_permissions.set(
+            Permission.objects.filter(codename__in=permissions, content_type__app_label="jobmill")
+        )
+        browser = Browser(enforce_csrf_checks=True)
+        browser.force_login(user)
+        return browser
+
+    def test_the_permissions_are_there(self) -> None:
+        found = Permission.objects.filter(content_type__app_label="jobmill").values_list("codename", flat=True)
+        self.assertEqual(sorted(found), ["act", "view"])
+
+    def test_strangers_are_sent_to_the_login(self) -> None:
+        answer = Browser().get(f"{ROOT}/queues")
+        self.assertRedirects(answer, "/login/?next=/a/j%25C3%25B6bs/queues", fetch_redirect_response=False)
+
+    def test_only_staff_with_a_permission_may_enter(self) -> None:
+        for fields, permissions, status in (
+            ({}, ("view", "act"), 403),
+            ({"is_staff": True}, (), 403),
+            ({"is_staff": True}, ("view",), 200),
+            ({"is_staff": True}, ("act",), 200),
+            ({"is_staff": True, "is_superuser": True}, (), 200),
+        ):
+            with self.subTest(fields=fields, permissions=permissions):
+                User.objects.all().delete()
+                answer = self.visitor(*permissions, **fields).get(f"{ROOT}/")
+                self.assertEqual(answer.status_code, status)
+
+    def test_it_shows_tasks_and_links_below_its_path(self) -> None:
+        id = tasks.noop_task.enqueue(1, to="ada").id
+        browser = self.visitor("view", is_staff=True)
+        answer = browser.get(f"{ROOT}/jobs/{id}")
+        self.assertContains(answer, "tests.django.shop.tasks.noop_task")
+        self.assertContains(answer, 'href="/a/jöbs/queues"')
+        self.assertIn("default-src 'none'", answer["Content-Security-Policy"])
+        self.assertEqual(browser.get(f"{ROOT}/nothing").status_code, 404)
+        self.assertContains(browser.get("/red/queues"), "shop prod")
+        answer = browser.get(f"{ROOT}/queues", headers={"accept": "application/json"})
+        self.assertEqual([row["queue"] for row in answer.json()["queues"]], ["default"])
+
+    def test_acts_need_their_permission_and_have_the_name_of_the_user(self) -> None:
+        form = {"queue": "default", "note": "api down", "back": f"{ROOT}/queues"}
+        browser = self.visitor("view", is_staff=True)
+        self.assertEqual(self.post(browser, form, **SAME).status_code, 403)
+        User.objects.all().delete()
+        browser = self.visitor("act", is_staff=True)
+        self.assertEqual(self.post(browser, form, HTTP_SEC_FETCH_SITE="cross-site").status_code, 403)
+        self.assertEqual(self.post(browser, form).status_code, 403)
+        self.assertFalse(client().sync.queue("default").settings().paused)
+        answer = self.post(browser, form, **SAME)
+        self.assertEqual(answer.status_code, 303)
+        self.assertTrue(answer["Location"].startswith(f"{ROOT}/queues?done="))
+        self.assertContains(browser.get(answer["Location"]), "is paused")
+        self.assertTrue(client().sync.queue("default").settings().paused)
+        self.assertEqual(client().sync.audit_log(limit=1).entries[0].who, "ada")
+        client().sync.queue("default").resume()
+
+    def post(self, browser: Browser, form: dict[str, str], **headers: Any) -> Any:
+        body = "&".join(f"{name}={value}" for name, value in form.items())
+        kind = "application/x-www-form-urlencoded"
+        return browser.generic("POST", f"{ROOT}/acts/pause", body, content_type=kind, **headers)
+
+    def test_it_answers_requests_of_asgi(self) -> None:
+        from django.test import AsyncRequestFactory
+
+        user = User.objects.create_superuser("grace")
+        for factory in (RequestFactory(), AsyncRequestFactory()):
+            request = factory.get("/a/jobs/queues")
+            request.user = user
+            answer = dashboard(request, "queues")
+            self.assertEqual(answer.status_code, 200)
+            self.assertIn('href="/a/jobs/workers"', answer.content.decode())
