@@ -6,6 +6,7 @@ An error in a hook is logged and never affects a job.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from jobmill.core.events import EVENT_TYPES, Event
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
-from jobmill.handlers.wrappers import Wrappers
+from jobmill.handlers.wrappers import Wrapper, Wrappers
 from jobmill.runtime.tasks import being_cancelled
 
 log = logging.getLogger("jobmill")
@@ -43,6 +44,13 @@ class Hooks:
         self._hooks.setdefault(what, []).append(hook)
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
+
+    def with_run_wrapper(self, wrapper: Wrapper) -> Hooks:
+        """The same hooks, with one more wrapper around runs."""
+        hooks = copy.copy(self)
+        hooks.wrappers = copy.copy(self.wrappers)
+        hooks.wrappers.run = [*self.wrappers.run, wrapper]
+        return hooks
 
     def has(self, what: str) -> bool:
         """Whether any hook is called at this moment."""
