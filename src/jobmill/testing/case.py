@@ -17,7 +17,7 @@ from jobmill.testing.travel import Travel
 
 
 class JobsTestMixin:
-    """The kit for any class of tests, for example Django's: `class Tests(JobsTestMixin, TestCase): jobs = shop.jobs`."""
+    """The kit for any class of tests, such as Django's: `class Tests(JobsTestMixin, TestCase): jobs = shop.jobs`."""
 
     #: The client of the application.
     jobs: ClassVar[Client]
@@ -33,7 +33,7 @@ class JobsTestMixin:
     crash: MakesCrash
     flaky_store: MakesFlakyStore
 
-    def setUp(self) -> None:  # noqa: N802 - the name of unittest
+    def setUp(self) -> None:
         """Give the client an empty store."""
         parent: Any = super()
         parent.setUp()

@@ -65,9 +65,7 @@ class Drain:
         return self._client.sync(self(errors=errors, later=later, max_jobs=max_jobs, concurrency=concurrency))
 
 
-async def drain_with(
-    runner: JobRunner, errors: Errors, later: bool, max_jobs: int | None, concurrency: int
-) -> JobRuns:
+async def drain_with(runner: JobRunner, errors: Errors, later: bool, max_jobs: int | None, concurrency: int) -> JobRuns:
     """Run due jobs with this runner, as `Drain` describes it."""
     if errors not in get_args(Errors):
         raise InvalidValue("errors", "one of " + ", ".join(get_args(Errors)), errors)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -95,7 +95,7 @@ class EnqueuedJobs:
     def _wait_for(self, wanted: _Wanted, count: int | None, within: Duration | None) -> list[Job]:
         end = time.monotonic() + (0 if within is None else to_ms(within, "within") / 1000)
         if within is not None and _is_in_loop():
-            raise InvalidValue("within", "nothing in an async test", within, "use await enqueued.soon(..., timeout=...)")
+            raise InvalidValue("within", "nothing in an async test", within, "await enqueued.soon(..., timeout=...)")
         while True:
             jobs = self._jobs()
             found = self._matching(wanted, jobs)
@@ -140,7 +140,7 @@ _PLAIN = ("state", "queue", "priority", "unique_key", "tenant", "headers")
 class _Wanted:
     """What a test wants of a job."""
 
-    def __init__(self, name: str | None, payload: dict[str, Any], **options: Unpack[WantedOptions]) -> None:
+    def __init__(self, name: str | None, payload: dict[str, Any], options: WantedOptions) -> None:
         self._name = name
         # As the store has it: a date is a text.
         self._payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(to_plain(payload, "payload")))
@@ -168,7 +168,7 @@ class _Wanted:
                     raise InvalidValue(field, f"one of the parameters of {job.name}: {', '.join(known)}", field)
         else:
             payload |= options.get("payload", {})
-        return _Wanted(job.name if isinstance(job, Handler) else job, payload, **options)
+        return _Wanted(job.name if isinstance(job, Handler) else job, payload, options)
 
     def __str__(self) -> str:
         """As a call."""

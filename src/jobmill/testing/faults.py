@@ -15,7 +15,7 @@ from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.store import Store
 from jobmill.testing.store_calls import VERBS, StoreCall, StoreCalls
 
-#: claim: before its handler runs. effect: after its handler, before the store knows it. settle: when the store knows it.
+#: claim: before its handler runs. effect: after its handler, before the store knows it. settle: after that.
 CrashPoint: TypeAlias = Literal["claim", "effect", "settle"]
 #: call: it never reaches the store. answer: the store has applied it, but the caller does not learn that.
 Losable: TypeAlias = Literal["call", "answer", "either"]
@@ -120,7 +120,7 @@ class Crash(_Fault):
 
 
 class FlakyStore(_Fault):
-    """Calls to the store fail with StoreUnavailable, each with the same probability, in an order that a seed decides."""
+    """Calls to the store fail with StoreUnavailable, each with this probability, in an order that a seed decides."""
 
     def __init__(self, calls: StoreCalls, p: float, on: Collection[str], seed: int, lose: Losable) -> None:
         super().__init__(calls)

@@ -37,9 +37,9 @@ class LeftoverJobWarning(UserWarning):
 class Kit:
     """For the time of a `with`, a client uses a new, empty store with a clock that only the test moves.
 
-    `store` is memory, sqlite, postgres, redis or mongo, or a URL. The servers are found by the environment variables
-    JOBMILL_TEST_POSTGRES, JOBMILL_TEST_REDIS and JOBMILL_TEST_MONGO. There, tests use a schema, a prefix or a collection
-    of their own, which is emptied first; `room` is its name.
+    `store` is memory, sqlite, postgres, redis or mongo, or a URL. The environment variables JOBMILL_TEST_POSTGRES,
+    JOBMILL_TEST_REDIS and JOBMILL_TEST_MONGO have the URLs of servers. There, tests use a schema, a prefix of keys or a
+    collection of their own, which is emptied first; `room` is its name.
     """
 
     def __init__(

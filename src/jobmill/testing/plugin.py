@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("jobmill").addoption(
         "--jobmill-stores",
         metavar="NAMES",
-        help="Run each test that uses Jobmill's fixtures on each of these stores (default: memory). Names or URLs, with "
-        "commas between them: memory,sqlite,postgres,redis,mongo. The environment variables JOBMILL_TEST_POSTGRES, "
-        "JOBMILL_TEST_REDIS and JOBMILL_TEST_MONGO have the URLs of servers.",
+        help="Run each test that uses Jobmill's fixtures on each of these stores (default: memory). Names or URLs, "
+        "with commas between them: memory,sqlite,postgres,redis,mongo. The URLs of servers are in the environment "
+        "variables JOBMILL_TEST_POSTGRES, JOBMILL_TEST_REDIS and JOBMILL_TEST_MONGO.",
     )
 
 
@@ -97,7 +97,8 @@ def jobmill_kit(
     jobmill_client: Client, jobmill_clock: ManualClock, _jobmill_store: str, request: pytest.FixtureRequest
 ) -> Iterator[Kit]:
     """All tools in one object; the client uses a new, empty store. At the end, warns of jobs that the test forgot."""
-    from jobmill.testing.kit import ROOM, Kit
+    from jobmill.testing.kit import Kit
+    from jobmill.testing.stores import ROOM
 
     # The processes of pytest-xdist must not empty each other's stores.
     process = getattr(request.config, "workerinput", {}).get("workerid")

@@ -17,7 +17,7 @@ from jobmill.core.values import Claim, Claimed, Exchanged, Refused, Settlement
 from jobmill.errors import JobFailed, StoreUnavailable
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.handler import Draft, Handler
+from jobmill.handlers.handler import Draft
 from jobmill.handlers.wrappers import RunEnd
 from jobmill.store import Store
 from jobmill.worker.worker import Worker

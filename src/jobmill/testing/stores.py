@@ -45,7 +45,9 @@ def make_store(which: str, clock: Callable[[], int], folder: Path, room: str = R
     if which in URL_VARIABLES:
         url = os.environ.get(URL_VARIABLES[which], "")
         if not url:
-            raise InvalidValue("store", f"the URL of a server in the environment variable {URL_VARIABLES[which]}", which)
+            raise InvalidValue(
+                "store", f"the URL of a server in the environment variable {URL_VARIABLES[which]}", which
+            )
     elif "://" not in which:
         raise InvalidValue("store", f"one of {', '.join(NAMES)}, or a URL", which)
     scheme = scheme_of(url, "postgresql://…, redis://… or mongodb://…").partition("+")[0]
