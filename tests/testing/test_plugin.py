@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, blocks
 from tests.helpers import without_coverage
 
 EXAMPLE = ROOT / "examples/testing_an_application"
@@ -147,7 +147,7 @@ def test_forgotten_jobs_warn(session: pytest.Pytester) -> None:
     session.makepyfile(
         IMPORTS + "async def test_it(jobs):\n    await send.enqueue(to='nobody')\n    await jobs.tick()\n"
     )
-    result = run(session, "-o", "filterwarnings=")
+    result = run(session, "-o", "filterwarnings=default")
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*LeftoverJobWarning: the job send(to='nobody') failed, *", "*ConnectionError: 503"])
     run(session).assert_outcomes(passed=1, errors=1)
@@ -204,3 +204,24 @@ def test_the_tests_of_the_example_pass_on_memory_and_sqlite() -> None:
     for options in (["--jobmill-stores=memory,sqlite"], ["-n2"]):
         done = subprocess.run([*command, *options], cwd=EXAMPLE, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
+    page = ROOT / "docs/testing.md"
+    files = {block.file: block.code for block in blocks(page) if block.file is not None}
+    assert len(files) > 5
+    for name, code in files.items():
+        (tmp_path / name).write_text(code)
+    (settings,) = [block.code for block in blocks(page) if block.language == "toml"]
+    (tmp_path / "pyproject.toml").write_text(settings + 'asyncio_mode = "auto"\npythonpath = ["."]\n')
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    failing = "import shop\n\nasync def test_it(enqueued):\n    await shop.sign_up('ada')\n"
+    failing += "    enqueued.one(shop.send_mail, to='ada@example.com', delay='1d')\n"
+    (tmp_path / "test_failing.py").write_text(failing)
+    done = subprocess.run([*command, "test_failing.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (shown,) = [block.code for block in blocks(page) if block.code.startswith("AssertionError")]
+    for line in shown.splitlines():
+        assert line in done.stdout
