@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -170,6 +170,25 @@ async def test_travel_has_a_limit(app: App, kit: Kit, monkeypatch: pytest.Monkey
     monkeypatch.setattr("jobmill.testing.travel.MAX_RUNS", 20)
     with pytest.raises(JobmillError, match="20 jobs have run"):
         await kit.travel("1d")
+
+
+async def test_the_lifespans_of_the_application_are_open_once_in_each_call(app: App, kit: Kit) -> None:
+    opened: list[str] = []
+
+    @app.jobs.lifespan
+    async def state() -> AsyncIterator[str]:
+        opened.append("open")
+        yield "the state"
+
+    @app.jobs.handler
+    async def use(context: Context[str]) -> str:
+        return context.state
+
+    for delay in (0, 0, 10):
+        await use.options(delay=delay).enqueue()
+    assert [run.result for run in await kit.travel("1h")] == ["the state"] * 3
+    assert (await kit.run_job(use)).result == "the state"
+    assert len(opened) == 2
 
 
 # ---------------------------------------------------------------------------------------------------- run_job

@@ -11,6 +11,7 @@ from jobmill.core.changes import Reschedule
 from jobmill.core.values import NOW, Filter
 from jobmill.errors import InvalidValue, JobmillError
 from jobmill.testing.runs import JobRunner, JobRuns
+from jobmill.worker.lifespans import Lifespans
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -67,13 +68,21 @@ class Drain:
 
 async def drain_with(runner: JobRunner, errors: Errors, later: bool, max_jobs: int | None, concurrency: int) -> JobRuns:
     """Run due jobs with this runner, as `Drain` describes it."""
+    async with runner.lifespans() as lifespans:
+        return await drain_inside(runner, lifespans, errors, later, max_jobs, concurrency)
+
+
+async def drain_inside(
+    runner: JobRunner, lifespans: Lifespans, errors: Errors, later: bool, max_jobs: int | None, concurrency: int
+) -> JobRuns:
+    """The same with lifespans that are open."""
     if errors not in get_args(Errors):
         raise InvalidValue("errors", "one of " + ", ".join(get_args(Errors)), errors)
     limits.check_int(concurrency, "concurrency", 1, 10_000)
     limit = MAX_RUNS if max_jobs is None else limits.check_int(max_jobs, "max_jobs", 1)
     runs = JobRuns()
     while len(runs) < limit:
-        new = await runner.tick(min(concurrency, limit - len(runs)))
+        new = await runner.tick(min(concurrency, limit - len(runs)), lifespans)
         if new is None:
             if not await _bring_forward(runner, retries=errors == "retry", later=later):
                 return runs

@@ -31,7 +31,7 @@ class RunJob:
         """Run a handler once, with these arguments, and return how it ended; an error is returned, not raised.
 
         Everything is as on a worker: the arguments become JSON and are decoded again, and there is a context, the
-        timeout and the wrappers of the application. The job itself is in a store of its own; what the handler enqueues
+        timeout, and what the application has around runs. The job itself is in a store of its own; what the handler enqueues
         is in the store of the test. For options, give `send.options(timeout="1s")`.
         """
         draft = handler.draft(*args, **kwargs)
@@ -43,7 +43,8 @@ class RunJob:
         await store.change([enqueued.id], Reschedule(NOW))
         runner = JobRunner(self._client, store)
         runner.registry.handlers = {draft.name: alone}
-        runs = await runner.tick(1)
+        async with runner.lifespans() as lifespans:
+            runs = await runner.tick(1, lifespans)
         if not runs:
             raise AssertionError(f"{draft} did not run")
         return runs[0]

@@ -18,8 +18,9 @@ from jobmill.errors import JobFailed, StoreUnavailable
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.handler import Draft
-from jobmill.handlers.wrappers import RunEnd
+from jobmill.handlers.observers import RunEnd
 from jobmill.store import Store
+from jobmill.worker.lifespans import Lifespans
 from jobmill.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class RecordingRegistry:
         self._plain = Client(store)
         self.store = cast(Store, watched)
         self.handlers = client.handlers
-        self.hooks = client.hooks.with_run_wrapper(self._record)
+        self.hooks = client.hooks.with_run_observer(self._record)
         #: By job id and number of claims.
         self.ends: dict[tuple[str, int], RunEnd] = {}
 
@@ -175,7 +176,11 @@ class JobRunner:
         self.registry = RecordingRegistry(client, store, self._watched)
         self._random = random.Random(0)  # retries are due at the same times in each run of a test
 
-    async def tick(self, limit: int) -> JobRuns | None:
+    def lifespans(self) -> Lifespans:
+        """The lifespans of the application, not yet open. They stay open for several ticks."""
+        return Lifespans(self.registry.hooks.lifespans)
+
+    async def tick(self, limit: int, lifespans: Lifespans) -> JobRuns | None:
         """Claim up to `limit` due jobs of all queues and run them; None if no job is due."""
         died = 0 if self._calls is None else self._calls.attempts_died
         await self.registry.open()
@@ -183,6 +188,7 @@ class JobRunner:
         for _ in range(MAX_TRIES):
             worker = Worker(self.registry, concurrency=limit, queues=queues)
             worker.random = self._random
+            worker.lifespans = lifespans
             try:
                 claimed = (await worker.tick()).claimed
                 break

@@ -9,8 +9,9 @@ from jobmill.core.durations import Duration, to_ms
 from jobmill.core.values import Filter
 from jobmill.store import Store
 from jobmill.testing.clock import ManualClock
-from jobmill.testing.drain_jobs import MAX_RUNS, drain_with, too_many
+from jobmill.testing.drain_jobs import MAX_RUNS, drain_inside, too_many
 from jobmill.testing.runs import JobRunner, JobRuns
+from jobmill.worker.lifespans import Lifespans
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -33,10 +34,16 @@ class Travel:
         `errors="raise"` raises the first error of a handler here, with the clock at that time.
         """
         end_ms = self._clock() + to_ms(duration, "duration")
+        async with self._runner.lifespans() as lifespans:
+            return await self._travel(end_ms, lifespans, errors, max_jobs)
+
+    async def _travel(
+        self, end_ms: int, lifespans: Lifespans, errors: Literal["raise", "keep"], max_jobs: int | None
+    ) -> JobRuns:
         runs = JobRuns()
         while True:
             left = (MAX_RUNS if max_jobs is None else max_jobs) - len(runs)
-            runs += await drain_with(self._runner, errors, False, max(1, left), 1)
+            runs += await drain_inside(self._runner, lifespans, errors, False, max(1, left), 1)
             if len(runs) >= (max_jobs or MAX_RUNS):
                 if max_jobs is None:
                     raise too_many(runs)

@@ -27,9 +27,10 @@ from msgspec import Struct
 
 from jobmill.core.job import Job, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
-from jobmill.errors import InvalidValue
+from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
+from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.logs import current_run
 from jobmill.worker import outcomes, stderr_log
 
@@ -216,12 +217,31 @@ def _run(request: Request, channel: Channel) -> None:
         channel.send(Errored(error=error.without_value(), final=True))
         return
     call = functools.partial(handler.fn, *((context,) if handler.arguments.takes_context else ()), **arguments)
-    if handler.is_async:
+    hooks = handler.client.hooks
+    if hooks.lifespans or hooks.around.functions:
+        _run_inside(hooks, handler, context, call, channel)
+    elif handler.is_async:
         with asyncio.Runner() as runner:
             # Send the outcome before the loop closes: tasks that the handler left running must not change it.
             channel.send(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
     else:
         channel.send(_outcome(handler, call, request.job.attempt))
+
+
+def _run_inside(
+    hooks: Hooks, handler: Handler[..., Any], context: Context, call: Callable[[], Any], channel: Channel
+) -> None:
+    from jobmill.worker.isolate.inside import Inside
+
+    inside = Inside(hooks)
+    try:
+        context._state = inside.open()
+    except JobmillError as error:
+        channel.send(Errored(error=str(error), error_type=outcomes.type_name(error), traceback=outcomes.printed(error)))
+    else:
+        # Send the outcome before the lifespans close: it counts, however they end.
+        channel.send(inside.run(handler, context, call))
+    inside.close()
 
 
 def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) -> Outcome:
