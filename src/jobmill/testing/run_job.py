@@ -31,8 +31,8 @@ class RunJob:
         """Run a handler once, with these arguments, and return how it ended; an error is returned, not raised.
 
         Everything is as on a worker: the arguments become JSON and are decoded again, and there is a context, the
-        timeout, and what the application has around runs. The job itself is in a store of its own; what the handler enqueues
-        is in the store of the test. For options, give `send.options(timeout="1s")`.
+        timeout, and what the application has around runs. The job itself is in a store of its own; what the handler
+        enqueues is in the store of the test. For options, give `send.options(timeout="1s")`.
         """
         draft = handler.draft(*args, **kwargs)
         of_name = handler if isinstance(handler, Handler) else self._client.handler_named(draft.name)
