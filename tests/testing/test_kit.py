@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -479,6 +481,25 @@ async def test_two_kits_of_one_client_follow_each_other(app: App) -> None:
             await app.send.enqueue(to="ada")
             kit.enqueued.one(app.send)
             await kit.drain()
+
+
+def test_tests_in_parallel_threads_do_not_see_each_others_jobs(app: App) -> None:
+    together = threading.Barrier(3)
+
+    def one(number: int) -> tuple[list[int], list[str]]:
+        with Kit(app.jobs) as kit:
+            together.wait(10)
+            app.jobs.sync(app.split.enqueue(count=number))
+            together.wait(10)
+            counts = [job.payload["count"] for job in kit.enqueued.all()]
+            runs = kit.drain.sync()
+            together.wait(10)
+            assert len(kit.enqueued.all(app.send, state="succeeded")) == number
+            return counts, runs.names
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(one, (1, 2, 3)))
+    assert found == [([number], ["split"] + ["send"] * number) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("which", ["oracle", "oracle://x/y"])
