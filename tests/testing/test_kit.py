@@ -317,6 +317,15 @@ async def test_no_job_is_lost_while_the_store_is_flaky(
         assert sorted(app.ran) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize(("lose", "stored"), [("call", 0), ("answer", 1)])
+async def test_a_lost_answer_means_that_the_store_has_applied_the_call(
+    app: App, kit: Kit, lose: Literal["call", "answer"], stored: int
+) -> None:
+    with kit.flaky_store(0.999, on=["enqueue"], lose=lose), pytest.raises(StoreUnavailable, match=f"lost the {lose}"):
+        await app.send.enqueue(to="ada")
+    kit.enqueued.exactly(stored, app.send)
+
+
 async def test_the_same_seed_gives_the_same_failures(app: App, kit: Kit) -> None:
     async def failures() -> list[bool]:
         found = []

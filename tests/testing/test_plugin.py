@@ -184,6 +184,7 @@ def test_a_project_may_give_its_client_by_a_fixture_and_own_fixtures_win(session
     run(session, "-o", "jobmill=").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_until_a_test_uses_it(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\ndef test_it():\n"
