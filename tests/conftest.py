@@ -51,6 +51,9 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
     from tests.kit.redis_groups import RedisCluster, RedisSentinel
     from tests.kit.turns import Turns
 
+# For tests of the pytest plugin.
+pytest_plugins = ["pytester"]
+
 HERE = Path(__file__).parent
 SERVERS = ("postgres", "redis", "mongo")
 STORES = ("memory", "sqlite", *SERVERS)

@@ -63,17 +63,17 @@ async def test_another_rule_or_an_explicit_time_takes_over(jobs: Client, clock: 
     assert (again.status, (await enqueued.job()).due_ms) == ("updated", clock() + 300_000)
 
 
-async def test_drain_sums_up_and_stops_at_its_bound(jobs: Client) -> None:
+async def test_drain_returns_the_runs_and_stops_at_its_limit(jobs: Client) -> None:
     @jobs.handler(max_attempts=1)
     async def work(n: int) -> None:
         if n % 2:
             raise ValueError("odd")
 
     await jobs.enqueue_many(work.draft(n) for n in range(250))
-    done = await drain(jobs, max_jobs=200)
-    assert (done.claimed, done.succeeded + done.failed) == (200, 200)
-    done = await drain(jobs)
-    assert (done.claimed, done.retrying, done.lost) == (50, 0, 0)
+    runs = await drain(jobs, max_jobs=200)
+    assert (len(runs), len(runs.succeeded), len(runs.errored)) == (200, 100, 100)
+    runs = await drain(jobs, concurrency=20)
+    assert (len(runs), all(run.failed for run in runs.errored)) == (50, True)
 
 
 async def test_no_timeout_for_one_job_of_a_handler_that_has_one(jobs: Client) -> None:

@@ -179,21 +179,21 @@ class Server:
 
 async def test_the_lifespan_opens_and_closes_the_client(jobs: Client) -> None:
     endpoint = TickEndpoint(jobs)
-    opened = [jobs._is_open]
+    opened = [jobs._bound.is_open]
     for _ in range(2):  # a server may be started again with the same app
         server = Server(endpoint)
         assert await server.tell("startup") == {"type": "lifespan.startup.complete"}
-        opened.append(jobs._is_open)
+        opened.append(jobs._bound.is_open)
         assert (await ask(endpoint)).status == 200
         assert await server.tell("shutdown") == {"type": "lifespan.shutdown.complete"}
         await server.task
-        opened.append(jobs._is_open)
+        opened.append(jobs._bound.is_open)
         assert (await ask(endpoint)).status == 503
     assert opened == [False, True, False, True, False]
 
 
 async def test_without_a_lifespan_the_first_request_opens_the_client(jobs: Client) -> None:
-    assert not jobs._is_open
+    assert not jobs._bound.is_open
     assert (await ask(TickEndpoint(jobs))).status == 200
 
 

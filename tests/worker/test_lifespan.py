@@ -207,7 +207,7 @@ async def test_a_tick_opens_them_once_and_so_does_a_whole_drain(jobs: Client) ->
     assert order == ["state opens", "value", "state closes"]
     order.clear()
     await chain.enqueue(left=2)
-    assert (await drain(jobs)).succeeded == 3
+    assert len((await drain(jobs)).succeeded) == 3
     assert order == ["state opens", "value", "value", "value", "state closes"]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, T
 
 import msgspec
 
+from jobmill.client.bound_store import StoreSwap
 from jobmill.client.manage import ManagesJobs
 from jobmill.client.queue import Queue
 from jobmill.core import limits
@@ -29,8 +30,7 @@ from jobmill.handlers.observers import Begun, Observed, ObserverT
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.handlers.signature import to_plain
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
-from jobmill.runtime.batcher import Batcher
-from jobmill.store import EnqueuesWithin, Store
+from jobmill.store import RecordsUsage, Store
 from jobmill.stores import DEFAULT_URL, store_for
 from jobmill.stores.common.url import without_credentials
 
@@ -65,9 +65,7 @@ class Client(ManagesJobs):
     def __init__(self, store: Store, *, who: str = "code") -> None:
         super().__init__(store, limits.check_note(who, "who"))
         self.hooks = Hooks()
-        self.usage_recorders: list[UsageRecorder] = []
-        self._enqueue: Batcher[NewJob, Receipt] = Batcher(store.enqueue)
-        self._transactional = store if isinstance(store, EnqueuesWithin) else None
+        self._usage_recorders: list[UsageRecorder] = []
 
     def __repr__(self) -> str:
         """The store and the number of handlers."""
@@ -77,8 +75,20 @@ class Client(ManagesJobs):
 
     async def close(self) -> None:
         """Close the store; the next call opens it again."""
-        self._is_open = False
-        await self.store.close()
+        bound = self._bound
+        bound.is_open = False
+        await bound.store.close()
+
+    def using(self, store: Store, *, everywhere: bool = False) -> StoreSwap:
+        """Use another store for a while: `with jobs.using(MemoryStore()):`. The handlers stay.
+
+        It holds for this context: this task or thread, what it calls, and the tasks that it starts. Other tasks and
+        threads keep their store, so that tests may run in parallel. With `everywhere`, it also holds for code that is
+        in no such context, for example in threads that do not inherit it.
+
+        `async with` opens the store and closes it at the end; with `with`, close it yourself.
+        """
+        return StoreSwap(self, store, self._swaps, everywhere=everywhere)
 
     async def __aenter__(self) -> Client:
         """Open the store."""
@@ -143,8 +153,17 @@ class Client(ManagesJobs):
 
     def record_usage(self, recorder: U) -> U:
         """Give a usage record of each run to a function, or to a store's table: `jobs.record_usage(jobs.store)`."""
-        self.usage_recorders.append(check_usage_recorder(recorder))
+        self._usage_recorders.append(check_usage_recorder(recorder))
         return recorder
+
+    @property
+    def usage_recorders(self) -> list[UsageRecorder]:
+        """What gets usage records. Inside `using(store)` that store stands for the own one, if it has a table."""
+        own, store = self._own.store, self.store
+        if store is own:
+            return self._usage_recorders
+        instead = [store] if isinstance(store, RecordsUsage) else []
+        return [one for recorder in self._usage_recorders for one in (instead if recorder is own else [recorder])]
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
@@ -184,13 +203,14 @@ class Client(ManagesJobs):
         return enqueued
 
     async def _send(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
-        if not self._is_open:
+        bound = self._bound
+        if not bound.is_open:
             await self.open()
-        new_jobs = [self._new_job(draft) for draft in drafts]
+        new_jobs = [_new_job(bound.store, draft) for draft in drafts]
         if within is None:
-            if self._transactional is not None:
-                self._transactional.check_unlocked()
-            receipts = await self._enqueue(new_jobs)
+            if bound.transactional is not None:
+                bound.transactional.check_unlocked()
+            receipts = await bound.enqueue(new_jobs)
             for count in self.hooks.count_enqueued:
                 count(new_jobs, receipts)
         else:
@@ -200,43 +220,15 @@ class Client(ManagesJobs):
         return [Enqueued(self, receipt) for receipt in receipts]
 
     async def _enqueue_within(self, within: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-        if self._transactional is None:
+        transactional = self._bound.transactional
+        if transactional is None:
             raise InvalidValue("within", f"nothing: the {self.store.name} store has no transactions", within)
-        return await self._transactional.enqueue_within(within, new_jobs)
+        return await transactional.enqueue_within(within, new_jobs)
 
     async def _call_hooks(self, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
         # Within a transaction of the caller these jobs may still be rolled back.
         for event in enqueued_events(new_jobs, receipts, self.store.now()):
             await self.hooks.call_event(event)
-
-    def _new_job(self, draft: Draft) -> NewJob:
-        given = draft.options
-        if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
-            check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
-        due = given.due if given.recurrence is None else self._first_due(given.recurrence, given)
-        return NewJob(
-            id=given.id or self.store.new_id(),
-            name=draft.name,
-            queue=given.queue,
-            payload_json=draft.payload_json,
-            due=due,
-            priority=given.priority,
-            unique_key=_dedupe(draft) if given.dedupe else given.unique_key,
-            tenant=given.tenant,
-            options=given.stored,
-            recurrence=given.recurrence,
-            keeps_due=given.recurrence is not None and given.due == NOW,
-        )
-
-    def _first_due(self, recurrence: Recurrence, given: Options) -> Due:
-        """The first run of a recurring job: at its first occurrence, unless a time was given."""
-        now_ms = self.store.now()
-        first = first_occurrence(recurrence, now_ms) if given.due == NOW else given.due.resolve(now_ms)
-        until_ms = recurrence.until_ms
-        if first is None or (until_ms is not None and first > until_ms):
-            until = None if until_ms is None else str(to_datetime(until_ms))
-            raise InvalidValue("until", "an end that is not before the first run", until)
-        return at(first) if given.due == NOW else given.due
 
     def queue(self, name: str) -> Queue:
         """One queue: pause, resume, limits, settings, event feed."""
@@ -276,6 +268,36 @@ class Client(ManagesJobs):
             worker.cancel()
             await asyncio.wait([worker])
             await self.close()
+
+
+def _new_job(store: Store, draft: Draft) -> NewJob:
+    given = draft.options
+    if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
+        check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
+    return NewJob(
+        id=given.id or store.new_id(),
+        name=draft.name,
+        queue=given.queue,
+        payload_json=draft.payload_json,
+        due=given.due if given.recurrence is None else _first_due(store, given.recurrence, given),
+        priority=given.priority,
+        unique_key=_dedupe(draft) if given.dedupe else given.unique_key,
+        tenant=given.tenant,
+        options=given.stored,
+        recurrence=given.recurrence,
+        keeps_due=given.recurrence is not None and given.due == NOW,
+    )
+
+
+def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
+    """The first run of a recurring job: at its first occurrence, unless a time was given."""
+    now_ms = store.now()
+    first = first_occurrence(recurrence, now_ms) if given.due == NOW else given.due.resolve(now_ms)
+    until_ms = recurrence.until_ms
+    if first is None or (until_ms is not None and first > until_ms):
+        until = None if until_ms is None else str(to_datetime(until_ms))
+        raise InvalidValue("until", "an end that is not before the first run", until)
+    return at(first) if given.due == NOW else given.due
 
 
 def _dedupe(draft: Draft) -> str:

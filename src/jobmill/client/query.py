@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Unpack
 
+from jobmill.client.bound_store import BoundStore, StoreSwap, swapped
 from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
 from jobmill.core.announcing import WorkerCard
@@ -21,7 +22,6 @@ from jobmill.core.values import Count, Depth, Filter, LogLine, Page, Stats
 from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
-from jobmill.runtime.batcher import Batcher
 from jobmill.store import Store
 
 
@@ -29,34 +29,42 @@ class QueriesJobs:
     """The part of a client that reads."""
 
     def __init__(self, store: Store, who: str = "code") -> None:
-        self._store = store
+        self._own = BoundStore(store)
+        #: The swaps that hold now, in any context.
+        self._swaps: list[StoreSwap] = []
         #: The name in the audit log of what this client does.
         self.who = who
         self.handlers: dict[str, Handler[..., Any]] = {}
-        self._is_open = False
-        self._get: Batcher[str, Job | None] = Batcher(store.get)
+
+    @property
+    def _bound(self) -> BoundStore:
+        return swapped(self._swaps, self._own) if self._swaps else self._own
 
     @property
     def store(self) -> Store:
-        """The store of this client. It cannot be replaced: parts of the client keep it."""
-        return self._store
+        """The store of this client; inside `using(store)`, that store."""
+        return self._bound.store
 
     @store.setter
     def store(self, store: Store) -> None:
         """Refused."""
-        raise AttributeError("a client keeps its store: make another client with jobmill.connect(store=...)")
+        raise AttributeError(
+            "a client keeps its store: make another client with jobmill.connect(store=...), or use another store for a "
+            "while: with jobs.using(store): ..."
+        )
 
     async def open(self) -> None:
         """Open the store. Every other call does this by itself."""
-        if not self._is_open:
-            await self.store.open()
-            self._is_open = True
+        bound = self._bound
+        if not bound.is_open:
+            await bound.store.open()
+            bound.is_open = True
 
     async def get(self, id: str) -> Job:
         """One job; JobNotFound when it is not in the store."""
         limits.check_known_id(id)
         await self.open()
-        job = (await self._get([id]))[0]
+        job = (await self._bound.get([id]))[0]
         if job is None:
             raise JobNotFound(
                 f"there is no job {id!r} in the {self.store.name} store: it was removed, or never existed"

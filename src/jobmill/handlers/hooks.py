@@ -6,6 +6,7 @@ An error in a hook is logged and never affects a job.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,7 +17,7 @@ from jobmill.core.events import EVENT_TYPES, Event
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.handlers.around import Around, async_manager
-from jobmill.handlers.observers import Observers
+from jobmill.handlers.observers import Observer, Observers
 from jobmill.runtime.tasks import being_cancelled
 
 log = logging.getLogger("jobmill")
@@ -50,6 +51,13 @@ class Hooks:
         self._hooks.setdefault(what, []).append(hook)
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
+
+    def with_run_observer(self, observer: Observer) -> Hooks:
+        """The same hooks, with one more observer of runs."""
+        hooks = copy.copy(self)
+        hooks.observers = copy.copy(self.observers)
+        hooks.observers.run = [*self.observers.run, observer]
+        return hooks
 
     def add_lifespan(self, function: LifespanT) -> LifespanT:
         """Open what `function` yields when a worker starts, and close it when the worker stops."""

@@ -18,7 +18,10 @@ class Registry(Protocol):
     store: Store
     handlers: dict[str, Handler[..., Any]]
     hooks: Hooks
-    usage_recorders: list[UsageRecorder]
+
+    @property
+    def usage_recorders(self) -> list[UsageRecorder]:
+        """What gets usage records."""
 
     async def open(self) -> None:
         """Open the store. A second call does nothing."""

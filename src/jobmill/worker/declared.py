@@ -14,14 +14,15 @@ from jobmill.core.values import Filter
 if TYPE_CHECKING:
     from jobmill.handlers.handler import Draft
     from jobmill.handlers.registry import Registry
+    from jobmill.store import Store
 
 log = logging.getLogger("jobmill")
 
 _PAGE = 1_000
 
 
-#: The names of the handlers whose recurrences the last worker of a registry stated.
-_stated: WeakKeyDictionary[Registry, list[str]] = WeakKeyDictionary()
+#: The store to which the last worker of a registry stated recurrences, and the names of the handlers.
+_stated: WeakKeyDictionary[Registry, tuple[Store, list[str]]] = WeakKeyDictionary()
 
 
 async def state_declared(registry: Registry, *, once: bool = False) -> bool:
@@ -29,7 +30,8 @@ async def state_declared(registry: Registry, *, once: bool = False) -> bool:
 
     With `once`, nothing happens where an earlier worker of this registry did all of it: ticks may be frequent.
     """
-    if once and _stated.get(registry) == list(registry.handlers):
+    now = registry.store, list(registry.handlers)
+    if once and _stated.get(registry) == now:
         return False
     drafts = [handler.declared for handler in registry.handlers.values() if handler.declared is not None]
     stated = await registry.enqueue_many(drafts) if drafts else []
@@ -44,7 +46,7 @@ async def state_declared(registry: Registry, *, once: bool = False) -> bool:
             )
     is_left = await end_undeclared(registry)
     if not is_left:
-        _stated[registry] = list(registry.handlers)
+        _stated[registry] = now
     return is_left
 
 
