@@ -114,9 +114,10 @@ def run(url: str | None, work: Callable[[Client], Awaitable[T]], *, creates: boo
 
 
 async def _with_client(url: str | None, work: Callable[[Client], Awaitable[T]], creates: bool) -> T:
-    from jobmill.client.client import connect
+    from jobmill.client.client import Client, connect
 
-    client = connect(url, who=user())
+    # A framework that runs this command gives the client of its application.
+    client = click.get_current_context().find_object(Client) or connect(url, who=user())
     check_store(client.store, creates)
     try:
         return await work(client)

@@ -1,0 +1,1 @@
+"""Web frameworks: one module for each framework that needs more than `jobs.app_lifespan()`."""
