@@ -83,13 +83,10 @@ def _depth(store: str, bound: float) -> Target:
 
 #: Why an operation is slow: by store, and by what the target is about.
 SLOW = {
-    ("memory", "depths"): "it counts all jobs: an index of final jobs was tried, and cost 5 % of the time of each job",
-    ("memory", "page"): "it sorts all jobs that match: an index of final jobs was tried, and cost 5 % of each job",
     (
         "mongo",
         "depths",
     ): "the server needs at least 2.2 ms to count 10,000 keys, and four full queues have ten such counts",
-    ("postgres", "page"): "of running jobs: a claim changes no index, so no index has them, and all live jobs are read",
 }
 
 

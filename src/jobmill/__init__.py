@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from jobmill.handlers.enqueued import Enqueued
     from jobmill.handlers.handler import Draft, Handler
     from jobmill.handlers.logs import JobLogFilter, JobLogHandler
-    from jobmill.handlers.wrappers import RunEnd
+    from jobmill.handlers.observers import RunEnd
     from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
@@ -119,7 +119,7 @@ _HOMES = {
     "jobmill.handlers.handler": ("Draft", "Handler"),
     "jobmill.handlers.context": ("Context",),
     "jobmill.handlers.logs": ("JobLogFilter", "JobLogHandler"),
-    "jobmill.handlers.wrappers": ("RunEnd",),
+    "jobmill.handlers.observers": ("RunEnd",),
     "jobmill.core.announcing": ("WorkerCard",),
     "jobmill.core.audit": ("AuditEntry", "AuditPage"),
     "jobmill.core.changes": ("Changed",),

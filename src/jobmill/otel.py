@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from jobmill._version import __version__
 from jobmill.errors import InvalidValue, MissingExtra
-from jobmill.handlers.wrappers import add_headers, waited_ms
+from jobmill.handlers.observers import add_headers, waited_ms
 
 try:
     from opentelemetry import context as current
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jobmill.handlers.context import Context
     from jobmill.handlers.enqueued import Enqueued
     from jobmill.handlers.handler import Draft
-    from jobmill.handlers.wrappers import RunEnd
+    from jobmill.handlers.observers import RunEnd
 
 #: The version of the conventions. Those for messaging are still in development.
 SEMCONV = "1.44.0"
@@ -70,12 +70,12 @@ def instrument(
         traced.in_trace_of_producer = parent == "producer"
         traced.create_spans = create_spans
         traced.body_size, traced.tenant = body_size, tenant
-        jobs.around("run")(traced.run)
-        jobs.around("enqueue")(traced.enqueue)
+        jobs.observe("run")(traced.run)
+        jobs.observe("enqueue")(traced.enqueue)
 
 
 class _Traced:
-    """The wrappers of one client."""
+    """The observers of one client."""
 
     in_trace_of_producer = create_spans = body_size = tenant = False
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from jobmill.core.cron import Cron
 from jobmill.core.lifecycle import occurrence_of, policy
 from jobmill.errors import InvalidValue, MissingExtra
-from jobmill.handlers.wrappers import add_headers, waited_ms
+from jobmill.handlers.observers import add_headers, waited_ms
 from jobmill.worker.outcomes import frames_of_handler
 
 try:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jobmill.handlers.context import Context
     from jobmill.handlers.enqueued import Enqueued
     from jobmill.handlers.handler import Draft
-    from jobmill.handlers.wrappers import RunEnd
+    from jobmill.handlers.observers import RunEnd
     from jobmill.worker.worker import Worker
 
 #: final: errors after which a job is not retried. every: the errors of all attempts.
@@ -91,8 +91,8 @@ class JobmillIntegration(Integration):
         self._workers: set[str] = set()
         self._failing: set[str] = set()
         for jobs in clients:
-            jobs.around("run")(partial(self._run, jobs))
-            jobs.around("enqueue")(self._enqueue)
+            jobs.observe("run")(partial(self._run, jobs))
+            jobs.observe("enqueue")(self._enqueue)
             jobs.on("failed")(self._on_failed)
             jobs.on("lease_lost")(lambda event: self._failing.discard(event.job_id))
             jobs.on("start")(lambda worker: self._workers.add(worker.name))

@@ -27,7 +27,7 @@ __all__ = ["temporary"]
 TOKEN = "a-secret-of-the-shop"
 LINK = re.compile(r"http://\S+/")
 #: With tabs open; a graceful end waits for requests, but not for these.
-ENDS_WITHIN_S = 15.0
+ENDS_WITHIN_S = 45.0
 
 
 class Response(NamedTuple):

@@ -190,17 +190,20 @@ async def test_a_running_job_shows_progress(jobs: Client, clock: ManualClock, vi
 
 async def test_tabs_show_their_jobs(jobs: Client, clock: ManualClock, visitor: Visitor) -> None:
     ids = await seed(jobs, clock)
-    for tab in ("due", "held", "succeeded", "failed", "cancelled"):
+    for tab in ("due", "retrying", "held", "succeeded", "failed", "cancelled"):
         assert [job["id"] for job in (await visitor.json(f"/jobs?state={tab}"))["jobs"]] == [ids[tab]]
     later = {job["id"] for job in (await visitor.json("/jobs?state=later"))["jobs"]}
     assert later == {ids["later"], ids["retrying"]}
     page = await visitor.get("/jobs?state=failed")
-    assert "All 7 Due 1 Later 2 Held 1 Running 0 Succeeded 1 Failed 1 Cancelled 1" in page.words
+    assert "All 7 Due 1 Later 2 Retrying Held 1 Running 0 Succeeded 1 Failed 1 Cancelled 1" in page.words
+    page = await visitor.get("/jobs?state=retrying")
+    assert "All 7 Due 1 Later 2 Retrying 1 Held 1 Running 0 Succeeded 1 Failed 1 Cancelled 1" in page.words
+    page = await visitor.get("/jobs?state=failed")
     assert re.search(r'href="/jobs\?state=failed" aria-current="page"', page.text)
     page = await visitor.get("/jobs?q=queue:mail")
-    assert "All 3 Due 0 Later 1 Held 0 Running 0 Succeeded 1 Failed 1 Cancelled 0" in page.words
+    assert "All 3 Due 0 Later 1 Retrying Held 0 Running 0 Succeeded 1 Failed 1 Cancelled 0" in page.words
     page = await visitor.get("/jobs?q=name:send&state=failed")
-    assert "All Due Later Held Running Succeeded Failed 1 Cancelled" in page.words
+    assert "All Due Later Retrying Held Running Succeeded Failed 1 Cancelled" in page.words
 
 
 async def test_filters_narrow_the_list(jobs: Client, clock: ManualClock, visitor: Visitor) -> None:
@@ -310,7 +313,7 @@ async def test_counts_that_were_cut_off_say_so(clock: ManualClock) -> None:
         assert "All 10,000+ Due 10,000+ Later 0" in page.words
         assert "50 of 10,000+. Counting stops at 10,000 in each queue and state." in page.words
         page = await visitor.get("/jobs?q=name:send&state=due")
-        assert "Due 10,000+ Later Held" in page.words
+        assert "Due 10,000+ Later Retrying Held" in page.words
         assert "Select all 10,000+ that match" in page.words
         page = await visitor.get("/jobs?q=payload.to:ada")
         assert "50 jobs. Only the newest 100,000 jobs were searched" in page.words
@@ -445,6 +448,7 @@ async def test_the_form_for_many_jobs_has_what_the_next_page_needs(jobs: Client,
         ("all", ["requeue", "cancel", "hold", "release", "reschedule", "reprioritize", "remove"]),
         ("due", ["cancel", "hold", "reschedule", "reprioritize", "remove"]),
         ("later", ["cancel", "hold", "reschedule", "reprioritize", "remove"]),
+        ("retrying", ["cancel", "hold", "reschedule", "reprioritize", "remove"]),
         ("held", ["cancel", "release", "reschedule", "reprioritize", "remove"]),
         ("running", ["cancel"]),
         ("succeeded", ["requeue", "remove"]),

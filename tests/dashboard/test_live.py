@@ -17,7 +17,7 @@ from jobmill.dashboard.live import Live
 from jobmill.errors import StoreUnavailable
 from tests.dashboard.visitor import LOCAL, Answer, Visitor
 
-PATIENCE_S = 15.0
+PATIENCE_S = 45.0
 
 
 class Calls:

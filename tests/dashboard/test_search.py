@@ -133,6 +133,7 @@ def test_a_date_is_one_of_the_zone_of_the_visitor() -> None:
 def test_tabs() -> None:
     assert filter_of("", "due") == Filter(states=("waiting",), held=False, due_before_ms=NOW_MS + 1)
     assert filter_of("", "later") == Filter(states=("waiting",), held=False, due_after_ms=NOW_MS + 1_001)
+    assert filter_of("", "retrying") == Filter(states=("waiting",), held=False, errored=True)
     assert filter_of("", "held") == Filter(states=("waiting",), held=True)
     assert filter_of("", "failed") == Filter(states=("failed",))
     with pytest.raises(InvalidValue, match="state"):
@@ -224,7 +225,7 @@ def test_every_filter_can_be_written_and_its_chips_mean_the_same(wanted: dict[st
     random.shuffle(words)
     view = view_of()
     search = search_of(view, "  ".join(words), tab)
-    plain = structs.replace(search.filter, states=None, held=None, due_after_ms=None, due_before_ms=None)
+    plain = structs.replace(search.filter, states=None, held=None, errored=None, due_after_ms=None, due_before_ms=None)
     assert repr(plain) == repr(Filter(**wanted)) or plain == Filter(**wanted)
     assert search_of(view, search.q, tab) == search
     assert repr(search_of(view, search.q, tab).filter) == repr(search.filter)

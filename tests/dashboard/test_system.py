@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import jobmill
 from jobmill import Access, Client, Dashboard, Finding
 from jobmill.stores.memory import MemoryStore
 from jobmill.testing import ManualClock
-from tests.dashboard.visitor import Visitor
+from tests.dashboard.visitor import Answer, Visitor
 
 EVIL = "<script>alert(1)</script>"
 
@@ -27,9 +28,15 @@ def _finds(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[int]:
     return looks
 
 
+async def _checked(visitor: Visitor) -> Answer:
+    """The page with the results: a page that comes first may not have them yet."""
+    await visitor.json("/system")
+    return await visitor.get("/system")
+
+
 async def test_an_empty_store_is_fine() -> None:
     async with jobmill.connect(store=MemoryStore()) as real:  # its clock is that of the machine
-        words = (await Visitor(Dashboard(real)).get("/system")).words
+        words = (await _checked(Visitor(Dashboard(real)))).words
     assert "0 problems, 0 warnings, 11 fine · checked" in words
     assert "Nothing is wrong." in words
     assert "The memory store answers, and its schema is current" in words
@@ -44,7 +51,7 @@ async def test_problems_come_with_their_evidence_and_remedy(
     await jobs.enqueue("send", queue="mail")
     _finds(monkeypatch, Finding(check="free_disk", text="1 GB is free", evidence={"free": 2**60}))
     clock.advance(120)
-    page = await visitor.get("/system")
+    page = await _checked(visitor)
     assert "problem No worker claims from: default, mail Start a worker with --queue default" in page.words
     assert "problem 1 recurring jobs are late" in page.words
     assert f'href="/jobs/{id}"' in page.text
@@ -70,12 +77,45 @@ async def test_checks_are_shared_and_their_age_is_said(jobs: Client, monkeypatch
     assert len(looks) == 2
 
 
+async def test_a_page_does_not_wait_for_slow_checks(jobs: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    dashboard, now, may_end = Dashboard(jobs), [100.0], asyncio.Event()
+    dashboard.reads._clock = lambda: now[0]
+
+    async def diagnose(store: MemoryStore) -> list[Finding]:
+        await may_end.wait()
+        return [Finding(check="slow", level="error", text=f"found at {now[0]}")]
+
+    monkeypatch.setattr(MemoryStore, "diagnose", diagnose)
+    visitor = Visitor(dashboard)
+    first = await visitor.get("/system")
+    assert "The checks are running." in first.words
+    assert "Nothing is wrong." not in first.words
+    assert "every 500ms" in first.text
+    asked = asyncio.create_task(visitor.json("/system"))  # a program gets the results, however long they take
+    await visitor.get("/system")
+    assert not asked.done()
+    may_end.set()
+    assert (await asked)["is_checking"] is False
+    second = await visitor.get("/system")
+    assert "problem Found at 100.0" in second.words
+    assert "every 500ms" not in second.text
+
+    may_end.clear()
+    now[0] += 60
+    third = await visitor.get("/system")
+    assert "Found at 100.0" in third.words
+    assert "checked 1 min 00 s ago, checking again now" in third.words
+    may_end.set()
+    await visitor.json("/system")
+    assert "Found at 160.0" in (await visitor.get("/system")).words
+
+
 @pytest.mark.parametrize("evidence", [{"ids": EVIL}, {"ids": [EVIL, 7]}, {EVIL: [EVIL]}, {"ids": None}])
 async def test_odd_evidence_is_text(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Any]
 ) -> None:
     _finds(monkeypatch, Finding(check="odd", level="error", text=EVIL, evidence=evidence, remedy=EVIL))
-    page = await visitor.get("/system")
+    page = await _checked(visitor)
     assert (page.status, EVIL in page.text) == (200, False)
     assert EVIL in page.words
 

@@ -50,10 +50,10 @@ PACKAGES = Packages(Path(__file__).parents[1] / "browser" / "node", Path(sys.pre
 PACKED = PACKAGES.home / "node_modules/@sparticuz/chromium/bin"
 UNPACKED = PACKAGES.home / "node_modules/.chromium"  # `npm ci` removes it together with the package
 
-STARTS_WITHIN_S = 60.0
+STARTS_WITHIN_S = 120.0
 ENDS_WITHIN_S = 20.0
 #: One step in a page: loading it, finding an element, a click, a screenshot, a run of axe.
-STEP_WITHIN_S = 15.0
+STEP_WITHIN_S = 45.0
 
 #: Nothing but loopback: no proxy that the environment names, and no other name or address.
 ARGUMENTS = ["--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"]

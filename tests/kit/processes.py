@@ -18,7 +18,7 @@ from tests.kit.places import PrivateDirectory, User, held_port, unprivileged
 LAUNCH = Path(__file__).with_name("launch.py")
 
 #: A server that takes longer is broken, also on a busy machine.
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class NoServer(Exception):

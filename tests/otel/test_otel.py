@@ -233,8 +233,8 @@ async def test_an_isolated_process(collected: Collected) -> None:
             await logged.result(timeout=20)
             (line,) = await jobs.logs(logged.id)
     finally:
-        jobs.hooks.wrappers.run.clear()
-        jobs.hooks.wrappers.enqueue.clear()
+        jobs.hooks.observers.run.clear()
+        jobs.hooks.observers.enqueue.clear()
     span, second = collected.named("process default")
     assert line.text.endswith(f": sent {context_of(second).trace_id:032x}")
     assert attributes(span)["error.type"] == "ValueError"

@@ -18,7 +18,7 @@ from tests.helpers import until
 pytestmark = pytest.mark.stores("sqlite")
 
 FAR_MS = 600_000
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 ENQUEUE_PER_LINE = """
 import asyncio, sys

@@ -6,7 +6,8 @@ which is an error as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -132,3 +133,69 @@ def without_a_loop() -> None:
     jobs.sync.get(5)  # type: ignore[arg-type]
     jobs.sync.find(color="red")  # type: ignore[call-arg]
     jobs.sync.queue("mail").nope()  # type: ignore[attr-defined]
+
+
+class State:
+    """What the application opens once in each worker."""
+
+    count: int
+
+
+@jobs.lifespan
+async def database() -> AsyncIterator[State]:
+    yield State()
+
+
+@jobs.lifespan
+@asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield
+
+
+@jobs.around
+async def session(context: Context[State]) -> AsyncIterator[None]:
+    assert_type(context.state, State)
+    yield
+
+
+@jobs.around
+def plain_session(context: Context) -> Iterator[None]:
+    assert_type(context.state, object)
+    yield
+
+
+@jobs.handler
+async def with_state(context: Context[State], to: str) -> int:
+    assert_type(context.state, State)
+    context.state.nope  # type: ignore[attr-defined]  # noqa: B018
+    return context.state.count
+
+
+@jobs.handler(timeout="5s")
+def with_state_in_thread(context: Context[State]) -> int:
+    return context.state.count
+
+
+async def handlers_with_state(context: Context[State], other: Context[str]) -> None:
+    assert_type(await with_state.enqueue("ada"), Enqueued[int])
+    assert_type(await with_state(context, "ada"), int)
+    assert_type(await with_state_in_thread.enqueue(), Enqueued[int])
+    # What the decorators return can be called as it was.
+    assert_type(database, Callable[[], AsyncIterator[State]])
+    assert_type(session(context), AsyncIterator[None])
+
+    await with_state.enqueue(5)  # type: ignore[arg-type]
+    await with_state.enqueue()  # type: ignore[call-arg]
+    session(other)  # type: ignore[arg-type]
+
+
+def wrong_lifespans() -> None:
+    def plain() -> Iterator[int]:
+        yield 1
+
+    async def returns(context: Context) -> None: ...
+
+    jobs.lifespan(plain)  # type: ignore[type-var]
+    jobs.lifespan(session)  # type: ignore[type-var]
+    jobs.around(returns)  # type: ignore[type-var]
+    jobs.around("run")  # type: ignore[type-var]

@@ -157,6 +157,7 @@ filter_options = options(
     ),
     click.option("--held/--not-held", default=None, help="Select only held jobs, or only others."),
     click.option("--recurring/--not-recurring", default=None, help="Select only recurring jobs, or only others."),
+    click.option("--errored/--not-errored", default=None, help="Select only jobs that had errors, or only others."),
     *(
         click.option(f"--{what}-{side}", type=instant, help=f"Select jobs {what} {when} this time.")
         for what in ("created", "due", "finished")

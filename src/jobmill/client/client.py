@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -20,14 +20,15 @@ from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue
+from jobmill.handlers.around import AroundT
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Draft, Handler, PlainHandler
-from jobmill.handlers.hooks import Hooks, Moment
+from jobmill.handlers.hooks import Hooks, LifespanT, Moment
+from jobmill.handlers.observers import Begun, Observed, ObserverT
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
 from jobmill.handlers.signature import to_plain
 from jobmill.handlers.usage import U, UsageRecorder, check_usage_recorder
-from jobmill.handlers.wrappers import Begun, W, Wrapped
 from jobmill.runtime.batcher import Batcher
 from jobmill.store import EnqueuesWithin, Store
 from jobmill.stores import DEFAULT_URL, store_for
@@ -121,9 +122,24 @@ class Client(ManagesJobs):
         """Call a function on an event ("succeeded", "*") or a moment of a worker ("start", "stop", "idle", "error")."""
         return lambda hook: self.hooks.add(what, hook)
 
-    def around(self, what: Wrapped) -> Callable[[W], W]:
-        """Call a generator function around each "run" of a job here, or around each call that enqueues ("enqueue")."""
-        return lambda wrapper: self.hooks.wrappers.add(what, wrapper)
+    def lifespan(self, function: LifespanT) -> LifespanT:
+        """Open what handlers share, such as a database pool: an async generator function, once in each worker process.
+
+        It runs to its `yield` when a worker starts, and to its end when the worker stops. What it yields is
+        `context.state`.
+        """
+        return self.hooks.add_lifespan(function)
+
+    def around(self, function: AroundT) -> AroundT:
+        """Wrap each run: an async generator function that gets the context, and is part of the run.
+
+        A plain generator function runs where the handler runs: in its thread, if the handler is not async.
+        """
+        return self.hooks.around.add(function)
+
+    def observe(self, what: Observed) -> Callable[[ObserverT], ObserverT]:
+        """Let a generator function observe each "run" of a job here, or each call that enqueues ("enqueue")."""
+        return lambda observer: self.hooks.observers.add(what, observer)
 
     def record_usage(self, recorder: U) -> U:
         """Give a usage record of each run to a function, or to a store's table: `jobs.record_usage(jobs.store)`."""
@@ -154,11 +170,11 @@ class Client(ManagesJobs):
 
     def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
         """Enqueue many jobs in one call: `[send.draft(to="a"), send.options(delay="1m").draft(to="b")]`."""
-        return (self._send_wrapped if self.hooks.wrappers.enqueue else self._send)(drafts, within)
+        return (self._send_observed if self.hooks.observers.enqueue else self._send)(drafts, within)
 
-    async def _send_wrapped(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
+    async def _send_observed(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
         drafts = list(drafts)
-        begun = Begun(self.hooks.wrappers.enqueue, drafts)
+        begun = Begun(self.hooks.observers.enqueue, drafts)
         try:
             enqueued = await self._send(drafts, within)
         except BaseException as error:
@@ -276,10 +292,10 @@ class HandlerDecorator:
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+        self, fn: Callable[Concatenate[Context[Never], P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextHandler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextHandler[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context[Never], P], R], /) -> ContextHandler[P, R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /

@@ -27,6 +27,7 @@ class FilterOptions(TypedDict, total=False):
     error_type: str | None
     held: bool | None
     recurring: bool | None
+    errored: bool | None
     payload: dict[str, Any] | None
     created_after: datetime | None
     created_before: datetime | None
@@ -50,7 +51,7 @@ def make_filter(given: FilterOptions | dict[str, Any]) -> Filter:
             made[field] = tuple(limits.check_state(state) for state in several)
         elif field.endswith(("_after", "_before")):
             made[f"{field}_ms"] = instant_ms(value, field)
-        elif field in ("held", "recurring"):
+        elif field in ("held", "recurring", "errored"):
             made[field] = limits.check_bool(value, field)
         elif field == "payload":
             made[field] = _payload(value)

@@ -59,6 +59,7 @@ def matches(job: Job, wanted: Filter) -> bool:
         and (not wanted.declared or (job.recurrence is not None and job.recurrence.declared))
         and (wanted.held is None or (job.held is not None) == wanted.held)
         and (wanted.recurring is None or (job.recurrence is not None) == wanted.recurring)
+        and (wanted.errored is None or (job.errors > 0) == wanted.errored)
         and (wanted.name_prefix is None or job.name.startswith(wanted.name_prefix))
         and (wanted.error_type is None or job.error_type == wanted.error_type)
         and (wanted.payload is None or payload_matches(job.payload_json, wanted.payload))

@@ -245,6 +245,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     held: bool | None = None
     #: Only recurring jobs, or only others.
     recurring: bool | None = None
+    #: Only jobs that had errors since they were enqueued or requeued, or only others.
+    errored: bool | None = None
     name_prefix: str | None = None
     #: The class of the error of the last attempt that did not succeed, as `Attempt.error_type` has it.
     error_type: str | None = None

@@ -13,11 +13,10 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from jobmill._version import __version__
-from jobmill.core.findings import Finding
 from jobmill.core.tallies import Tally, added_groups
 from jobmill.dashboard import charts, shown
 from jobmill.dashboard.acts.done import Done
-from jobmill.dashboard.reads import Reads
+from jobmill.dashboard.reads import Checked, Reads
 from jobmill.dashboard.view import View
 
 HERE = Path(__file__).parent
@@ -133,8 +132,8 @@ def _counts(reads: Reads) -> dict[str, tuple[int, bool]]:
     if tallies is not None:
         groups = added_groups(group for tally in tallies for group in tally.error_groups)
         found["errors"] = (len(groups), bool(groups))
-    findings: list[Finding] | None = reads.known("findings")
-    if findings is not None:
-        wrong = sum(one.level != "ok" for one in findings)
+    checked: Checked | None = reads.known("checked")
+    if checked is not None:
+        wrong = sum(one.level != "ok" for one in checked.findings)
         found["system"] = (wrong, wrong > 0)
     return found

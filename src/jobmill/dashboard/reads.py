@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from jobmill.client.client import Client
 from jobmill.core.announcing import WorkerCard
@@ -22,6 +22,8 @@ T = TypeVar("T")
 SHARED_S: Final = 0.9
 #: Checks of the database are expensive, and their results change slowly.
 FINDINGS_SHARED_S: Final = 30.0
+#: How long a page waits for them. It shows the last ones then, and gets the new ones when they are there.
+FINDINGS_AWAITED_S: Final = 0.05
 #: Marks, late recurring jobs and tallies of long steps change slowly too. The loop of live updates reads the first two
 #: again each ten seconds.
 SLOW_SHARED_S: Final = 9.0
@@ -36,6 +38,13 @@ _HOUR_MS: Final = 60 * MINUTE_MS
 _MAX_ENTRIES: Final = 1_000
 
 
+class Checked(NamedTuple):
+    """What `jobmill doctor` found, and when: a time of the clock of the reads."""
+
+    at: float
+    findings: list[Finding]
+
+
 class Reads:
     """The queries of the pages. After an act (`forget`) every query reads again."""
 
@@ -43,6 +52,7 @@ class Reads:
         self.jobs = jobs
         self._clock = clock
         self._entries: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+        self._checked: Checked | None = None
         #: Since when the store has not answered; None if it answered last time.
         self.down_since_ms: int | None = None
 
@@ -114,14 +124,30 @@ class Reads:
         key = ("audit", wanted, cursor, limit)
         return await self._shared(key, lambda: self.jobs.store.audit_log(wanted, cursor, limit))
 
-    async def findings(self) -> list[Finding]:
-        """What `jobmill doctor` finds."""
-        return await self._shared("findings", self.jobs.examine, FINDINGS_SHARED_S)
+    async def checked(self) -> Checked:
+        """What `jobmill doctor` finds: what it found in the last 30 s, or new checks."""
+        return await self._shared("checked", self._check, FINDINGS_SHARED_S)
 
-    def findings_age_ms(self) -> int:
-        """How long ago the findings were read."""
-        entry = self._entries.get("findings")
-        return 0 if entry is None else max(0, round((self._clock() + FINDINGS_SHARED_S - entry[0]) * 1000))
+    async def last_checked(self) -> Checked | None:
+        """What it found last time. New checks begin after 30 s; a page does not wait for them longer than a moment."""
+        checks = asyncio.ensure_future(self.checked())
+        checks.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({checks}, timeout=FINDINGS_AWAITED_S)
+        return checks.result() if checks.done() else self._checked
+
+    def is_checking(self) -> bool:
+        """Whether checks run now."""
+        entry = self._entries.get("checked")
+        return entry is not None and not entry[1].done()
+
+    def age_ms(self, checked: Checked) -> int:
+        """How long ago that was."""
+        return max(0, round((self._clock() - checked.at) * 1000))
+
+    async def _check(self) -> Checked:
+        at = self._clock()
+        self._checked = Checked(at, await self.jobs.examine())
+        return self._checked
 
     def known(self, key: Any) -> Any:
         """The last answer to a query, if it was read in the last minute; None otherwise. It never reads the store."""

@@ -28,6 +28,7 @@ TABS: Final[dict[str, dict[str, Any]]] = {
     "all": {},
     "due": {"states": ("waiting",), "held": False, "due": "now"},
     "later": {"states": ("waiting",), "held": False, "due": "later"},
+    "retrying": {"states": ("waiting",), "held": False, "errored": True},
     "held": {"states": ("waiting",), "held": True},
     "running": {"states": ("running",)},
     "succeeded": {"states": ("succeeded",)},
@@ -237,7 +238,7 @@ def _with_tab(wanted: Filter, tab: str, now_ms: int, since_ms: int | None) -> Fi
         # Still to come when the store reads: it then knows that jobs that are due now do not match.
         times["due_after_ms"] = whole_second(now_ms + 50) + 1
     times["finished_after_ms" if tab in FINAL else "created_after_ms"] = since_ms
-    return structs.replace(wanted, states=states, held=given.get("held"), **times)
+    return structs.replace(wanted, states=states, held=given.get("held"), errored=given.get("errored"), **times)
 
 
 # ---------------------------------------------------------------------------------------------------- quotation

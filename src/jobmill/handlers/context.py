@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from jobmill.core.durations import Duration
 from jobmill.core.job import Job, Progress
 from jobmill.core.limits import check_progress, log_line
-from jobmill.errors import Snooze
+from jobmill.errors import JobmillError, Snooze
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers know it without the package; typing has defaults from 3.13 on
+
+    S = TypeVar("S", default=object, covariant=True)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S", covariant=True)
 
 #: Takes progress or a log line of one job. It returns at once, and may be called from any thread.
 ReportFunction = Callable[[Progress | str], None]
 
 
-class Context:
-    """A handler gets a context if its first parameter is annotated with this class."""
+#: The state where no lifespan yields one.
+NO_STATE: Any = object()
 
-    __slots__ = ("_report", "cancelled", "job", "trace_id")
 
-    def __init__(self, job: Job, report: ReportFunction) -> None:
+class Context(Generic[S]):
+    """A handler gets a context if its first parameter is annotated with this class.
+
+    `Context[Shop]` says that the state is a Shop.
+    """
+
+    __slots__ = ("_report", "_state", "cancelled", "job", "trace_id")
+
+    def __init__(self, job: Job, report: ReportFunction, state: Any = NO_STATE) -> None:
         self.job = job
         self._report = report
+        self._state = state
         #: Whether the handler should stop: the job was cancelled or timed out, its lease is lost, or the worker stops.
         #: Async handlers and isolated processes are stopped. A handler in a thread has to check this.
         self.cancelled = False
         #: The trace that this run belongs to, as 32 hexadecimal digits, if `jobmill.otel` traces it.
         self.trace_id: str | None = None
+
+    @property
+    def state(self) -> S:
+        """What the application's lifespan has yielded."""
+        if self._state is NO_STATE:
+            raise JobmillError("this run has no state: no function with @jobs.lifespan yields one")
+        state: S = self._state
+        return state
 
     @property
     def attempt(self) -> int:

@@ -18,6 +18,7 @@ from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
 from jobmill.handlers.enqueued import Enqueued
+from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.options import (
     BackoffFunction,
     EnqueueOptions,
@@ -47,7 +48,9 @@ class Draft(Struct, frozen=True):
 
 
 class EnqueuesDrafts(Protocol):
-    """The methods of a client that a handler uses."""
+    """What a handler uses of a client."""
+
+    hooks: Hooks
 
     async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
         """Enqueue drafts in one call to the store."""

@@ -8,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from jobmill.core.events import EVENT_TYPES, Event
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
-from jobmill.handlers.wrappers import Wrappers
+from jobmill.handlers.around import Around, async_manager
+from jobmill.handlers.observers import Observers
 from jobmill.runtime.tasks import being_cancelled
 
 log = logging.getLogger("jobmill")
 F = TypeVar("F", bound=Callable[..., Any])
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+LifespanT = TypeVar("LifespanT", bound=Callable[[], AsyncIterator[Any] | AbstractAsyncContextManager[Any]])
 
 #: Moments of a worker. Hooks get the worker; "error" hooks get the error and the job (None outside of jobs).
 Moment: TypeAlias = Literal["start", "stop", "idle", "error"]
@@ -26,11 +30,14 @@ MOMENTS: tuple[str, ...] = get_args(Moment)
 
 
 class Hooks:
-    """The hooks of one application, by event type and moment."""
+    """The hooks of one application, by event type and moment; and its other functions that are not handlers."""
 
     def __init__(self) -> None:
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
-        self.wrappers = Wrappers()
+        self.observers = Observers()
+        self.around = Around()
+        #: Each worker opens them when it starts.
+        self.lifespans: list[Lifespan] = []
         #: Whether any hook is called on events; if not, no events are made.
         self.wants_events = False
         #: Called with the new jobs and their receipts after each enqueue of this process.
@@ -43,6 +50,14 @@ class Hooks:
         self._hooks.setdefault(what, []).append(hook)
         self.wants_events = self.wants_events or what not in MOMENTS
         return hook
+
+    def add_lifespan(self, function: LifespanT) -> LifespanT:
+        """Open what `function` yields when a worker starts, and close it when the worker stops."""
+        made = async_manager(function)
+        if made is None:
+            raise InvalidValue("lifespan", "an async generator function, with one yield", function)
+        self.lifespans.append(made)
+        return function
 
     def has(self, what: str) -> bool:
         """Whether any hook is called at this moment."""

@@ -259,13 +259,17 @@ def _signature(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any
 
 def _is_context_first(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
     by_position = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    return by_position and hints.get(parameter.name) is Context
+    return by_position and _is_context(hints.get(parameter.name))
+
+
+def _is_context(kind: Any) -> bool:
+    return kind is Context or typing.get_origin(kind) is Context
 
 
 def _check_parameter(parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
     if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
         raise InvalidValue("handler", "parameters that can be given by name", str(parameter))
-    if hints.get(parameter.name) is Context:
+    if _is_context(hints.get(parameter.name)):
         raise InvalidValue("handler", "a Context only as its first parameter", str(parameter))
 
 

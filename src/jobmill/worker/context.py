@@ -20,6 +20,7 @@ from jobmill.store import Store
 from jobmill.worker.counts import Counts
 from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.hooks import HookQueue
+from jobmill.worker.lifespans import Lifespans
 from jobmill.worker.logs import about
 from jobmill.worker.options import WorkerSettings
 from jobmill.worker.reporter import Reporter
@@ -46,6 +47,7 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     threads: Threads
     deadlines: Deadlines
     hooks: HookQueue
+    lifespans: Lifespans
     reporter: Reporter
     counts: Counts
     #: None without usage recorders.

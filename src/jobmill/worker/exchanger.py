@@ -60,6 +60,7 @@ class Exchanger:
         self._hooks = context.hooks
         self._usage = context.usage
         self._report = context.reporter.report
+        self._shared = context.lifespans
         self._counts = context.counts
         self._settings = context.settings
         self._runner = Runner(context, self._on_over, self._on_free)
@@ -280,7 +281,7 @@ class Exchanger:
             return None
         if job.options.preset is not None:
             _import_preset(job.options.preset)
-        return Run(claimed, handler, policy(job.options, handler.policy), expires, series, self._report)
+        return Run(claimed, handler, policy(job.options, handler.policy), expires, series, self._report, self._shared)
 
     def _start(self, run: Run) -> None:
         runs, id = self._running.runs, run.claimed.job.id

@@ -18,7 +18,8 @@ class HookQueue(HandoffQueue[tuple[Any, ...]]):
     def __init__(self, hooks: Hooks, worker: object) -> None:
         super().__init__("hooks", self._call_hooks)
         self._hooks = hooks
-        self.wrappers = hooks.wrappers
+        self.observers = hooks.observers
+        self.around = hooks.around
         self._worker = worker
 
     @property

@@ -136,5 +136,5 @@ def with_own_delay(outcome: Errored, error: BaseException, handler: Handler[...,
 
 
 def _is_ours(module: object) -> bool:
-    # In an isolated process, the frames of asyncio are above those of the handler.
-    return isinstance(module, str) and module.startswith(("jobmill.", "asyncio."))
+    # In an isolated process the frames of asyncio are above those of the handler; of contextlib, above `jobs.around`.
+    return isinstance(module, str) and module.startswith(("jobmill.", "asyncio.", "contextlib"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -12,7 +12,7 @@ from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.core.values import Settlement
 from jobmill.errors import InvalidValue
 from jobmill.handlers import logs
-from jobmill.handlers.wrappers import Begun
+from jobmill.handlers.observers import Begun
 from jobmill.worker import outcomes
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.running import Run
@@ -34,7 +34,9 @@ class Runner:
         self._has_task_factory = self._loop.get_task_factory() is not None
         self._context = context
         self._usage = context.usage
-        self._wrappers = context.hooks.wrappers.run
+        self._around = context.hooks.around
+        self._around_functions = self._around.functions
+        self._observers = context.hooks.observers.run
         self._on_over = on_over
         self._on_free = on_free
 
@@ -44,16 +46,16 @@ class Runner:
             self._context.deadlines.add(run, run.rules.timeout_ms)
         # The job id as the name of the task helps in debuggers, and is cheaper than a name that asyncio generates.
         # `create_task` of uvloop generates one all the same: 1.6 % of the instructions of a job on SQLite.
-        work: Any = self._run_wrapped(run) if self._wrappers else self._run(run)
+        work: Any = self._run_observed(run) if self._observers else self._run(run)
         if self._has_task_factory:
             run.task = self._loop.create_task(work, name=run.claimed.job.id)
         else:
             run.task = asyncio.Task(work, loop=self._loop, name=run.claimed.job.id)
 
-    async def _run_wrapped(self, run: Run) -> None:
+    async def _run_observed(self, run: Run) -> None:
         if logs.readers:
             logs.current_run.set(run)
-        begun = Begun(self._wrappers, run.context)
+        begun = Begun(self._observers, run.context)
         begun.end(run.end(await self._run(run)))
 
     async def _run(self, run: Run) -> Settlement | None:
@@ -97,9 +99,16 @@ class Runner:
             # The payload will not fit at the next attempt either.
             return Errored(error=error.without_value(), final=True)
         call: Any = functools.partial(handler.fn, run.context) if handler.arguments.takes_context else handler.fn
-        if handler.is_async:
+        if handler.is_async and not self._around_functions:
             return outcomes.returned(await call(**arguments), handler)
-        return outcomes.returned(await self._in_thread(run, functools.partial(call, **arguments)), handler)
+        return outcomes.returned(await self._surrounded(run, functools.partial(call, **arguments)), handler)
+
+    def _surrounded(self, run: Run, call: Callable[[], Any]) -> Awaitable[Any]:
+        """Call the handler in a thread, or inside of the functions of `jobs.around`, or both."""
+        if not self._around_functions:
+            return self._in_thread(run, call)
+        in_thread = functools.partial(self._in_thread, run)
+        return self._around.run(run.context, call, is_async=run.handler.is_async, in_thread=in_thread)
 
     async def _isolated(self, run: Run) -> Outcome:
         if self._context.isolation is None:

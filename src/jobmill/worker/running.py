@@ -16,8 +16,9 @@ from jobmill.core.usage import RunEnded
 from jobmill.core.values import Claimed, Settlement
 from jobmill.handlers.context import Context, ReportFunction
 from jobmill.handlers.handler import Handler
-from jobmill.handlers.wrappers import RunEnd
+from jobmill.handlers.observers import RunEnd
 from jobmill.worker.counts import Series
+from jobmill.worker.lifespans import Lifespans
 from jobmill.worker.logs import tally_key
 
 #: Why a run is stopped from outside. lost: the store says that the lease has ended, or its time ran out on our clock.
@@ -34,6 +35,8 @@ class Run(Struct, eq=False):
     expires: float
     series: Series
     _report: Callable[[Claimed, Progress | str], None]
+    #: Has the state that all runs of this worker share.
+    _shared: Lifespans = Lifespans(())
     _context: Context | None = None
     task: asyncio.Task[Any] | None = None
     why: Why | None = None
@@ -44,7 +47,7 @@ class Run(Struct, eq=False):
     over: float = 0.0
     #: What the handler raised, for the log.
     error: BaseException | None = None
-    #: The same for hooks and wrappers, or an exception that stands for it; and the outcome.
+    #: The same for hooks and observers, or an exception that stands for it; and the outcome.
     shown_error: BaseException | None = None
     errored: Errored | None = None
     #: The job is settled but its thread still runs: a thread cannot be stopped, and it occupies a slot.
@@ -59,7 +62,7 @@ class Run(Struct, eq=False):
     def context(self) -> Context:
         """The context for the handler; made only for handlers that take one."""
         if self._context is None:
-            self._context = Context(self.claimed.job, self.report)
+            self._context = Context(self.claimed.job, self.report, self._shared.state)
         return self._context
 
     @property
@@ -68,7 +71,7 @@ class Run(Struct, eq=False):
         return None if self._context is None else self._context.trace_id
 
     def end(self, decided: Settlement | None) -> RunEnd:
-        """How the run ended, for wrappers; None: it was lost."""
+        """How the run ended, for observers; None: it was lost."""
         if decided is None or decided.outcome == "crashed":  # crashed jobs are settled without a run
             return RunEnd(outcome="lost")
         errored = self.errored

@@ -26,6 +26,7 @@ from jobmill.worker.health import Health, worker_views
 from jobmill.worker.heartbeat import beat
 from jobmill.worker.hooks import HookQueue
 from jobmill.worker.janitor import Janitor
+from jobmill.worker.lifespans import Lifespans
 from jobmill.worker.loop_monitor import LoopMonitor
 from jobmill.worker.metrics import worker_metrics
 from jobmill.worker.options import WorkerOptions, worker_settings
@@ -55,6 +56,7 @@ class Worker:
         self.settings = worker_settings(options, registry.handlers.values())
         self.watchdog = Watchdog()
         self.random = chance.Random()
+        self.lifespans = Lifespans(registry.hooks.lifespans)
         self._begun = False
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
@@ -79,7 +81,7 @@ class Worker:
     # ------------------------------------------------------------------------------------------------ start
 
     async def start(self, *, once: bool = False) -> None:
-        """Open the store and start all loops. With `once`, each exchanger claims a single time.
+        """Open the store and the lifespans, and start all loops. With `once`, each exchanger claims a single time.
 
         While the store is unavailable, this waits for it, or until `stop` is called, unless `wait_for_store` is False.
         """
@@ -94,7 +96,7 @@ class Worker:
         self._log_level = logging.DEBUG if once else logging.INFO
         try:
             await self._prepare(once)
-            if await self._open_store(once):
+            if await self._open_store(once) and await self._unless_stopped(self.lifespans.open(), "lifespans"):
                 await self._start(once)
         except BaseException:
             # For example, the health port is taken. The loops that have started already must not stay.
@@ -138,7 +140,7 @@ class Worker:
         backoff = LoopBackoff(self.random)
         while not self._end.is_set():
             try:
-                if not await self._open_unless_stopped(once):
+                if not await self._unless_stopped(self._open(once), "store"):
                     return False
             except StoreUnavailable as error:
                 if once or not self.settings.wait_for_store or isinstance(error, LoginRefused):
@@ -153,14 +155,14 @@ class Worker:
                 return True
         return False
 
-    async def _open_unless_stopped(self, once: bool) -> bool:
+    async def _unless_stopped(self, opens: Coroutine[Any, Any, None], what: str) -> bool:
         """False if the worker was stopped first. A driver may need ten seconds to notice that its server is away."""
-        opening = asyncio.ensure_future(self._open(once))
+        opening = asyncio.ensure_future(opens)
         ending = asyncio.ensure_future(self._end.wait())
         try:
             done, _ = await asyncio.wait((opening, ending), timeout=SILENT_S, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                log.warning("worker %s waits for its store (no answer yet)", self.name)
+                log.warning("worker %s waits for its %s (no answer yet)", self.name, what)
                 await asyncio.wait((opening, ending), return_when=asyncio.FIRST_COMPLETED)
             if opening.done():
                 opening.result()
@@ -216,6 +218,7 @@ class Worker:
             threads=threads,
             deadlines=Deadlines(),
             hooks=hooks,
+            lifespans=self.lifespans,
             reporter=Reporter(store, hooks),
             counts=Counts(self._registry.handlers, self.settings.queues),
             usage=UsageLog(store, self.name, queues) if queues else None,
@@ -345,6 +348,7 @@ class Worker:
         self._registry.hooks.count_enqueued.remove(self._context.counts.enqueued)
         if self._context.usage is not None:
             await self._context.usage.stop()
+        await self.lifespans.close()
         if self._health is not None:
             await self._health.stop()
         if self._monitor is not None:

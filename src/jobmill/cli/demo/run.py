@@ -204,7 +204,8 @@ async def _burst(client: Client, story: Story) -> str:
                 await asyncio.sleep(0.001)
     done, run_s = story.burst_done, time.perf_counter() - enqueued
     enqueue_text, run_text = duration_text(1000 * (enqueued - began)), duration_text(1000 * run_s)
-    return f"{plural(done)} enqueued in {enqueue_text}, run in {run_text}: {done / run_s:,.0f} jobs/s"
+    run = "run" if done == BURST else f"{done:,} run"
+    return f"{plural(BURST)} enqueued in {enqueue_text}, {run} in {run_text}: {done / run_s:,.0f} jobs/s"
 
 
 # ---------------------------------------------------------------------------------------------------- the live view

@@ -41,6 +41,8 @@ _MAX_RESULT: Final = 20_000
 BULK_ACTS: Final = ("requeue", "cancel", "hold", "release", "reschedule", "reprioritize", "remove")
 _ACT_STATES: Final = {kind.__name__.lower(): states for kind, states in CHANGES_FROM.items()}
 
+#: Tabs whose jobs `depths` counts in other tabs: those that are retried are due or later.
+_UNCOUNTED: Final = ("retrying",)
 #: A count that was not made.
 UNKNOWN: Final[tuple[int | None, bool]] = (None, True)
 
@@ -162,9 +164,11 @@ async def _read(view: View, search: Search) -> JobsScreen:
     )
     if depths is not None:
         of_queue = [one for one in depths if search.filter.queue in (None, one.queue)]
-        counts = {tab: _count(of_queue, tab) for tab in TABS}
+        counts = {tab: _count(of_queue, tab) for tab in TABS if tab not in _UNCOUNTED}
     else:
-        counts = {search.state: await _counted(view, search.filter, page)}
+        counts = {}
+    if search.state not in counts:
+        counts[search.state] = await _counted(view, search.filter, page)
     tabs = [Tab(state=tab, count=n, exact=exact) for tab in TABS for n, exact in [counts.get(tab, UNKNOWN)]]
     return _screen(view, search, page, tabs, counts[search.state], workers)
 
@@ -194,13 +198,13 @@ def is_unfinished(page: Page, cursor: str | None) -> bool:
 
 def _is_narrowed(wanted: Filter) -> bool:
     """Whether more than a queue and a tab narrows it, so that depths do not count it."""
-    bare = structs.replace(wanted, queue=None, states=None, held=None, due_before_ms=None, due_after_ms=None)
-    return bare != EVERYTHING
+    times: dict[str, Any] = {"due_before_ms": None, "due_after_ms": None}
+    return structs.replace(wanted, queue=None, states=None, held=None, errored=None, **times) != EVERYTHING
 
 
 def _count(depths: Sequence[Depth], tab: str) -> tuple[int | None, bool]:
     """How many jobs of a tab these queues have, and whether there are not more."""
-    parts = [part for part in TABS if part != "all"] if tab == "all" else [tab]
+    parts = [part for part in TABS if part not in ("all", *_UNCOUNTED)] if tab == "all" else [tab]
     counts: list[int] = [getattr(depth, part) for depth in depths for part in parts]
     return sum(counts), all(count < DEPTH_LIMIT for count in counts)
 
@@ -236,7 +240,7 @@ def _screen(
 def _makes_sense(act: str, tab: str) -> bool:
     """Whether jobs of a tab can be changed so."""
     if act in ("hold", "release") and tab != "all":
-        return tab in (("due", "later") if act == "hold" else ("held",))
+        return tab in (("due", "later", "retrying") if act == "hold" else ("held",))
     return any(state in _ACT_STATES[act] for state in TABS[tab].get("states", STATES))
 
 

@@ -28,8 +28,10 @@ class SystemScreen(Struct, frozen=True, kw_only=True):
     errors: list[Finding]
     warnings: list[Finding]
     fine: list[Finding]
-    #: How old the findings are: they are shared for 30 s.
-    checked_ms_ago: int
+    #: How old the findings are: they are shared for 30 s. None: there are none yet.
+    checked_ms_ago: int | None
+    #: Whether checks run now, whose findings are not here yet.
+    is_checking: bool
     store: StoreFacts
     version: str
     python: str
@@ -39,15 +41,17 @@ class SystemScreen(Struct, frozen=True, kw_only=True):
 
 
 async def system(view: View) -> SystemScreen:
-    """All findings, problems first."""
-    findings = await view.reads.findings()
+    """All findings, problems first. A page does not wait for slow checks; for a program they are the answer."""
+    checked = await (view.reads.checked() if view.wants_json else view.reads.last_checked())
+    findings = checked.findings if checked is not None else []
     by_level = {level: [one for one in findings if one.level == level] for level in ("error", "warning", "ok")}
     store = view.jobs.store
     return SystemScreen(
         errors=by_level["error"],
         warnings=by_level["warning"],
         fine=by_level["ok"],
-        checked_ms_ago=view.reads.findings_age_ms(),
+        checked_ms_ago=None if checked is None else view.reads.age_ms(checked),
+        is_checking=view.reads.is_checking(),
         store=StoreFacts(
             kind=view.dashboard.store_name,
             address=store.address,

@@ -92,6 +92,8 @@ class MongoContext:
         self.indexes: set[str] = set()
         #: The names that workers of this process claim.
         self.names: set[str] = set()
+        #: Which numbers of which queues were large in the last call of `depths`.
+        self.large_depths: set[tuple[str, str]] = set()
         self.is_standalone = False
         self._reported: set[ObjectId] = set()
 

@@ -45,6 +45,8 @@ def _content(filter: Filter) -> list[Document]:
     if filter.recurring is not None:
         rule = [{"jobmill.rule": {"$exists": True}}, {"repeatInterval": {"$type": "string", "$ne": ""}}]
         conditions.append({"$or" if filter.recurring else "$nor": rule})
+    if filter.errored is not None:
+        conditions.append({"failCount": {"$gt": 0} if filter.errored else {"$not": {"$gt": 0}}})
     if filter.name_prefix is not None:
         conditions.append({"name": {"$gte": filter.name_prefix, "$lt": f"{filter.name_prefix}\U0010ffff"}})
     if filter.error_type is not None:

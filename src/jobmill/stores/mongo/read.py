@@ -27,6 +27,9 @@ from jobmill.stores.mongo.runs import MAX_RUNS, counted_runs
 MANY, FEW, FEW_QUEUES = 1_000, 100, 20
 #: For each status, the index that contains all jobs with this status, by queue.
 INDEX_OF = {"pending": schema.DUE, "processing": schema.LEASE} | dict.fromkeys(codec.FINAL, schema.FINISHED)
+#: The numbers of `Depth` that are counted together: each part reads one index.
+_PARTS: tuple[tuple[str, ...], ...] = (("due", "held", "later"), ("running",), FINAL)
+_STATUS: dict[str, str] = {state: STATUS[state] for state in STATES}
 #: The durations of the last succeeded jobs that Jobmill ran (see `ran_there`), in the order in which they were added.
 #: Monque does not store when its own runs began. For jobs in other states, one value is enough.
 _IS_DATE = [{"$eq": [{"$type": field}, "date"]} for field in ("$updatedAt", "$jobmill.startedAt")]
@@ -90,40 +93,63 @@ async def count_range(ctx: MongoContext, query: Document, index: str, limit: int
 
 async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
     """See the port."""
+    # What was a large number in the last call probably is one again: it is counted at once, beside the other queries.
+    large = [key for key in ctx.large_depths if limit > MANY and (queues is None or key[0] in queues)]
+    (limits, firsts, rows, few), *counts = await asyncio.gather(
+        _small_depths(ctx, queues, limit), *(_count_up_to(ctx, queue, of, limit) for queue, of in large)
+    )
+    if limit == 0:
+        return [Depth(queue=queue, exact=False) for queue in rows]
+    counted = dict(zip(large, counts, strict=True))
+
+    async def count_more(queue: str, row: dict[str, int], of: str) -> None:
+        # The jobs that are due later include the held ones.
+        most = limit + (row["held"] if row["held"] < few else limit) * (of == "later")
+        row[of] = counted[queue, of] if (queue, of) in counted else await _count_up_to(ctx, queue, of, most)
+
+    more = [
+        (queue, row, of)
+        for queue, row in rows.items()
+        for of, n in row.items()
+        if few < limit and n >= few * (1 + (of == "later"))
+    ]
+    ctx.large_depths = {(queue, of) for queue, _, of in more if of != "later"}
+    await asyncio.gather(*(count_more(*one) for one in more))
+    return await asyncio.gather(
+        *(_depth(ctx, queue, row, firsts.get(queue), limits, limit) for queue, row in rows.items())
+    )
+
+
+async def _small_depths(
+    ctx: MongoContext, queues: Sequence[str] | None, limit: int
+) -> tuple[Mapping[str, QueueLimits], dict[str, Any], dict[str, dict[str, int]], int]:
+    """The limits and first due time of each queue, its numbers as far as they are small, and what small means."""
     limits, firsts, *known = await asyncio.gather(
         limits_of(ctx, queues),
         first_dues(ctx) if queues is None else _first_dues_of(ctx, queues),
         *(queues_in(ctx, index) for index in (schema.LEASE, schema.FINISHED) if queues is None),
     )
     wanted = sorted(set(limits).union(firsts, *known) if queues is None else set(queues))
-    if limit == 0:
-        return [Depth(queue=queue, exact=False) for queue in wanted]
     few = min(limit, MANY if len(wanted) > FEW_QUEUES else FEW)
-    now, waiting = date(ctx.now()), {"status": "pending"}
-    parts: list[dict[str, tuple[Document, int]]] = [
-        {
-            "due": ({**waiting, "nextRunAt": {"$lte": now}}, few),
-            "held": ({**waiting, "jobmill.due": date(NEVER_MS)}, few),
-            # This also counts held jobs, because their `nextRunAt` is in the future.
-            "later": ({**waiting, "nextRunAt": {"$gt": now}}, 2 * few),
-        },
-        {"running": ({"status": STATUS["running"]}, few)},
-        {state: ({"status": STATUS[state]}, few) for state in FINAL},
-    ]
-    found = await asyncio.gather(*map(_count_few, [ctx] * 3, [firsts, *(known or [wanted] * 2)], parts))
-    none = dict.fromkeys(parts[0] | parts[1] | parts[2], 0)
-    rows = {queue: none | {of: n for part in found for of, n in part.get(queue, {}).items()} for queue in wanted}
-    many = [
-        _count_many(ctx, queue, of, query, row, limit + (row["held"] if row["held"] < few else limit) * (of == "later"))
-        for queue, row in rows.items()
-        for part in parts
-        for of, (query, most) in part.items()
-        if few < limit and row[of] >= most
-    ]
-    await asyncio.gather(*many)
-    return await asyncio.gather(
-        *(_depth(ctx, queue, row, firsts.get(queue), limits, limit) for queue, row in rows.items())
+    found = await asyncio.gather(
+        *(
+            _count_few(ctx, some, {of: _query(ctx, of) for of in part}, few)
+            for part, some in zip(_PARTS, [firsts, *(known or [wanted] * 2)], strict=True)
+            if few
+        )
     )
+    none = {of: 0 for part in _PARTS for of in part}
+    rows = {queue: none | {of: n for part in found for of, n in part.get(queue, {}).items()} for queue in wanted}
+    return limits, firsts, rows, few
+
+
+def _query(ctx: MongoContext, of: str) -> Document:
+    """The jobs of a number in `Depth`; those that are due later include the held ones, which are due never."""
+    if of == "held":
+        return {"status": "pending", "jobmill.due": date(NEVER_MS)}
+    if of in ("due", "later"):
+        return {"status": "pending", "nextRunAt": {"$lte" if of == "due" else "$gt": date(ctx.now())}}
+    return {"status": _STATUS[of]}
 
 
 async def first_dues(ctx: MongoContext) -> dict[str, Any]:
@@ -159,23 +185,24 @@ async def queues_in(ctx: MongoContext, index: str) -> set[str]:
 
 
 async def _count_few(
-    ctx: MongoContext, queues: Iterable[str], queries: Mapping[str, tuple[Document, int]]
+    ctx: MongoContext, queues: Iterable[str], queries: Mapping[str, Document], few: int
 ) -> dict[str, dict[str, int]]:
-    """For each queue, how many jobs match each query, up to a limit."""
+    """For each queue, how many jobs match each query, up to a small number."""
     documents = [{"queue": one, "field": ctx.queue_field(one)} for one in queues]
     stages: list[Document] = [{"$documents": documents}]
-    for of, (query, limit) in queries.items():
-        pipeline = [{"$match": query}, {"$limit": limit}, {"$count": "n"}]
+    for of, query in queries.items():
+        pipeline = [{"$match": query}, {"$limit": few * (1 + (of == "later"))}, {"$count": "n"}]
         fields = {"localField": "field", "foreignField": "jobmill.queue", "as": of}
         stages.append({"$lookup": {"from": ctx.url.collection, **fields, "pipeline": pipeline}})
     rows = await (await ctx.here.database.aggregate(stages)).to_list() if documents else ()
     return {row["queue"]: {of: row[of][0]["n"] if row[of] else 0 for of in queries} for row in rows}
 
 
-async def _count_many(ctx: MongoContext, queue: str, of: str, query: Document, counts: Document, limit: int) -> None:
-    """Count the jobs of a queue again, up to a larger limit."""
+async def _count_up_to(ctx: MongoContext, queue: str, of: str, limit: int) -> int:
+    """One number of a queue, up to a limit."""
+    query = _query(ctx, of)
     index = schema.FAR if of == "held" else INDEX_OF[query["status"]]
-    counts[of] = await count_range(ctx, {**query, "jobmill.queue": ctx.queue_field(queue)}, index, limit)
+    return await count_range(ctx, {**query, "jobmill.queue": ctx.queue_field(queue)}, index, limit)
 
 
 async def _depth(

@@ -42,6 +42,8 @@ class PostgresConditions:
         for column, has in (("recurrence", filter.recurring), ("held", filter.held)):
             if has is not None:
                 self.add(f"jobs.{column} IS {'NOT ' if has else ''}NULL")
+        if filter.errored is not None:
+            self.add(f"jobs.errors {'>' if filter.errored else '='} 0")
         if filter.name_prefix is not None:
             self.add("starts_with(jobs.name, {})", filter.name_prefix)
         if filter.error_type is not None:

@@ -38,6 +38,7 @@ def tests(filter: Filter) -> dict[str, Any]:
         "name": filter.name,
         "prefix": filter.name_prefix or None,
         "recurring": filter.recurring,
+        "errored": filter.errored,
         "tenant": None if filter.tenant is None else as_json(filter.tenant),
         "error": None if filter.error_type is None else as_json(filter.error_type),
         "fields": None if filter.payload is None else _texts(filter.payload),

@@ -67,6 +67,8 @@ def conditions(filter: Filter, after: int = 0) -> tuple[str, list[object]]:
         terms.append(held if filter.held else f"NOT ({held})")
     if filter.recurring is not None:
         terms.append("jobs.recurrence IS NOT NULL" if filter.recurring else "jobs.recurrence IS NULL")
+    if filter.errored is not None:
+        terms.append("jobs.errors > 0" if filter.errored else "jobs.errors = 0")
     parameters: list[object] = []
     for condition, value in [*conditions_of(filter), *_conditions_of_content(filter, after)]:
         terms.append(condition.format("?"))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from jobmill.core.changes import Reprioritize
 from jobmill.core.job import State
-from jobmill.core.lifecycle import Errored, Policy
+from jobmill.core.lifecycle import Errored, Policy, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, after
 from jobmill.testing.contract.harness import Harness
@@ -111,6 +112,25 @@ class ContentContract:
         assert (
             await harness.store.count_up_to(Filter(queue=QUEUE, states=("waiting",), recurring=True), 10)
         ).count == 1
+
+    async def test_jobs_that_had_errors_or_others(self, harness: Harness) -> None:
+        """Those of them that wait are being retried."""
+        wrong = Errored(error="no luck", delay_ms=0)
+        for id, last in (("retried", None), ("given-up", Errored(error="x", final=True)), ("recovered", Succeeded())):
+            await put_one(harness.store, new(id))
+            await end(harness.store, await claim_one(harness.store), wrong, Policy(max_attempts=9))
+            if last is not None:
+                await end(harness.store, await claim_one(harness.store), last)
+            else:
+                await harness.store.change([id], Reprioritize(priority=9))  # the next claims are of the other jobs
+        await in_state(harness.store, "succeeded", new("lucky", priority=0))
+        await put_one(harness.store, new("new"))
+        assert sorted(await find_all(harness.store, Filter(errored=True), 1)) == ["given-up", "recovered", "retried"]
+        assert sorted(await find_all(harness.store, Filter(errored=False), 1)) == ["lucky", "new"]
+        for wanted, ids in ((True, ["retried"]), (False, ["new"])):
+            waiting = Filter(queue=QUEUE, states=("waiting",), errored=wanted)
+            assert await find_all(harness.store, waiting) == ids
+            assert (await harness.store.count_up_to(waiting, 10)).count == 1
 
     async def test_a_prefix_of_the_name(self, harness: Harness) -> None:
         names = ["mail.send", "mail.open", "mail_x", "MAIL.send", "mail%", "mai"]

@@ -12,18 +12,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct
 
 from jobmill.core.lifecycle import Errored, Outcome
-from jobmill.errors import InvalidValue
+from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
+from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.logs import current_run
 from jobmill.worker import outcomes, stderr_log
 from jobmill.worker.isolate.find import import_handler
 from jobmill.worker.isolate.protocol import Channel, Reports, Request, read_request
+
+if TYPE_CHECKING:
+    from jobmill.worker.isolate.inside import Inside
 
 
 class IsolatedRun(Struct, frozen=True):
@@ -43,11 +47,13 @@ def main(requests: BinaryIO, answers_fd: int, crash_fd: int) -> int:
     if request is None:
         return 0
     die_with_worker(requests.fileno())
-    run_attempt(request, Channel(answers_fd).attempt())
+    surroundings = Surroundings()
+    run_attempt(request, Channel(answers_fd).attempt(), surroundings)
+    surroundings.close()
     return 0
 
 
-def run_attempt(request: Request, reports: Reports) -> None:
+def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) -> None:
     """Run the handler, and send its reports and its outcome."""
     context = Context(request.job, reports.send)
     context.trace_id = request.trace_id
@@ -68,7 +74,16 @@ def run_attempt(request: Request, reports: Reports) -> None:
         reports.send(Errored(error=error.without_value(), final=True))
         return
     call = functools.partial(handler.fn, *((context,) if handler.arguments.takes_context else ()), **arguments)
-    if handler.is_async:
+    try:
+        inside = surroundings.enter(handler.client.hooks)
+    except JobmillError as error:
+        reports.send(Errored(error=str(error), error_type=outcomes.type_name(error), traceback=outcomes.printed(error)))
+        return
+    if inside is not None:
+        # Send the outcome before the lifespans close: it counts, however they end.
+        context._state = inside.state
+        reports.send(inside.run(handler, context, call))
+    elif handler.is_async:
         with asyncio.Runner() as runner:
             # Send the outcome before the loop closes: tasks that the handler left running must not change it.
             reports.send(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
@@ -82,6 +97,41 @@ def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) 
     except BaseException as error:
         return outcomes.raised(error, handler, attempt)
     return outcomes.returned(value, handler)
+
+
+class Surroundings:
+    """The lifespans and `jobs.around` functions of the applications whose handlers run in this process."""
+
+    def __init__(self) -> None:
+        self._insides: dict[int, Inside] = {}
+        self._inside: Inside | None = None
+        self._threads = threading.active_count()
+
+    def enter(self, hooks: Hooks) -> Inside | None:
+        """Begin an attempt: open the lifespans, unless they are open. None if the application has no such function."""
+        self._inside = self._insides.get(id(hooks))
+        if self._inside is None and (hooks.lifespans or hooks.around.functions):
+            from jobmill.worker.isolate.inside import Inside
+
+            self._inside = Inside(hooks)
+            try:
+                self._inside.open()
+            except BaseException:
+                self._inside.close()
+                raise
+            self._insides[id(hooks)] = self._inside
+        self._threads = threading.active_count()
+        return self._inside
+
+    def has_left_overs(self) -> bool:
+        """Whether the last attempt has left threads or tasks running."""
+        has_tasks = self._inside is not None and self._inside.has_left_tasks
+        return has_tasks or threading.active_count() > self._threads
+
+    def close(self) -> None:
+        """Close the lifespans."""
+        for inside in self._insides.values():
+            inside.close()
 
 
 def die_with_worker(fd: int, checked_fd: int | None = None) -> None:

@@ -56,24 +56,27 @@ def _run_one(connection_fd: int, crash_fd: int) -> None:
     with open(connection_fd, "rb", closefd=False) as requests:
         request = read_request(requests)
     if request is not None:
-        child.run_attempt(request, Channel(connection_fd).attempt())
+        surroundings = child.Surroundings()
+        child.run_attempt(request, Channel(connection_fd).attempt(), surroundings)
+        surroundings.close()
 
 
 def _run_many(connection_fd: int, crash_fd: int) -> None:
     adopt_orphans()
     channel = Channel(connection_fd)
     state = ProcessState()
-    threads = threading.active_count()
+    surroundings = child.Surroundings()
     with open(connection_fd, "rb", closefd=False) as requests:
         while (request := read_request(requests)) is not None:
             faulthandler.enable(crash_fd, all_threads=False)
             # In a context of its own, so that variables which the attempt sets do not reach the next one.
-            contextvars.copy_context().run(child.run_attempt, request, channel.attempt())
-            has_left_overs = threading.active_count() > threads or has_children()
+            contextvars.copy_context().run(child.run_attempt, request, channel.attempt(), surroundings)
+            has_left_overs = surroundings.has_left_overs() or has_children()
             state.restore()
             channel.send(Idle(resident_bytes(), has_left_overs))
             if has_left_overs:
-                return
+                break
+    surroundings.close()
 
 
 def _end(code: int) -> None:

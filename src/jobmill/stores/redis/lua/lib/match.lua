@@ -1,6 +1,6 @@
 -- Whether a job matches a filter, as far as a few of its fields say: most jobs of a search are not read whole.
--- ask.match: name, prefix (of the name), recurring, tenant and error (as they stand in JSON), fields: texts that the payload
--- must have, created and due {first, end: not included; '' for none}. ask.key: see unique_key.lua.
+-- ask.match: name, prefix (of the name), recurring, errored, tenant and error (as they stand in JSON), fields: texts that
+-- the payload must have, created and due {first, end: not included; '' for none}. ask.key: see unique_key.lua.
 --- include unique_key
 
 local M = ask.match or {}
@@ -75,6 +75,25 @@ local function due_matches(id, source)
   return within(M.due, ms), true
 end
 
+-- Our own count of errors or, without one, BullMQ's count of attempts, the last of which may have succeeded.
+local function errored_matches(id, source)
+  local h = redis.pcall('HMGET', job_key(id), 'jme', 'atm')
+  local text = not h.err and (h[1] or h[2] or '0')
+  if not text or not string.find(text, '^%d+$') then
+    return true, false
+  end
+  local errors = tonumber(text) - ((not h[1] and source == 'completed') and 1 or 0)
+  return (errors > 0) == M.errored, true
+end
+
+local MORE = {}
+if M.errored ~= nil then
+  MORE[#MORE + 1] = errored_matches
+end
+if M.due then
+  MORE[#MORE + 1] = due_matches
+end
+
 local function match(id, source)
   local surely = not ask.key
   if M.recurring ~= nil then
@@ -95,9 +114,12 @@ local function match(id, source)
     end
     surely = surely and is_sure
   end
-  if M.due then
-    local may, is_sure = due_matches(id, source)
-    return may, surely and is_sure
+  for _, matches in ipairs(MORE) do
+    local may, is_sure = matches(id, source)
+    if not may then
+      return false
+    end
+    surely = surely and is_sure
   end
   return true, surely
 end

@@ -1,7 +1,7 @@
-"""Wrappers: generator functions of the application that run around each run of a job, or each call that enqueues.
+"""Observers: generator functions of the application that observe each run of a job, or each call that enqueues.
 
-A wrapper begins before, waits at its `yield`, and ends after. So it can hold a span or a scope open meanwhile. An error
-in a wrapper is logged and never affects a job.
+An observer begins before, waits at its `yield`, and ends after. So it can hold a span or a scope open meanwhile. An
+error in an observer is logged and never affects a job.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobmill")
 
-#: What a wrapper is around. For a run it gets the context and, from its `yield`, a RunEnd. For a call that enqueues it
+#: What an observer observes. For a run it gets the context and, from its `yield`, a RunEnd. For a call that enqueues it
 #: gets the list of drafts, which it may replace one by one, and from its `yield` the list of results.
-Wrapped: TypeAlias = Literal["run", "enqueue"]
-Wrapper: TypeAlias = Callable[..., Generator[None, Any, None]]
-W = TypeVar("W", bound=Wrapper)
+Observed: TypeAlias = Literal["run", "enqueue"]
+Observer: TypeAlias = Callable[..., Generator[None, Any, None]]
+ObserverT = TypeVar("ObserverT", bound=Observer)
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):
@@ -44,22 +44,22 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
-class Wrappers:
-    """The wrappers of one application."""
+class Observers:
+    """The observers of one application."""
 
     def __init__(self) -> None:
-        self.run: list[Wrapper] = []
-        self.enqueue: list[Wrapper] = []
+        self.run: list[Observer] = []
+        self.enqueue: list[Observer] = []
 
-    def add(self, what: str, wrapper: W) -> W:
-        """Call `wrapper` around each run, or around each call that enqueues."""
-        if what not in get_args(Wrapped):
-            raise InvalidValue("around", "one of " + ", ".join(get_args(Wrapped)), what)
-        if not inspect.isgeneratorfunction(wrapper):
-            raise InvalidValue("around", "a generator function, which has one yield", wrapper)
-        wrappers: list[Wrapper] = getattr(self, what)
-        wrappers.append(wrapper)
-        return wrapper
+    def add(self, what: str, observer: ObserverT) -> ObserverT:
+        """Let `observer` observe each run, or each call that enqueues."""
+        if what not in get_args(Observed):
+            raise InvalidValue("observe", "one of " + ", ".join(get_args(Observed)), what)
+        if not inspect.isgeneratorfunction(observer):
+            raise InvalidValue("observe", "a generator function, which has one yield", observer)
+        observers: list[Observer] = getattr(self, what)
+        observers.append(observer)
+        return observer
 
 
 def add_headers(drafts: list[Draft], headers: dict[str, str]) -> None:
@@ -81,33 +81,33 @@ def waited_ms(job: Job) -> int:
 
 
 class Begun:
-    """Wrappers that have begun. They end in the opposite order."""
+    """Observers that have begun. They end in the opposite order."""
 
-    def __init__(self, wrappers: Iterable[Wrapper], argument: Any) -> None:
-        started = [wrapper(argument) for wrapper in wrappers]
+    def __init__(self, observers: Iterable[Observer], argument: Any) -> None:
+        started = [observer(argument) for observer in observers]
         self._waiting = [generator for generator in started if _step(generator, generator.__next__)]
 
     def end(self, value: Any) -> None:
-        """Give each wrapper this value as the result of its `yield`."""
+        """Give each observer this value as the result of its `yield`."""
         for generator in reversed(self._waiting):
             if _step(generator, generator.send, value):
                 generator.close()
 
     def fail(self, error: BaseException) -> None:
-        """Raise this error at the `yield` of each wrapper."""
+        """Raise this error at the `yield` of each observer."""
         for generator in reversed(self._waiting):
             if _step(generator, generator.throw, error):
                 generator.close()
 
 
 def _step(generator: Any, resume: Callable[..., None], *argument: Any) -> bool:
-    """Let a wrapper run to its next `yield`; False if it has ended."""
+    """Let an observer run to its next `yield`; False if it has ended."""
     try:
         resume(*argument)
     except StopIteration:
         return False
     except BaseException as error:  # also SystemExit: no function of the user may stop the worker
         if error not in argument:
-            log.exception("the wrapper %s raised an error; no job is affected", generator.__name__)
+            log.exception("the observer %s raised an error; no job is affected", generator.__name__)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Wrappers: what runs around each run of a job, and around each call that enqueues."""
+"""Observers: what observes each run of a job, and each call that enqueues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def jobs() -> Client:
 def collect(jobs: Client) -> list[RunEnd]:
     ends: list[RunEnd] = []
 
-    @jobs.around("run")
+    @jobs.observe("run")
     def collecting(context: jobmill.Context) -> Runs:
         ends.append((yield))
 
@@ -39,36 +39,36 @@ def collect(jobs: Client) -> list[RunEnd]:
 # ---------------------------------------------------------------------------------------------------- runs
 
 
-async def test_wrappers_nest_around_the_run(jobs: Client) -> None:
+async def test_observers_nest_around_the_run(jobs: Client) -> None:
     order: list[str] = []
 
-    def wrapper(name: str) -> Callable[[jobmill.Context], Runs]:
-        def wrap(context: jobmill.Context) -> Runs:
+    def observer(name: str) -> Callable[[jobmill.Context], Runs]:
+        def observe(context: jobmill.Context) -> Runs:
             order.append(f"{name} begins {context.job.payload['n']}")
             end = yield
             order.append(f"{name} ends {end.outcome}")
 
-        return wrap
+        return observe
 
-    jobs.around("run")(wrapper("outer"))
+    jobs.observe("run")(observer("outer"))
 
     @jobs.handler
     async def work(n: int) -> None:
         order.append("runs")
 
     async with Worker(jobs):
-        jobs.around("run")(wrapper("inner"))  # also while the worker runs
+        jobs.observe("run")(observer("inner"))  # also while the worker runs
         await (await work.enqueue(n=7)).result(timeout=10)
     assert order == ["outer begins 7", "inner begins 7", "runs", "inner ends succeeded", "outer ends succeeded"]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_the_handler_sees_context_variables_of_a_wrapper(jobs: Client, kind: str) -> None:
+async def test_the_handler_sees_context_variables_of_an_observer(jobs: Client, kind: str) -> None:
     variable = contextvars.ContextVar("variable", default="")
     after: list[str] = []
 
-    @jobs.around("run")
-    def wrap(context: jobmill.Context) -> Runs:
+    @jobs.observe("run")
+    def observe(context: jobmill.Context) -> Runs:
         token = variable.set(context.job.id)
         yield
         variable.reset(token)
@@ -177,7 +177,7 @@ async def test_an_isolated_run() -> None:
                     timeout=20
                 )
     finally:
-        jobs.hooks.wrappers.run.clear()
+        jobs.hooks.observers.run.clear()
     (end,) = ends
     assert (end.outcome, end.failed, type(end.error), end.error_type) == ("errored", True, RuntimeError, "ValueError")
     assert str(end.error) == "ValueError: from a child"
@@ -185,7 +185,7 @@ async def test_an_isolated_run() -> None:
 
 
 class Wrong:
-    """Wrappers that misbehave."""
+    """Observers that misbehave."""
 
     @staticmethod
     def raises_before(_: Any) -> Runs:
@@ -210,12 +210,12 @@ class Wrong:
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Wrong) if not name.startswith("_")])
-async def test_a_wrapper_that_misbehaves_affects_no_job(
+async def test_an_observer_that_misbehaves_affects_no_job(
     jobs: Client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = collect(jobs)
     for what in ("run", "enqueue"):
-        jobs.around(what)(getattr(Wrong, name))
+        jobs.observe(what)(getattr(Wrong, name))
 
     @jobs.handler
     async def fine() -> int:
@@ -224,25 +224,25 @@ async def test_a_wrapper_that_misbehaves_affects_no_job(
     async with Worker(jobs):
         assert await (await fine.enqueue()).result(timeout=10) == 1
     assert [end.outcome for end in ends] == ["succeeded"]
-    logged = [record for record in caplog.records if record.getMessage().startswith(f"the wrapper {name} raised")]
+    logged = [record for record in caplog.records if record.getMessage().startswith(f"the observer {name} raised")]
     assert len(logged) == (2 if "raises" in name else 0)
     assert all(record.levelno == logging.ERROR and record.exc_info for record in logged)
 
 
-def test_what_is_no_wrapper_is_refused(jobs: Client) -> None:
-    with pytest.raises(InvalidValue, match="around: expected one of run, enqueue"):
-        jobs.around("start")(Wrong.has_two)  # type: ignore[arg-type]
-    with pytest.raises(InvalidValue, match="around: expected a generator function"):
-        jobs.around("run")(lambda context: None)  # type: ignore[type-var]
+def test_what_is_no_observer_is_refused(jobs: Client) -> None:
+    with pytest.raises(InvalidValue, match="observe: expected one of run, enqueue"):
+        jobs.observe("start")(Wrong.has_two)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="observe: expected a generator function"):
+        jobs.observe("run")(lambda context: None)  # type: ignore[type-var]
 
 
 # ---------------------------------------------------------------------------------------------------- enqueueing
 
 
-async def test_a_wrapper_replaces_drafts_and_gets_the_results(jobs: Client) -> None:
+async def test_an_observer_replaces_drafts_and_gets_the_results(jobs: Client) -> None:
     results: list[str] = []
 
-    @jobs.around("enqueue")
+    @jobs.observe("enqueue")
     def urgent(drafts: list[Draft]) -> Enqueues:
         for at, draft in enumerate(drafts):
             drafts[at] = structs.replace(draft, options=structs.replace(draft.options, priority=9))
@@ -259,11 +259,11 @@ async def test_a_wrapper_replaces_drafts_and_gets_the_results(jobs: Client) -> N
     assert [job.priority for job in [await jobs.get(id) for id in results]] == [9, 9, 9, 9]
 
 
-def test_the_sync_client_has_the_same_wrappers(jobs: Client) -> None:
+def test_the_sync_client_has_the_same_observers(jobs: Client) -> None:
     seen: list[str] = []
 
-    @jobs.around("enqueue")
-    def wrap(drafts: list[Draft]) -> Enqueues:
+    @jobs.observe("enqueue")
+    def observe(drafts: list[Draft]) -> Enqueues:
         seen.extend(draft.name for draft in drafts)
         yield
 
@@ -271,16 +271,16 @@ def test_the_sync_client_has_the_same_wrappers(jobs: Client) -> None:
     assert seen == ["elsewhere"]
 
 
-async def test_a_wrapper_sees_the_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_observer_sees_the_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore()
     jobs = jobmill.connect(store=store)
     seen: list[BaseException] = []
 
-    @jobs.around("enqueue")
+    @jobs.observe("enqueue")
     def passes_it_on(drafts: list[Draft]) -> Enqueues:
         yield
 
-    @jobs.around("enqueue")
+    @jobs.observe("enqueue")
     def handles_it(drafts: list[Draft]) -> Enqueues:
         try:
             yield
