@@ -253,7 +253,9 @@ async def test_no_files_left_is_an_error(fresh: Runs) -> None:
     assert result(await fresh(handlers.pid))
 
 
-async def test_processes_that_a_job_leaves_running_end_with_it(run: Runs, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_that_a_job_leaves_running_end_with_it(
+    run: Runs, fifo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = asyncio.create_task(run(handlers.leaves_a_process, {"fifo": fifo}))
     reader = await held(fifo)
     assert result(await running) == "done"
@@ -265,7 +267,7 @@ async def test_processes_that_a_job_leaves_running_end_with_it(run: Runs, fifo: 
 # ---------------------------------------------------------------------------------------------------- pipes
 
 
-async def test_progress_and_log_lines_arrive_while_the_job_runs(fifo: str) -> None:
+async def test_progress_and_log_lines_arrive_while_the_job_runs(run: Runs, fifo: str) -> None:
     told: asyncio.Queue[Progress | str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -323,7 +325,9 @@ async def test_cancelling_a_second_time_kills_at_once(run: Runs, fifo: str, monk
     await all_dead(reader)
 
 
-async def test_an_outcome_counts_even_if_the_wait_for_the_process_is_cancelled(run: Runs, monkeypatch: pytest.MonkeyPatch,
+async def test_an_outcome_counts_even_if_the_wait_for_the_process_is_cancelled(
+    run: Runs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answered = asyncio.Event()
     waited = attempt.wait_over
@@ -384,10 +388,13 @@ asyncio.run(Runs(MODES[sys.argv[1]])(handlers.waits, {"fifo": sys.argv[2], "stub
 """
 
 
+def other_worker(mode: str, fifo: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WORKER, mode, fifo], cwd=ROOT, env=environment())
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_all_processes_die_with_the_worker(mode: str, fifo: str) -> None:
-    command = [sys.executable, "-c", WORKER, mode, fifo]
-    with subprocess.Popen(command, cwd=ROOT, env=environment()) as worker:
+    with other_worker(mode, fifo) as worker:
         reader = await held(fifo)
         parent = int(await asyncio.to_thread(reader.readline))
         assert (parent == worker.pid) == (mode == "spawn")
@@ -510,8 +517,8 @@ async def test_an_import_that_starts_threads(
         assert result(outcome) == os.getpid()  # spawned
     module.value.set()
     assert [record.getMessage() for record in caplog.records] == [
-        f"isolated handlers: the import of {library} starts threads, and a process with threads cannot be forked safely; "
-        'each attempt starts a new interpreter instead, as with isolate="spawn"'
+        f"isolated handlers: the import of {library} starts threads, and a process with threads cannot be forked "
+        'safely; each attempt starts a new interpreter instead, as with isolate="spawn"'
     ]
     await isolation.close()
 
@@ -531,9 +538,7 @@ async def test_an_import_that_ends_the_fork_server(
     await isolation.close()
 
 
-async def test_a_fork_that_is_refused(
-    forking_mode: Isolate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fork_that_is_refused(forking_mode: Isolate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = f"plain_{forking_mode}"
     (tmp_path / f"{library}.py").write_text("value = 1\n")
     text = ONLY_IN_SERVER.format(library=library, mode=forking_mode) + (
@@ -553,9 +558,7 @@ async def test_numpy_does_not_repeat_its_numbers(
     """A stand-in with NumPy's names: its global generator is not seeded again by a fork."""
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy" / "__init__.py").write_text("value = 1\n")
-    (tmp_path / "numpy" / "random.py").write_text(
-        "import os\nseeds = [0]\ndef seed(): seeds.append(os.getpid())\n"
-    )
+    (tmp_path / "numpy" / "random.py").write_text("import os\nseeds = [0]\ndef seed(): seeds.append(os.getpid())\n")
     text = ONLY_IN_SERVER.format(library="numpy", mode=forking_mode) + (
         f"from numpy import random\n@jobs.handler(isolate={forking_mode!r})\ndef seeds(): return random.seeds\n"
     )

@@ -198,4 +198,5 @@ class Control(Struct, frozen=True):
     @classmethod
     def decode(cls, packet: bytes) -> Control:
         """From bytes."""
-        return cls(*_CONTROL.unpack(packet[: _CONTROL.size]), packet[_CONTROL.size :].decode(errors="replace"))
+        kind, key, number, max_bytes = _CONTROL.unpack(packet[: _CONTROL.size])
+        return cls(kind, key, number, max_bytes, packet[_CONTROL.size :].decode(errors="replace"))

@@ -84,8 +84,8 @@ class _Server:
             os._exit(0)
         command = Control.decode(packet)
         if command.kind == SIGNAL:
-            if (pid := self._pids.get(command.key)) is not None:
-                self._signal(pid, signal.Signals(command.number))
+            if command.key in self._pids:  # otherwise it has ended meanwhile
+                self._signal(self._pids[command.key], signal.Signals(command.number))
             return
         try:
             self._fork(command, fds)
@@ -117,7 +117,8 @@ class _Server:
             os.close(self._woken)
             os.close(self._wake)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _OWN_SIGNALS)
-            forked.run(*fds, self._life_fd, is_pooled=command.kind == FORK_POOLED)
+            connection_fd, crash_fd = fds
+            forked.run(connection_fd, crash_fd, self._life_fd, is_pooled=command.kind == FORK_POOLED)
         finally:
             # Whatever happened: a second fork server must never run.
             os._exit(1)

@@ -106,7 +106,9 @@ class ServerLink:
 
     def _check_killed(self, key: int) -> None:
         if key in self._processes and self.is_open:
-            log.error("the fork server (pid %d) did not end a process within %g s; killing the server", self.pid, STUCK_S)
+            log.error(
+                "the fork server (pid %d) did not end a process within %g s; killing the server", self.pid, STUCK_S
+            )
             self.kill()
 
     def kill(self) -> None:
