@@ -243,7 +243,8 @@ def grows() -> int:
 @jobs.handler(isolate=True)
 def leaves_a_daemon(fifo: str) -> int:
     """Leave a process behind that has no parent."""
-    subprocess.run(["sh", "-c", "sleep 600 > $0 &", fifo], check=True)
+    with open(fifo, "w") as held:
+        subprocess.run(["sh", "-c", "sleep 600 &"], stdout=held, check=True)
     return os.getpid()
 
 
