@@ -18,7 +18,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from jobmill.worker.isolate import forked, inside
+from jobmill.worker.isolate import (
+    forked,
+    inside,  # noqa: F401 - here, so that no attempt has to import it
+)
 from jobmill.worker.isolate.death import max_bytes, signal_group
 from jobmill.worker.isolate.find import Where, import_handler
 from jobmill.worker.isolate.protocol import CONTROL_BYTES, ENDED, FORK_POOLED, READY, REFUSED, SIGNAL, Control
@@ -32,7 +35,6 @@ def serve(control_fd: int, life_fd: int, wheres: Sequence[Where]) -> NoReturn:
     for fd in (control_fd, life_fd):
         os.set_inheritable(fd, False)
     control = socket.socket(fileno=control_fd)
-    assert inside, "imported here, once, for attempts that need it"
     threaded = _import_all(wheres)
     # Otherwise every child would write again what the imports have printed.
     sys.stdout.flush()
