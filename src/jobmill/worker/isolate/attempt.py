@@ -12,7 +12,7 @@ from jobmill.core.lifecycle import Outcome
 GRACE_S = 2.0
 
 
-class Attempt(Protocol):
+class IsolatedAttempt(Protocol):
     """An attempt that has been started."""
 
     #: The outcome; it may arrive a little before the attempt is over.
@@ -24,7 +24,7 @@ class Attempt(Protocol):
         """Send a signal to the process and its children, now or as soon as it has started; never waits."""
 
 
-async def outcome_of(attempt: Attempt) -> Outcome:
+async def outcome_of(attempt: IsolatedAttempt) -> Outcome:
     """Wait until the attempt is over and return its outcome.
 
     When this returns or raises, nothing of the attempt runs any more. A cancellation stops the process with SIGTERM,

@@ -60,7 +60,7 @@ class ForkedProcess:
         self._loop.add_reader(self._socket, self._read)
 
     def start(self, request: Request, report: ReportFunction) -> None:
-        """Start an attempt: from now on this is an `Attempt`."""
+        """Start an attempt: from now on this is an `IsolatedAttempt`."""
         self.attempts += 1
         self.idle = None
         self._report = report
