@@ -151,7 +151,8 @@ def looking(url: str, left: Any) -> Callable[[], bool] | None:
     if url.startswith("postgresql:"):
         return _on_postgres(url, left)
     if url.startswith("redis:"):
-        return _on_redis(url, left)
+        count = _on_redis(url, left)
+        return lambda: count() > 0
     return _on_mongo(url, left) if url.startswith("mongodb:") else _on_sqlite(url, left)
 
 
@@ -162,18 +163,32 @@ def _on_postgres(url: str, left: str) -> Callable[[], bool]:
     return lambda: bool(connection.execute(left).fetchone()[0])  # type: ignore[index]
 
 
-def _on_redis(url: str, left: tuple[tuple[str, ...], ...]) -> Callable[[], bool]:
+def emptied(url: str, left: Any, jobs: int) -> Ran:
+    """Wait until Redis holds none of these jobs. The clock starts when a fifth is done: then all processes run."""
+    count = _on_redis(url, left)
+    until = time.monotonic() + PATIENCE_S
+    watch, begun_with = Stopwatch(), 0
+    while (live := count()) > 0:
+        if not begun_with and live <= jobs * 0.8:
+            watch, begun_with = Stopwatch(), live
+        if time.monotonic() > until:
+            raise TimeoutError(f"{live} of {jobs} jobs were left after {PATIENCE_S:.0f} s")
+        time.sleep(LOOK_S)
+    return watch.ran(begun_with)
+
+
+def _on_redis(url: str, left: tuple[tuple[str, ...], ...]) -> Callable[[], int]:
     from redis import Redis
 
     connection: Any = Redis.from_url(url.partition("?")[0])
 
-    def is_left() -> bool:
+    def count() -> int:
         pipeline = connection.pipeline(transaction=True)
         for command in left:
             pipeline.execute_command(*command)
-        return any(answer["pending"] if isinstance(answer, dict) else answer for answer in pipeline.execute())
+        return sum(answer["pending"] if isinstance(answer, dict) else answer for answer in pipeline.execute())
 
-    return is_left
+    return count
 
 
 def _on_mongo(url: str, left: tuple[str, dict[str, dict[str, Any]]]) -> Callable[[], bool]:

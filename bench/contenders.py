@@ -159,6 +159,14 @@ MONGODB_CRON = Contender(
     is_rival=True,
 )
 
+#: Handlers in processes of their own, on Redis, with their numbers of slots.
+ISOLATED = (
+    (_python("isolated:Forked"), (10,)),
+    (_python("isolated:Pooled"), (10,)),
+    (_python("isolated:RqForking"), (1, 10)),
+    (_python("isolated:CeleryPrefork"), (10,)),
+)
+
 #: By store: Jobmill first, then the peers.
 CONTENDERS: dict[str, tuple[Contender, ...]] = {
     "memory": (_python("jobmill:InMemory"),),

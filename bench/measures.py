@@ -15,9 +15,9 @@ from msgspec import Struct
 from bench.child import BEGUN, READY, SETTLED, Broken, Child, begin
 from bench.child import run as in_child
 from bench.clocks import Crowd, Looked, Pickups, Ran
-from bench.contenders import MONGODB_CRON, Contender
+from bench.contenders import ISOLATED, MONGODB_CRON, Contender
 from bench.far import far
-from bench.figures import percentile
+from bench.figures import RATE, percentile
 from bench.grounds import SERVER
 from bench.lab import Lab, Turn
 from bench.machine import busy_s
@@ -91,6 +91,28 @@ def _enqueue(lab: Lab, contender: Contender, what: str, callers: int) -> None:
         else:
             child = contender.begin("bulk", Ran, url=url, size=BULK, **limits)
         lab.record_run(what, contender.name, child)
+
+
+def isolated(lab: Lab) -> None:
+    """One worker runs no-op handlers in processes of their own."""
+    lab.alternate(
+        {
+            f"{one.name}, {slots} slots": partial(_isolated, lab, one, slots)
+            for one, numbers in ISOLATED
+            for slots in numbers
+            if lab.run.wants(one)
+        }
+    )
+
+
+def _isolated(lab: Lab, contender: Contender, slots: int) -> None:
+    def run(jobs: int) -> Ran:
+        with lab.ground.filled(contender, jobs) as url:
+            ran = contender.run("isolated", Ran, url=url, jobs=jobs, slots=slots)
+        lab.record(f"{slots} slots", contender.name, RATE, ran.jobs / ran.seconds)
+        return ran
+
+    lab.sized(f"{contender.name}, {slots}", contender.rate[slots > 1], run)
 
 
 def pickup(lab: Lab) -> None:
@@ -352,6 +374,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure(drain, ("memory", *SHARED), 10, is_quick=True),
         Measure(crontab_drain, ("crontab",), 3, is_quick=True),
     ),
+    "isolated": (Measure(isolated, ("redis",), 4),),
     "enqueue": (Measure(enqueue, SHARED, 4, is_quick=True),),
     "pickup": (Measure(pickup, SHARED, 3, is_quick=True),),
     "depth": (Measure(depth, SHARED, 5),),

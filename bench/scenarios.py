@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import convert
 
 from bench.child import READY, halt, say
-from bench.clocks import Crowd, Draining, Looked, Pickups, Ran, Starts, looking
+from bench.clocks import Crowd, Draining, Looked, Pickups, Ran, Starts, emptied, looking
 from bench.queues import Queue
 
 
@@ -35,6 +35,12 @@ def drain(adapter: str, url: str, jobs: int, slots: int, leave: bool = False) ->
     queue = _queue(adapter, url)
     clock = Draining(None if leave else looking(url, queue.left), jobs)
     return queue.drain(jobs, clock.run, slots, clock.settled)
+
+
+def isolated(adapter: str, url: str, jobs: int, slots: int) -> Ran:
+    """One worker runs all jobs in processes of their own, which only the database can count."""
+    queue = _queue(adapter, url)
+    return queue.run_worker(lambda _: None, slots, lambda: emptied(url, queue.left, jobs))
 
 
 def enqueue(adapter: str, url: str, callers: int, jobs: int, seconds: float) -> Ran:

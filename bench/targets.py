@@ -142,6 +142,20 @@ TARGETS: tuple[Target, ...] = (
         for whose, unit in (("server", SERVER), ("client", CLIENT))
         for slots in (50, 200)
     ),
+    *(
+        Target(
+            "redis isolated",
+            f"isolated handlers, {mode} against {text}",
+            "at least",
+            3,
+            ours=("10 slots", f"jobmill, isolate={mode}", RATE),
+            theirs=(what, theirs, RATE),
+        )
+        for mode, text, what, theirs in (
+            ("True", "a fork for each job by one worker of rq", "1 slots", "rq, Worker"),
+            ("pool", "celery's prefork pool", "10 slots", "celery, prefork"),
+        )
+    ),
     _enqueue("redis", "bulk enqueue, against addBulk on Node.js", 2, BULK, (BULK, NODE)),
     _enqueue("redis", "enqueue from 100 callers, against Node.js", 1, "100 callers", ("100 callers", NODE)),
     _pickup("redis", 2, "since the call"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.queues import About, Handler, MainThreadQueue
 
@@ -21,6 +21,8 @@ class Celery(MainThreadQueue):
         docs="https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
     )
     apart = "celery"
+    #: None: threads, or none for a single slot.
+    pool: ClassVar[str | None] = None
     left = (("llen", "celery"), ("hlen", "unacked"))
     has_bulk = False
     ready_after_s = 2.0
@@ -60,5 +62,5 @@ class Celery(MainThreadQueue):
 
         app.task(name="job")(job)
         without = dict.fromkeys(("without_gossip", "without_mingle", "without_heartbeat"), True)
-        pool = "threads" if slots > 1 else "solo"
+        pool = self.pool or ("threads" if slots > 1 else "solo")
         app.Worker(pool=pool, concurrency=slots, loglevel="WARNING", quiet=True, **without).start()

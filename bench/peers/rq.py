@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.queues import About, Handler, MainThreadQueue
 
@@ -29,7 +29,7 @@ class Rq(MainThreadQueue):
     )
     package = "rq"
     left = (("llen", "rq:queue:default"), ("zcard", "rq:wip:default"))
-    max_slots = 1
+    max_slots: ClassVar[int | None] = 1
     ready_after_s = 1.0
     rate = (300, 300)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import ctypes
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+import uuid
+from contextvars import ContextVar
 from typing import Any
 
 import jobmill
@@ -132,7 +136,7 @@ def waits(fifo: str, stubborn: bool = False) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with open(fifo, "w") as held:
         subprocess.Popen(["sleep", "600"], stdout=held)
-        held.write("ready\n")
+        held.write(f"{os.getppid()}\n")
         held.flush()
         while True:
             signal.pause()
@@ -195,3 +199,82 @@ def logs_lines() -> None:
 async def logs_lines_async() -> None:
     _copy_lines()
     log.warning("sent")
+
+
+# ---------------------------------------------------------------------------------------------------- memory and state
+
+calls = 0
+grown: list[bytes] = []
+variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+
+@jobs.handler(isolate=True)
+def counts() -> list[int]:
+    global calls  # noqa: PLW0603 - whether this memory is that of an earlier attempt is what the tests ask
+    calls += 1
+    return [calls, os.getpid()]
+
+
+@jobs.handler(isolate=True)
+def server_pid() -> int:
+    return os.getppid()
+
+
+@jobs.handler(isolate=True)
+def numbers() -> list[float]:
+    return [random.random(), float(uuid.uuid4().int)]
+
+
+@jobs.handler(isolate=True)
+def open_files() -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
+
+
+@jobs.handler(isolate=True)
+def grows() -> int:
+    grown.append(os.urandom(1_000_000) * 100)
+    return os.getpid()
+
+
+@jobs.handler(isolate=True)
+def leaves_a_daemon(fifo: str) -> int:
+    """Leave a process behind that has no parent."""
+    with open(fifo, "w") as held:
+        subprocess.run(["sh", "-c", "sleep 600 &"], stdout=held, check=True)
+    return os.getpid()
+
+
+@jobs.handler(isolate=True)
+def leaves_a_daemon_thread() -> int:
+    import threading
+
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    return os.getpid()
+
+
+def _state() -> list[Any]:
+    umask = os.umask(0o22)
+    os.umask(umask)
+    directory, ignores = os.getcwd(), signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    return [directory, os.environ.get("LEFT_BEHIND"), umask, ignores, variable.get()]
+
+
+@jobs.handler(isolate=True)
+def state() -> list[Any]:
+    return [*_state(), os.getpid()]
+
+
+@jobs.handler(isolate=True)
+def changes_state() -> int:
+    before = _state()
+    os.chdir("/")
+    os.environ["LEFT_BEHIND"] = "yes"
+    os.umask(0o77)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    variable.set("set")
+    assert all(one != other for one, other in zip(before, _state(), strict=True))
+    return os.getpid()

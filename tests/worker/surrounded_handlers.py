@@ -77,6 +77,20 @@ async def in_loop(context: jobmill.Context[State]) -> dict[str, Any]:
     return seen(context)
 
 
+@jobs.handler(isolate="pool")
+def in_pool(context: jobmill.Context[State]) -> dict[str, Any]:
+    return seen(context)
+
+
+@jobs.handler(isolate="pool")
+async def leaves_a_task(context: jobmill.Context[State]) -> dict[str, Any]:
+    tasks.append(asyncio.create_task(asyncio.sleep(600)))
+    return seen(context)
+
+
+tasks: list[asyncio.Task[None]] = []
+
+
 @jobs.handler(isolate=True, max_attempts=1)
 def raises() -> None:
     raise ValueError("from the child")

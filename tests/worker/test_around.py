@@ -333,3 +333,20 @@ async def test_an_error_of_a_lifespan_in_an_isolated_process_is_one_of_the_attem
         job = await ended(enqueued)
     assert job.state == "failed"
     assert str(job.error).startswith("the lifespan state raised OSError: no database (surrounded_handlers.py:")
+
+
+async def test_a_process_of_a_pool_opens_lifespans_once(notes: Callable[[], list[str]]) -> None:
+    around = ["async in True", "plain in True", "plain out", "async out"]
+    async with Worker(surrounded_handlers.jobs, concurrency=1):
+        seen = [(await ended(await surrounded_handlers.in_pool.enqueue())).result for _ in range(3)]
+        assert notes() == ["open", "open", *around * 3]
+    assert len({one["pid"] for one in seen}) == 1
+    assert [one["tenant"] for one in seen] == ["of in_pool"] * 3
+    assert notes()[-2:] == ["close", "close"]
+
+
+async def test_a_process_of_a_pool_ends_if_a_task_is_left(notes: Callable[[], list[str]]) -> None:
+    async with Worker(surrounded_handlers.jobs, concurrency=1):
+        first = (await ended(await surrounded_handlers.leaves_a_task.enqueue())).result
+        assert notes().count("close") == 1
+        assert (await ended(await surrounded_handlers.in_pool.enqueue())).result["pid"] != first["pid"]

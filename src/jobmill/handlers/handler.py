@@ -27,6 +27,7 @@ from jobmill.handlers.options import (
     enqueue_options,
     error_types,
     handler_options,
+    isolate_mode,
 )
 from jobmill.handlers.signature import Arguments, result_decoder
 
@@ -92,7 +93,7 @@ class Handler(BoundHandler[P, R]):
         self.policy: Policy = policy(self.options_given.stored)
         own = given.get("backoff")
         self.own_backoff: BackoffFunction | None = own if callable(own) else None
-        self.isolate = check_bool(given.get("isolate", False), "isolate")
+        self.isolate = isolate_mode(given.get("isolate", False))
         concurrency = given.get("concurrency")
         self.concurrency = None if concurrency is None else check_int(concurrency, "concurrency", 1)
         self.is_async = inspect.iscoroutinefunction(fn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from msgspec import Struct, structs
 
@@ -22,6 +22,8 @@ DEFAULT_QUEUE = "default"
 #: A backoff function of the user. It gets the number of the attempt and the error, and returns a duration, or None if
 #: there must be no retry.
 BackoffFunction: TypeAlias = Callable[[int, BaseException], Duration | None]
+#: `True`: a process of its own for each attempt. "pool": processes that are used again. "spawn": a new interpreter.
+Isolate: TypeAlias = bool | Literal["pool", "spawn"]
 #: One class of exceptions, or several.
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -43,7 +45,7 @@ class HandlerOptions(CommonOptions, total=False):
 
     name: str
     backoff: Backoff | dict[str, Any] | Duration | BackoffFunction
-    isolate: bool
+    isolate: Isolate
     concurrency: int
     keep_result: bool
     retry_on: ErrorTypes
@@ -148,6 +150,14 @@ def declared_options(given: dict[str, Any], name: str, base: Options) -> Options
         return None
     rule = structs.replace(rule, declared=True)
     return Options(queue=base.queue, priority=base.priority, unique_key=rule.key, recurrence=rule)
+
+
+def isolate_mode(given: Any) -> Isolate:
+    """Whether and how attempts run in separate processes."""
+    if not isinstance(given, bool) and given not in ("pool", "spawn"):
+        raise InvalidValue("isolate", 'True, False, "pool" or "spawn"', given)
+    mode: Isolate = given
+    return mode
 
 
 def error_types(given: Any, field: str) -> tuple[type[BaseException], ...]:

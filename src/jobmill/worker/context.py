@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -26,6 +26,9 @@ from jobmill.worker.options import WorkerSettings
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import Run, RunningJobs
 from jobmill.worker.usage import UsageLog
+
+if TYPE_CHECKING:
+    from jobmill.worker.isolate.isolation import Isolation
 
 log = logging.getLogger("jobmill")
 
@@ -53,6 +56,8 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     cut_off: Callable[[], bool]
     #: Called with the reason when a limit of this process is reached: it finishes its jobs, and ends.
     recycle: Callable[[str], None]
+    #: Runs isolated handlers; None until the first of them runs.
+    isolation: Isolation | None = None
     #: The jobs about which `warn_given_back` has logged a warning.
     given_back: set[str] = set()
 

@@ -111,9 +111,11 @@ class Runner:
         return self._around.run(run.context, call, is_async=run.handler.is_async, in_thread=in_thread)
 
     async def _isolated(self, run: Run) -> Outcome:
-        from jobmill.worker.isolate.parent import run_isolated
+        if self._context.isolation is None:
+            from jobmill.worker.isolate.isolation import Isolation
 
-        return await run_isolated(run.handler, run.claimed.job, run.report, run.trace_id)
+            self._context.isolation = Isolation(self._context.handlers)
+        return await self._context.isolation.run(run.handler, run.claimed.job, run.report, run.trace_id)
 
     async def _in_thread(self, run: Run, call: Callable[[], Any]) -> Any:
         future = self._context.threads.run(call)

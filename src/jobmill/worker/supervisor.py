@@ -20,7 +20,7 @@ from msgspec import Struct
 from jobmill.core.limits import check_int
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.worker.health import Address, Health
-from jobmill.worker.isolate.parent import how_ended, signal_group
+from jobmill.worker.isolate.death import how_ended, signal_group
 from jobmill.worker.recycle import RECYCLED
 from jobmill.worker.supervisor_health import supervisor_views
 

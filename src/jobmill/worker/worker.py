@@ -353,6 +353,8 @@ class Worker:
             await self._health.stop()
         if self._monitor is not None:
             self._monitor.stop()
+        if self._context.isolation is not None:
+            await self._context.isolation.close()
         self._context.deadlines.clear()
         self._context.threads.close()
         self._started = self._begun = False
@@ -412,7 +414,7 @@ class Worker:
 def _check_handlers(registry: Registry) -> None:
     for handler in registry.handlers.values():
         if handler.isolate:
-            from jobmill.worker.isolate.parent import check_isolatable
+            from jobmill.worker.isolate.find import check_isolatable
 
             check_isolatable(handler)
 

@@ -27,16 +27,22 @@ class Inside:
     def __init__(self, hooks: Hooks) -> None:
         self._around = hooks.around
         self._lifespans = Lifespans(hooks.lifespans)
+        #: Whether the last attempt has left tasks running.
+        self.has_left_tasks = False
         #: What the main thread has to call; None when the attempt is over.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="jobmill-around", daemon=True)
         self._thread.start()
 
-    def open(self) -> Any:
-        """Open the lifespans; returns the state. Raises what they raise."""
-        asyncio.run_coroutine_threadsafe(self._lifespans.open(), self._loop).result()
+    @property
+    def state(self) -> Any:
+        """What a lifespan has yielded."""
         return self._lifespans.state
+
+    def open(self) -> None:
+        """Open the lifespans. Raises what they raise."""
+        asyncio.run_coroutine_threadsafe(self._lifespans.open(), self._loop).result()
 
     def run(self, handler: Handler[..., Any], context: Context, call: Callable[[], Any]) -> Outcome:
         """Run one attempt to its outcome."""
@@ -57,10 +63,13 @@ class Inside:
             self._loop.run_forever()
 
     async def _attempt(self, handler: Handler[..., Any], context: Context, call: Callable[[], Any]) -> Outcome:
+        before = asyncio.all_tasks()
         try:
             value = await self._around.run(context, call, is_async=handler.is_async, in_thread=self._in_main_thread)
         except BaseException as error:  # also SystemExit, which would stop the loop
             return outcomes.raised(error, handler, context.attempt)
+        finally:
+            self.has_left_tasks = bool(asyncio.all_tasks() - before)
         return outcomes.returned(value, handler)
 
     async def _in_main_thread(self, call: Callable[[], Any]) -> Any:
