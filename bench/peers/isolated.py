@@ -13,43 +13,42 @@ from msgspec import structs
 from bench.peers import celery, rq
 from bench.peers.jobmill import OnRedis
 from bench.queues import Handler
-from jobmill import Worker, connect
+from jobmill import connect
 
 #: The fork server imports this module too, and has the worker's environment.
 URL = "JOBMILL_BENCH_URL"
-jobs = connect(os.environ.get(URL, "memory://"))
+handlers: dict[str, Any] = {}
 
 
-@jobs.handler(isolate=True)
-def forked() -> None:
-    """A process for each job."""
+def noop() -> None:
+    """What jobs run."""
 
 
-@jobs.handler(isolate="pool")
-def pooled() -> None:
-    """A process for many jobs."""
+def _define(url: str) -> None:
+    """A process for each job, and a process for many jobs; as global names, by which other processes find them."""
+    jobs = connect(url)
+    for name, mode in (("forked", True), ("pooled", "pool")):
+        globals()[name] = handlers[name] = jobs.handler(name=name, isolate=mode)(noop)  # type: ignore[arg-type]
+
+
+_define(os.environ.get(URL, "memory://"))
 
 
 class Forked(OnRedis):
     """`isolate=True`."""
 
     about = structs.replace(OnRedis.about, name="jobmill, isolate=True", settings="one worker process, isolate=True")
-    handler: Any = forked
+    name = "forked"
     rate = (100, 200)
 
     @asynccontextmanager
     async def _opened(self, handler: Handler) -> AsyncIterator[None]:
         os.environ[URL] = self.url
-        self._client, self._job = jobs, self.handler
-        jobs.store = connect(self.url).store
-        await jobs.store.migrate()
-        async with jobs:
-            yield
-
-    @asynccontextmanager
-    async def working(self, handler: Handler, slots: int) -> AsyncIterator[None]:
-        """One worker."""
-        async with self._opened(handler), Worker(self._client, concurrency=slots):
+        _define(self.url)
+        self._job = handlers[self.name]
+        self._client = self._job.client
+        await self._client.store.migrate()
+        async with self._client:
             yield
 
 
@@ -57,7 +56,7 @@ class Pooled(Forked):
     """`isolate="pool"`."""
 
     about = structs.replace(Forked.about, name="jobmill, isolate=pool", settings='one worker process, isolate="pool"')
-    handler = pooled
+    name = "pooled"
     rate = (1_000, 3_000)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
+import io
 import os
 import select
 import signal
@@ -18,13 +19,30 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from msgspec import Raw
+
+from jobmill.core.job import Job
+from jobmill.core.lifecycle import Succeeded
+from jobmill.handlers.handler import Handler
 from jobmill.worker.isolate import (
     forked,
     inside,  # noqa: F401 - here, so that no attempt has to import it
 )
 from jobmill.worker.isolate.death import max_bytes, signal_group
 from jobmill.worker.isolate.find import Where, import_handler
-from jobmill.worker.isolate.protocol import CONTROL_BYTES, ENDED, FORK_POOLED, READY, REFUSED, SIGNAL, Control
+from jobmill.worker.isolate.protocol import (
+    CONTROL_BYTES,
+    ENDED,
+    FORK_POOLED,
+    READY,
+    REFUSED,
+    SIGNAL,
+    Control,
+    Request,
+    answer_frame,
+    read_request,
+    request_frame,
+)
 
 #: The signals that the server handles in its own way. A forked process gets back the handlers from before.
 _OWN_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
@@ -164,10 +182,28 @@ def _import_all(wheres: Sequence[Where]) -> str | None:
         for where in wheres:
             # An attempt imports the module again, and reports the error.
             with contextlib.suppress(BaseException):
-                import_handler(where)
+                _warm_up(import_handler(where), where)
             if threaded is None and _threads() > 1:
                 threaded = found[0] if found else where.module
     return threaded
+
+
+def _warm_up(handler: Handler[..., Any], where: Where) -> None:
+    """Decode and encode once what every attempt does: msgspec prepares a type at its first use."""
+    job = Job(
+        id="",
+        name="",
+        queue="",
+        payload_json=Raw(b"{}"),
+        state="running",
+        priority=0,
+        due_ms=0,
+        created_ms=0,
+        updated_ms=0,
+    )
+    read_request(io.BytesIO(request_frame(Request(where=where, job=job))))
+    answer_frame(Succeeded())
+    handler.arguments.decode(job.payload_json)
 
 
 @contextlib.contextmanager
