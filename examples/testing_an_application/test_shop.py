@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import shop
-from shop import MailServerDown, place_order, send_mail, ship
+import webshop
+from webshop import MailServerDown, place_order, send_mail, ship
 
 from jobmill.testing import Drain, EnqueuedJobs, Inline, MakesCrash, MakesFlakyStore, RunJob, Travel
 
 
 @pytest.fixture(autouse=True)
 def _new_shop() -> None:
-    shop.mailbox.clear()
-    shop.shipped.clear()
-    shop.stock["lamp"] = 3
+    webshop.mailbox.clear()
+    webshop.shipped.clear()
+    webshop.stock["lamp"] = 3
 
 
 async def test_an_order_is_confirmed_at_once_and_asked_about_later(enqueued: EnqueuedJobs) -> None:
@@ -31,7 +31,7 @@ async def test_an_order_takes_a_lamp_from_the_stock(drain: Drain) -> None:
     runs = await drain()
 
     assert runs.names == ["ship", "send_mail"]
-    assert shop.stock == {"lamp": 2}
+    assert webshop.stock == {"lamp": 2}
 
 
 async def test_two_weeks_later_the_customer_is_asked(travel: Travel) -> None:
@@ -39,8 +39,8 @@ async def test_two_weeks_later_the_customer_is_asked(travel: Travel) -> None:
 
     runs = await travel("14d")
 
-    assert shop.mailbox[0] == "Thank you to ada@example.com"
-    assert shop.mailbox[-1] == "Do you like it? to ada@example.com"
+    assert webshop.mailbox[0] == "Thank you to ada@example.com"
+    assert webshop.mailbox[-1] == "Do you like it? to ada@example.com"
     assert runs.names.count("weekly_report") == 2
 
 
@@ -71,7 +71,7 @@ async def test_an_order_ships_once_although_a_worker_dies(
         await drain()
     await travel(crashed.lease)
 
-    assert shop.stock == {"lamp": 2}
+    assert webshop.stock == {"lamp": 2}
 
 
 async def test_no_order_is_forgotten_while_the_store_is_flaky(flaky_store: MakesFlakyStore, drain: Drain) -> None:
@@ -81,7 +81,7 @@ async def test_no_order_is_forgotten_while_the_store_is_flaky(flaky_store: Makes
     with flaky_store(0.2):
         await drain()
 
-    assert shop.stock == {"lamp": 0}
+    assert webshop.stock == {"lamp": 0}
 
 
 async def test_one_attempt(run_job: RunJob) -> None:
@@ -94,11 +94,11 @@ async def test_one_attempt(run_job: RunJob) -> None:
 async def test_with_inline_everything_has_happened_when_the_call_returns() -> None:
     await place_order("ada@example.com", "lamp")
 
-    assert shop.mailbox == ["Thank you to ada@example.com"]
+    assert webshop.mailbox == ["Thank you to ada@example.com"]
 
 
 def test_a_sync_test(drain: Drain, enqueued: EnqueuedJobs, inline: Inline) -> None:
-    shop.jobs.sync(place_order("ada@example.com", "lamp"))
+    webshop.jobs.sync(place_order("ada@example.com", "lamp"))
 
     enqueued.one(ship, state="succeeded")
     assert drain.sync() == []
