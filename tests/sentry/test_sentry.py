@@ -287,7 +287,8 @@ async def test_nothing_is_reported_without_the_integration(jobs: Client, init: I
         sentry_sdk.set_tag("mine", "1")
         raise ValueError
 
-    with sentry_sdk.start_transaction(name="request"):
+    # The tag stays in this scope: without the integration, runs have none of their own.
+    with sentry_sdk.isolation_scope(), sentry_sdk.start_transaction(name="request"):
         async with Worker(jobs):
             await failed(await charge.enqueue())
     assert [event.get("logger") for event in sent.errors] == ["jobmill"]
