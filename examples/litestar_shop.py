@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from litestar import Litestar, get, post
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, NotFoundException
 
 import jobmill
@@ -61,7 +62,7 @@ class NewOrder:
 
 
 @post("/orders")
-async def create_order(data: NewOrder, jobs: Client) -> dict[str, int | str]:
+async def create_order(data: NewOrder, jobs: NamedDependency[Client]) -> dict[str, int | str]:
     with closing(database()) as db, db:  # commits, or rolls back if anything below raises
         order = db.execute("INSERT INTO orders (item, state) VALUES (?, 'new') RETURNING id", [data.item]).fetchone()[0]
         (enqueued,) = await jobs.enqueue_many([ship.draft(order=order)], within=db)
