@@ -14,7 +14,9 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from litestar import Litestar, get, post
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, NotFoundException
+from litestar.params import FromPath, JSONBody
 
 import jobmill
 from jobmill import Client, Context
@@ -61,7 +63,7 @@ class NewOrder:
 
 
 @post("/orders")
-async def create_order(data: NewOrder, jobs: Client) -> dict[str, int | str]:
+async def create_order(data: JSONBody[NewOrder], jobs: NamedDependency[Client]) -> dict[str, int | str]:
     with closing(database()) as db, db:  # commits, or rolls back if anything below raises
         order = db.execute("INSERT INTO orders (item, state) VALUES (?, 'new') RETURNING id", [data.item]).fetchone()[0]
         (enqueued,) = await jobs.enqueue_many([ship.draft(order=order)], within=db)
@@ -71,7 +73,7 @@ async def create_order(data: NewOrder, jobs: Client) -> dict[str, int | str]:
 
 
 @get("/orders/{order:int}")
-async def show_order(order: int) -> dict[str, str]:
+async def show_order(order: FromPath[int]) -> dict[str, str]:
     with closing(database()) as db:
         found = db.execute("SELECT item, state FROM orders WHERE id = ?", [order]).fetchone()
     if found is None:

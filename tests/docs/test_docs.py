@@ -144,6 +144,11 @@ def test_the_commands_exist(page: Path) -> None:
         words = shlex.split(line, comments=True)
         if words[0] == "jobmill":
             parse(words[1:], f"{block}: {line}")
+        elif words[0] in ("flask", "litestar"):
+            command, *rest = words[words.index("jobmill") + 1 :]
+            parse(
+                [command, *(["module:jobs"] if command in ("worker", "dashboard") else []), *rest], f"{block}: {line}"
+            )
         else:
             assert words[0] in ("python3", "pip", *PROGRAMS), f"{block}: {line}"
 

@@ -31,7 +31,7 @@ class JobmillFlask:
 
     Without `jobs` it makes a client of the URL in `app.config["JOBMILL_URL"]`. `factory`, such as "shop:create_app",
     makes the application in the process of an isolated handler, where nothing else does. `authorize` is that of the
-    dashboard, which is mounted at `app.config["JOBMILL_DASHBOARD_PATH"]`.
+    dashboard, whose path and token are in the configuration too.
     """
 
     def __init__(
@@ -68,15 +68,14 @@ class JobmillFlask:
         self._app = app
         app.extensions["jobmill"] = self
         app.cli.add_command(_command)
-        path = app.config.get("JOBMILL_DASHBOARD_PATH")
-        if path:
-            self._mount_dashboard(app, path)
+        config = app.config.get_namespace("JOBMILL_")
+        if config.get("dashboard_path"):
+            self._mount_dashboard(app, config["dashboard_path"], config.get("dashboard_token"))
 
-    def _mount_dashboard(self, app: Flask, path: str) -> None:
+    def _mount_dashboard(self, app: Flask, path: str, token: str | None) -> None:
         from jobmill.dashboard import Dashboard
         from jobmill.dashboard.wsgi import wsgi_app
 
-        token = app.config.get("JOBMILL_DASHBOARD_TOKEN")
         dashboard = Dashboard(self.jobs, authorize=self._authorize, token=token)
         app.wsgi_app = wsgi_app(dashboard, path, app.wsgi_app)  # type: ignore[method-assign, assignment]
 

@@ -32,7 +32,7 @@ VARIABLE = "LITESTAR_APP"
 
 
 class JobmillPlugin(InitPlugin, CLIPlugin):
-    """`Litestar(plugins=[JobmillPlugin(jobs)])`: handlers of routes get the client as `jobs: Client`.
+    """`Litestar(plugins=[JobmillPlugin(jobs)])`: route handlers get the client as `jobs: NamedDependency[Client]`.
 
     `worker=True` runs a worker in the event loop of the application, with these options. `dashboard` is the path where
     the dashboard is mounted; `guards` are those of Litestar, and `authorize` and `token` those of the dashboard.
