@@ -112,7 +112,6 @@ async def test_find_a_failed_job_by_a_payload_field_and_requeue_it(jobs: Client,
     assert entry.ids == (ids[7],)
 
 
-@pytest.mark.extended  # tests/dashboard/test_bulk.py does the same without a browser
 async def test_requeue_8000_with_a_preview_and_stop_half_way(
     jobs: Client, url: str, tabs: Tabs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
