@@ -16,7 +16,11 @@ from jobmill.stores.common.url import scheme_of, without_credentials
 from jobmill.stores.memory import MemoryStore
 
 #: Where a test finds a server, by the name of its store.
-URL_VARIABLES = {name: f"JOBMILL_TEST_{name.upper()}" for name in ("postgres", "redis", "mongo")}
+URL_VARIABLES = {
+    "postgres": "JOBMILL_TEST_POSTGRES",
+    "redis": "JOBMILL_TEST_REDIS",
+    "mongo": "JOBMILL_TEST_MONGO",
+}
 NAMES = ("memory", "sqlite", *URL_VARIABLES)
 #: The PostgreSQL schema, the prefix of Redis keys and the MongoDB collection of tests. Nothing else is touched.
 ROOM = "jobmill_test"
