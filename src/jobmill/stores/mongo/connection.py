@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -164,3 +165,21 @@ def short(error: PyMongoError) -> str:
     # After it pymongo writes all that it knows about all servers.
     text = str(error).partition(", Topology Description:")[0]
     return text if len(text) <= 300 else f"{text[:299]}…"
+
+
+class _ShortLines(logging.Filter):
+    """Log in one line that pymongo could not reach a server in the background, for example to close a cursor.
+
+    Nothing depends on that, and calls that need the server report it themselves.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, PyMongoError) and is_unavailable(error):
+            record.msg, record.args = f"{record.getMessage()} {short(error)}", ()
+            record.exc_info = record.exc_text = None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+logging.getLogger("pymongo.client").addFilter(_ShortLines())
