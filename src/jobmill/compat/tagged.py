@@ -1,4 +1,4 @@
-"""Values that JSON does not have (datetimes, decimals, UUIDs, bytes), written into JSON as Celery's kombu writes them."""
+"""Values that JSON does not have (datetimes, decimals, UUIDs, bytes), in JSON as Celery's kombu writes them."""
 
 from __future__ import annotations
 
