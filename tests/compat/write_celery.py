@@ -37,7 +37,14 @@ def main(url: str) -> None:
     ids["expires"] = add.apply_async((8,), expires=LATER).id
     ids["expired"] = add.apply_async((9,), expires=datetime.now(UTC) - timedelta(hours=1)).id
     ids["time_limit"] = add.apply_async((10,), time_limit=30).id
-    values = [date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), Decimal("1.50"), uuid.UUID(int=5), b"\xff\x00", b"hi"]
+    values = [
+        date(2026, 1, 2),
+        datetime(2026, 1, 2, 3, tzinfo=UTC),
+        Decimal("1.50"),
+        uuid.UUID(int=5),
+        b"\xff\x00",
+        b"hi",
+    ]
     ids["values"] = add.delay(values).id
     ids["pickle"] = add.apply_async((11, {"when": datetime(2026, 1, 2)}), serializer="pickle").id
     ids["chain"] = chain(add.s(12), add.s(13)).apply_async().parent.id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -51,24 +51,24 @@ async def import_jobs(
     names: Mapping[str, str],
     queues: Mapping[str, str],
     apply: bool,
-    progress: Callable[[int], None] = lambda count: None,
 ) -> Imported:
     """Read all jobs of a source and, with `apply`, enqueue them. `names` and `queues` give others than theirs."""
     done, drafts = Imported(), list[Draft]()
     async for one in source:
         try:
-            draft = to_draft(client, one, names, QUEUES | dict(queues)) if isinstance(one, FoundJob) else _raise(one)
+            if isinstance(one, NotImportable):
+                raise one
+            draft = to_draft(client, one, names, QUEUES | dict(queues))
         except NotImportable as error:
             done.refused[error.reason] += 1
             if len(examples := done.examples.setdefault(error.reason, [])) < EXAMPLES:
                 examples.append(error.id)
             continue
         done.found[draft.options.queue, draft.name] += 1
-        done.unacknowledged += isinstance(one, FoundJob) and one.unacknowledged
+        done.unacknowledged += one.unacknowledged
         drafts.append(draft)
         if len(drafts) >= WRITTEN_AT_ONCE:
             await _write(client, drafts, done, apply)
-            progress(done.found.total() + done.refused.total())
     await _write(client, drafts, done, apply)
     return done
 
@@ -125,7 +125,3 @@ async def _write(client: Client, drafts: list[Draft], done: Imported, apply: boo
             counted = done.created if enqueued.created else done.existed
             counted[draft.options.queue, draft.name] += 1
     drafts.clear()
-
-
-def _raise(error: NotImportable) -> Draft:
-    raise error
