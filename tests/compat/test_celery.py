@@ -137,6 +137,23 @@ def test_an_expired_job_is_revoked_and_does_not_run(app: App, jobs: jobmill.Clie
         past.get()
 
 
+def test_a_task_may_enqueue_and_call_others(app: App, jobs: jobmill.Client) -> None:
+    @app.task(bind=True)
+    def inner(self: Task[..., Any]) -> list[Any]:
+        return [self.request.id, self.request.called_directly]
+
+    @app.task(bind=True)
+    def outer(self: Task[..., Any]) -> list[Any]:
+        called = inner()
+        return [inner.delay().id, called, self.request.called_directly]
+
+    result = outer.delay()
+    run_all(jobs, 2)
+    id, called, directly = result.get()
+    assert (called, directly) == ([None, True], False)
+    assert inner.AsyncResult(id).get() == [id, False]
+
+
 def test_signatures(app: App, jobs: jobmill.Client) -> None:
     @app.task
     def join(*parts: str, end: str = "") -> str:
@@ -255,11 +272,13 @@ def test_autoretry(app: App, jobs: jobmill.Client) -> None:
 def test_backoff_follows_celery(app: App) -> None:
     """Celery: min(retry_backoff_max, factor * 2 ** retries), and at random below that unless retry_jitter=False."""
 
-    def make(**options: Any) -> Task[[], None]:
-        @app.task(name=f"t{len(app.tasks)}", autoretry_for=(OSError,), max_retries=None, **options)
-        def task() -> None: ...
+    def nothing() -> None: ...
 
-        return task
+    def make(**options: Any) -> Task[[], None]:
+        made: Task[[], None] = app.task(
+            name=f"t{len(app.tasks)}", autoretry_for=(OSError,), max_retries=None, **options
+        )(nothing)
+        return made
 
     exact = make(retry_backoff=True, retry_jitter=False)
     assert [exact.backoff(attempt, OSError()) for attempt in (1, 2, 3, 11, 5_000)] == [1, 2, 4, 600, 600]

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmill.compat import arq_jobs, celery_messages, rq_jobs
-from jobmill.compat.found import FoundJob, NotImportable
+from jobmill.compat.found import ForeignJob, NotImportable
 from jobmill.compat.plain import decompress, read_any, read_pickle
 from jobmill.compat.tagged import from_tagged, to_tagged
 from jobmill.core.payload import MAX_BYTES
@@ -133,7 +133,6 @@ def test_a_pickle_cannot_claim_memory() -> None:
     assert "larger than" in refused(b"\x80\x04" + b"N" * (MAX_BYTES + 1))
 
 
-@pytest.mark.slow
 def test_a_pickle_whose_json_would_not_end_is_refused() -> None:
     laughs: Any = []
     for _ in range(60):
@@ -141,14 +140,18 @@ def test_a_pickle_whose_json_would_not_end_is_refused() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
     assert "larger than" in refused(pickle.dumps(laughs))
-    assert "larger than" in refused(pickle.dumps(cycle))
+    assert refused(pickle.dumps(cycle)) == "its pickle holds a list or dict that contains itself"
+    shared = ["x"] * 1_000
+    many = [shared] * 1_000
+    assert read_pickle(pickle.dumps(many), allow_pickle=True) == many
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    for read in (lambda: read_pickle(data, allow_pickle=True), lambda: read_any(data, allow_pickle=True)):
-        with contextlib.suppress(NotImportable):
-            read()
+    with contextlib.suppress(NotImportable):
+        read_pickle(data, allow_pickle=True)
+    with contextlib.suppress(NotImportable):
+        read_any(data, allow_pickle=True)
 
 
 # ---------------------------------------------------------------------------------------------------- compression
@@ -195,7 +198,7 @@ def message(body: Any = None, **changes: Any) -> bytes:
     return json.dumps({"headers": headers, "properties": properties, **top}).encode()
 
 
-def read(raw: bytes) -> FoundJob:
+def read(raw: bytes) -> ForeignJob:
     return celery_messages.read_message(raw, "celery", now_ms=1_000, allow_pickle=True)
 
 

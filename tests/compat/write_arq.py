@@ -31,11 +31,6 @@ async def main(url: str) -> None:
     pickling = await create_pool(settings)
     ids["pickle"] = (await pickling.enqueue_job("send", "kim", when=datetime(2026, 1, 2))).job_id
     ids["object"] = (await pickling.enqueue_job("send", object())).job_id
-    if len(sys.argv) > 2:
-        import msgpack
-
-        packing = await create_pool(settings, job_serializer=msgpack.packb, job_deserializer=msgpack.unpackb)
-        ids["msgpack"] = (await packing.enqueue_job("send", "pat")).job_id
     print(json.dumps(ids))
     for pool in (plain, pickling):
         await pool.aclose()

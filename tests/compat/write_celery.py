@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import uuid
 from datetime import UTC, date, datetime, timedelta
@@ -19,12 +20,11 @@ def main(url: str) -> None:
     app.conf.update(task_ignore_result=True, accept_content=["json", "pickle"], broker_connection_retry=False)
     app.conf.broker_transport_options = {"visibility_timeout": 3600}
 
-    @app.task(name="shop.add")
-    def add(x: Any, y: Any = 0) -> None: ...
+    def take_two(x: Any, y: Any = 0) -> None: ...
 
-    @app.task(name="shop.mail")
-    def mail(to: str, **more: Any) -> None: ...
+    def take_any(to: str, **more: Any) -> None: ...
 
+    add, mail = app.task(name="shop.add")(take_two), app.task(name="shop.mail")(take_any)
     ids = {}
     ids["plain"] = add.delay(1, 2).id
     ids["named"] = mail.delay(to="ada", subject="Grüße").id
@@ -53,8 +53,6 @@ def main(url: str) -> None:
         message = taken.get(timeout=5)
         # As after `kill -9`: the message is with nobody, and unacknowledged.
         print(json.dumps({**ids, "unacked_tag": message.delivery_tag}), flush=True)
-        import os
-
         os._exit(0)
 
 

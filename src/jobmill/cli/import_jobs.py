@@ -11,7 +11,7 @@ import click
 from jobmill.cli.output import make_table, plural, print_json, print_rich
 from jobmill.cli.params import options, store_options
 from jobmill.cli.runner import FAILED, Unusable, run, with_spinner
-from jobmill.cli.target import load_client, use_url
+from jobmill.cli.target import is_url_given, load_client, use_url
 
 if TYPE_CHECKING:
     from jobmill.client.client import Client
@@ -117,7 +117,7 @@ def _run(target: str | None, url: str | None, work: Callable[[Client], Any]) -> 
         done: Imported = run(target or url, work, creates=True)
         return done
     use_url(url)
-    client = load_client(target, checks_url=False)
+    client = load_client(target, checks_url=is_url_given())
     import asyncio
 
     async def opened() -> Imported:

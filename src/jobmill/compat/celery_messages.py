@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from jobmill.compat.found import (
-    FoundJob,
+    ForeignJob,
     NotImportable,
     expect,
     expect_arguments,
@@ -26,14 +26,14 @@ JSON, MSGPACK, PICKLE = "application/json", "application/x-msgpack", "applicatio
 WORKFLOW = ("callbacks", "errbacks", "chain", "chord")
 
 
-def read_message(raw: bytes, queue: str, *, now_ms: int, allow_pickle: bool = False) -> FoundJob:
+def read_message(raw: bytes, queue: str, *, now_ms: int, allow_pickle: bool = False) -> ForeignJob:
     """One entry of a queue's list."""
     return _read(read_json(raw, "the message"), queue, now_ms, allow_pickle)
 
 
 def read_unacked(
     raw: bytes, queues: dict[tuple[str, str], str], *, now_ms: int, allow_pickle: bool = False
-) -> FoundJob:
+) -> ForeignJob:
     """One value of the hash `unacked`; `queues` has the queue of each exchange and routing key."""
     entry = read_json(raw, "the message")
     if not isinstance(entry, list) or len(entry) != 3:
@@ -43,7 +43,7 @@ def read_unacked(
     return structs.replace(found, unacknowledged=True)
 
 
-def _read(message: Any, queue: str, now_ms: int, allow_pickle: bool) -> FoundJob:
+def _read(message: Any, queue: str, now_ms: int, allow_pickle: bool) -> ForeignJob:
     expect(message, dict, "the message")
     headers = expect(message.get("headers") or {}, dict, "headers")
     id = headers.get("id")
@@ -90,7 +90,9 @@ def _body(message: dict[str, Any], headers: dict[str, Any], allow_pickle: bool) 
     return from_tagged(read_json(data, "the body") if kind == JSON else read_msgpack(data))
 
 
-def _found(message: dict[str, Any], about: dict[str, Any], args: Any, kwargs: Any, queue: str, now_ms: int) -> FoundJob:
+def _found(
+    message: dict[str, Any], about: dict[str, Any], args: Any, kwargs: Any, queue: str, now_ms: int
+) -> ForeignJob:
     given, named = expect_arguments(args, kwargs)
     for part in WORKFLOW:
         if about.get(part):
@@ -102,7 +104,7 @@ def _found(message: dict[str, Any], about: dict[str, Any], args: Any, kwargs: An
         raise NotImportable("it has expired")
     limit = (expect(about.get("timelimit") or [None], (list, tuple), "timelimit") or [None])[0]
     properties = message.get("properties") or {}
-    return FoundJob(
+    return ForeignJob(
         system="celery",
         id=expect(about.get("id"), str, "id"),
         name=expect(about.get("task"), str, "task"),

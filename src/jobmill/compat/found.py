@@ -12,7 +12,7 @@ from jobmill.core.limits import check_id
 from jobmill.errors import InvalidValue
 
 
-class FoundJob(Struct, frozen=True, kw_only=True):
+class ForeignJob(Struct, frozen=True, kw_only=True):
     """A job that waits in another system."""
 
     #: "celery", "rq" or "arq".

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from jobmill.client.client import Client
 from jobmill.compat.celery.task import EXPIRES
-from jobmill.compat.found import FoundJob, NotImportable, id_for
+from jobmill.compat.found import ForeignJob, NotImportable, id_for
 from jobmill.compat.plain import TOO_LARGE
 from jobmill.compat.tagged import to_tagged
 from jobmill.core.durations import to_datetime
@@ -46,7 +46,7 @@ class Imported(Struct):
 
 async def import_jobs(
     client: Client,
-    source: AsyncIterator[FoundJob | NotImportable],
+    source: AsyncIterator[ForeignJob | NotImportable],
     *,
     names: Mapping[str, str],
     queues: Mapping[str, str],
@@ -73,7 +73,7 @@ async def import_jobs(
     return done
 
 
-def to_draft(client: Client, job: FoundJob, names: Mapping[str, str], queues: Mapping[str, str]) -> Draft:
+def to_draft(client: Client, job: ForeignJob, names: Mapping[str, str], queues: Mapping[str, str]) -> Draft:
     """The job as one of this client. Where the client has handlers, the job must fit one of them."""
     name = names.get(job.name, job.name)
     options: dict[str, Any] = {
@@ -99,7 +99,7 @@ def to_draft(client: Client, job: FoundJob, names: Mapping[str, str], queues: Ma
     return draft
 
 
-def _draft(client: Client, name: str, job: FoundJob, options: dict[str, Any]) -> Draft:
+def _draft(client: Client, name: str, job: ForeignJob, options: dict[str, Any]) -> Draft:
     handler = client.handlers.get(name)
     if handler is None and client.handlers:
         raise NotImportable(f"there is no handler named {name!r}: define it, or give --rename {name}=HANDLER", job.id)
@@ -113,7 +113,7 @@ def _takes_calls(handler: Handler[..., Any]) -> bool:
     return list(inspect.signature(handler.fn).parameters)[-2:] == ["args", "kwargs"]
 
 
-def _reason(error: InvalidValue, job: FoundJob) -> str:
+def _reason(error: InvalidValue, job: ForeignJob) -> str:
     if error.field == "queue":
         return f"its queue {job.queue!r} cannot have this name here: give --rename-queue {job.queue}=NEW"
     return error.without_value()

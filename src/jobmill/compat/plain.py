@@ -11,6 +11,7 @@ import lzma
 import pickle
 import pickletools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -137,12 +138,30 @@ def _check_opcodes(data: bytes) -> None:
 
 
 def _check_items(value: Any) -> None:
-    """Refuse a value with a cycle, or with lists that contain one list many times: as JSON it would not end."""
-    waiting, count = [value], 0
+    """Refuse a value with a cycle, or with lists that contain one list many times: as JSON it would not end.
+
+    Each container is counted once, whatever the number of its owners, so that this takes no longer than the pickle.
+    """
+    counts: dict[int, int] = {}
+    owners: set[int] = set()
+    waiting = [(value, False)]
     while waiting:
-        one = waiting.pop()
-        children = [*one, *one.values()] if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
-        count += len(children)
-        if 2 * count > MAX_BYTES:
-            raise NotImportable(TOO_LARGE)
-        waiting.extend(children)
+        one, is_counted = waiting.pop()
+        items = _items(one)
+        if is_counted:
+            counts[id(one)] = 1 + sum(counts.get(id(item), 1) for item in items)
+            owners.discard(id(one))
+            if 2 * counts[id(one)] > MAX_BYTES:
+                raise NotImportable(TOO_LARGE)
+        elif id(one) in owners:
+            raise NotImportable("its pickle holds a list or dict that contains itself")
+        elif items and id(one) not in counts:
+            owners.add(id(one))
+            waiting.append((one, True))
+            waiting.extend((item, False) for item in items)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list | tuple) else ()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
 
 from jobmill.compat import arq_jobs, celery_messages, rq_jobs
-from jobmill.compat.found import FoundJob, NotImportable
+from jobmill.compat.found import ForeignJob, NotImportable
 from jobmill.errors import InvalidValue, MissingExtra, StoreUnavailable
 from jobmill.stores.common.url import without_credentials
 
@@ -27,7 +27,7 @@ BINDINGS = "_kombu.binding."
 #: Exchanges of Celery's own messages between workers.
 INTERNAL = ("celery.pidbox", "reply.celery.pidbox", "celeryev")
 
-FoundOrNot: TypeAlias = FoundJob | NotImportable
+FoundOrNot: TypeAlias = ForeignJob | NotImportable
 
 
 class RedisSource:
@@ -58,7 +58,7 @@ class RedisSource:
             found = _read(
                 celery_messages.read_unacked, raw, routes, now_ms=self._now_ms, allow_pickle=self._allow_pickle
             )
-            if not self._queues or (isinstance(found, FoundJob) and found.queue in self._queues):
+            if not self._queues or (isinstance(found, ForeignJob) and found.queue in self._queues):
                 yield found
 
     async def celery_left(self) -> dict[str, int]:
@@ -207,7 +207,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[RedisSource]:
         await connection.aclose()
 
 
-def _read(read: Callable[..., FoundJob], *args: Any, **options: Any) -> FoundOrNot:
+def _read(read: Callable[..., ForeignJob], *args: Any, **options: Any) -> FoundOrNot:
     try:
         return read(*args, **options)
     except NotImportable as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jobmill.compat.found import FoundJob, NotImportable, expect, expect_arguments
+from jobmill.compat.found import ForeignJob, NotImportable, expect, expect_arguments
 from jobmill.compat.plain import decompress, read_any, read_json
 
 #: Fields with functions that RQ calls when a job has ended, and with runs that follow.
@@ -19,7 +19,7 @@ MORE_WORK = {
 
 def read_job(
     id: str, fields: Mapping[bytes, bytes], queue: str, *, due_ms: int | None = None, allow_pickle: bool = False
-) -> FoundJob:
+) -> ForeignJob:
     """One job, by its id and its fields. `due_ms` is when it is scheduled."""
     try:
         return _read(id, fields, queue, due_ms, allow_pickle)
@@ -27,7 +27,7 @@ def read_job(
         raise NotImportable(error.reason, id) from None
 
 
-def _read(id: str, fields: Mapping[bytes, bytes], queue: str, due_ms: int | None, allow_pickle: bool) -> FoundJob:
+def _read(id: str, fields: Mapping[bytes, bytes], queue: str, due_ms: int | None, allow_pickle: bool) -> ForeignJob:
     if b"data" not in fields:
         raise NotImportable("its data is gone: it has expired, or was removed")
     for field, what in MORE_WORK.items():
@@ -42,7 +42,7 @@ def _read(id: str, fields: Mapping[bytes, bytes], queue: str, due_ms: int | None
     given, named = expect_arguments(args, kwargs)
     retries = _number(fields, "retries_left") or 0
     timeout = _number(fields, "timeout")
-    return FoundJob(
+    return ForeignJob(
         system="rq",
         id=id,
         queue=queue,

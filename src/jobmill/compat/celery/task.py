@@ -94,8 +94,16 @@ class Task(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function at once, without a queue."""
-        result: R = self.run(self, *args, **kwargs) if self._bind else self.run(*args, **kwargs)
-        return result
+        return self._call(Request(None, args, kwargs))
+
+    def _call(self, request: Request) -> R:
+        token = _request.set(request)
+        try:
+            first = (self,) if self._bind else ()
+            result: R = self.run(*first, *request.args, **request.kwargs)
+            return result
+        finally:
+            _request.reset(token)
 
     if not TYPE_CHECKING:
 
@@ -232,11 +240,7 @@ class Task(Generic[P, R]):
         def run(context: Context, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
             _check_expired(context.job, self.binding.client.store.now())
             given, named = from_tagged(args or []), from_tagged(kwargs or {})
-            token = _request.set(Request(context, given, named))
-            try:
-                return to_tagged(self(*given, **named))
-            finally:
-                _request.reset(token)
+            return to_tagged(self._call(Request(context, given, named)))
 
         # An isolated process finds the handler by these names.
         run.__name__, run.__module__, run.__qualname__ = self.__name__, self.__module__, f"{self.__qualname__}.handler"
