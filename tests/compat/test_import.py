@@ -41,6 +41,11 @@ class Other:
         answer: dict[str, Any] = self.shell.json("import", system, self.url, *args, code=code)
         return answer
 
+    def raw(self, key: str) -> list[bytes]:
+        with redis.Redis.from_url(self.url) as client:
+            entries: Any = client.lrange(key, 0, -1)
+        return list(entries)
+
     def job(self, what: str) -> Job:
         return self.shell.do(lambda jobs: jobs.get(self.ids[what]))
 
@@ -338,6 +343,41 @@ def test_damaged_entries_are_counted_and_the_others_imported(other: Other) -> No
     damaged = {one["reason"]: one["count"] for one in answer["refused"] if one["reason"].startswith("damaged")}
     assert sum(damaged.values()) == 9
     assert damaged["damaged: an unacknowledged message is not a list of three"] == 1
+
+
+def test_more_messages_than_one_call_reads(other: Other) -> None:
+    other.fill("celery")
+    raw = next(raw for raw in other.raw("celery") if other.ids["plain"].encode() in raw)
+    with redis.Redis.from_url(other.url) as client:
+        client.flushdb()
+        for number in range(450):
+            copy = raw.replace(other.ids["plain"].encode(), f"copy-{number:03}".encode())
+            client.lpush("celery", copy.replace(b'"eta": null', b'"eta": "2026-01-01T00:00:00.%03d"' % number))
+    (found,) = other.imports("celery", "--apply", code=0)["jobs"]
+    assert found == {"queue": "default", "name": "shop.add", "found": 450, "created": 450, "existed": 0}
+    assert {job.id for job in other.all()} == {f"copy-{number:03}" for number in range(450)}
+
+
+def test_values_that_no_store_holds_are_refused(other: Other) -> None:
+    other.fill("arq")
+    with redis.Redis.from_url(other.url) as client:
+        client.flushdb()
+        large = json.dumps({"f": "send", "a": ["é" * 4_000_000], "k": {}})
+        for id, data in {
+            "a": '{"f": "send", "a": [], "k": {}}',
+            "b": large,
+            "c": '{"f": "s n", "a": [], "k": {}}',
+        }.items():
+            client.set(f"arq:job:{id}", data)
+            client.zadd("arq:queue", {id: 1})
+        client.zadd("arq:queue", {"a": "inf"})
+    reasons = {one["reason"]: one["examples"] for one in other.imports("arq")["refused"]}
+    assert reasons == {
+        "time: expected milliseconds since 1970, before the year 10,000, got a value of type int": ["a"],
+        "its payload is larger than 10 MB": ["b"],
+        "name: expected a text of 1 to 255 characters without white space or control characters, got a value of "
+        "type str": ["c"],
+    }
 
 
 def test_entries_of_wrong_types_in_rq_and_arq(other: Other) -> None:

@@ -92,8 +92,6 @@ def to_draft(client: Client, job: ForeignJob, names: Mapping[str, str], queues: 
         draft = _draft(client, name, job, options)
     except InvalidValue as error:
         raise NotImportable(_reason(error, job), job.id) from None
-    except (OverflowError, OSError):
-        raise NotImportable("damaged: its time is out of range", job.id) from None
     if len(draft.payload_json) > MAX_BYTES:
         raise NotImportable(TOO_LARGE, job.id)
     return draft

@@ -21,6 +21,7 @@ except ModuleNotFoundError:
 #: Jobs that are read in one call.
 CHUNK = 200
 CONNECT_S = 5.0
+MAX_SCORE = 1e15
 #: Between the name of a queue and its priority: kombu's own, and the one that Celery's documentation proposes.
 SEPARATORS = ("\x06\x16", ":")
 BINDINGS = "_kombu.binding."
@@ -108,7 +109,7 @@ class RedisSource:
                     yield one
                 start += len(ids)
             async for scored in self._scored(f"rq:scheduled:{queue}"):
-                for one in await self._rq_jobs([(id, int(score * 1000)) for id, score in scored], queue):
+                for one in await self._rq_jobs([(id, _ms(score * 1000)) for id, score in scored], queue):
                     yield one
 
     async def rq_left(self) -> dict[str, int]:
@@ -153,7 +154,7 @@ class RedisSource:
                 running = await self._redis.mget([b"arq:in-progress:" + id for id in ids])
                 for (id, score), value, runs in zip(scored, data, running, strict=True):
                     if runs is None:
-                        due_ms = int(score) if score > self._now_ms else None
+                        due_ms = _ms(score) if score > self._now_ms else None
                         yield _read(
                             arq_jobs.read_job, _text(id), value, queue, due_ms=due_ms, allow_pickle=self._allow_pickle
                         )
@@ -212,6 +213,11 @@ def _read(read: Callable[..., ForeignJob], *args: Any, **options: Any) -> FoundO
         return read(*args, **options)
     except NotImportable as error:
         return error
+
+
+def _ms(score: float) -> int:
+    """A score may be infinite. Then it is a time that is refused later."""
+    return int(min(max(score, 0), MAX_SCORE))
 
 
 def _text(value: bytes) -> str:
