@@ -303,6 +303,13 @@ def test_what_people_read(other: Other) -> None:
     assert again.stdout.endswith("0 jobs imported, 3 were there already\n")
 
 
+def test_people_read_what_a_worker_of_celery_may_have(other: Other) -> None:
+    other.fill("celery")
+    lines = other.shell("import", "celery", other.url, code=1).stderr.splitlines()
+    fetched = "1 job of these: fetched by a worker of Celery, and not acknowledged; stop its workers before --apply"
+    assert lines[-1] == f"jobmill: {fetched}"
+
+
 def test_the_same_server_may_hold_both(other: Other) -> None:
     """The keys of the store do not touch those of the other system, and a prefix that would is refused."""
     other.fill("rq")

@@ -187,7 +187,7 @@ def _show(title: str, done: Imported, apply: bool) -> None:
         ids = ", ".join(done.examples[reason])
         click.echo(f"jobmill: {plural(count)} cannot be imported: {reason} ({ids})", err=True)
     if done.unacknowledged:
-        text = f"{plural(done.unacknowledged)} of these unacknowledged: with a worker of {title}, or lost by one"
+        text = f"{plural(done.unacknowledged)} of these: fetched by a worker of {title}, and not acknowledged"
         click.echo(f"jobmill: {text}; stop its workers before --apply", err=True)
     left = ", ".join(f"{count:,} {name}" for name, count in done.left.items() if count)
     if left:
