@@ -41,15 +41,16 @@ File = click.Path(dir_okay=False, path_type=Path)
     "--measure", "kinds", multiple=True, type=click.Choice(list(measures.MEASURES)), help="Only this; repeatable."
 )
 @click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), help="Beside us only this; repeatable.")
-@click.option("--rounds", type=click.IntRange(1), help="Maximum number of rounds (5; quick 2; --against 7).")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    help="Maximum number of rounds (5; quick 2; --against 7, with --instructions 1).",
+)
 @click.option("--seed", default=1, help="For the gaps between single enqueues.")
 @click.option("--dir", "place", type=Folder, help="Folder for the databases: on a disk that counts.")
 @click.option("--out", type=Folder, help="Folder for the report. A full run of everything writes it to docs.")
 @click.option("--against", metavar="COMMIT", help="Compare the working tree with this commit instead.")
-@click.option("--max-cpu", default=1.03, help="With --against: maximum of CPU per job, new/old.")
-@click.option("--max-trips", default=1.03, help="With --against: maximum of round trips per job, new/old.")
-@click.option("--max-mongo-drain", default=1.1, help="With --against: maximum of both for MongoDB's drain.")
-@click.option("--min-rate", default=0.9, help="With --against: minimum of jobs/s, new/old.")
+@click.option("--instructions", is_flag=True, help="With --against: count the client's instructions, nothing else.")
 @click.option("--json", "json_file", type=File, help="File for all figures.")
 def main(
     quick: bool,
@@ -61,10 +62,7 @@ def main(
     place: Path | None,
     out: Path | None,
     against: str | None,
-    max_cpu: float,
-    max_trips: float,
-    max_mongo_drain: float,
-    min_rate: float,
+    instructions: bool,
     json_file: Path | None,
 ) -> None:
     """Measure Jobmill and its peers side by side, or the working tree beside an older commit.
@@ -74,9 +72,9 @@ def main(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if against is not None:
-        limits = against_run.Limits(cpu=max_cpu, trips=max_trips, mongo_drain=max_mongo_drain, rate=min_rate)
         wanted = [store for store in against_run.STORES if not stores or store in stores]
-        sys.exit(against_run.compare(against, wanted, kinds, rounds or 7, limits, place, json_file))
+        rounds = rounds or (1 if instructions else 7)
+        sys.exit(against_run.compare(against, wanted, kinds, rounds, instructions, place, json_file))
     scale = QUICK if quick else FULL
     if kinds:  # however long they take
         scale = structs.replace(scale, total_s=FULL.total_s)

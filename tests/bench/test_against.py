@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 import jobmill
 from bench.against import probe, wire
-from bench.against.run import CASES, CLIENT, RATE, SERVER, STATEMENTS, TRIPS, Case, Limits, Line, Side
+from bench.against.run import (
+    CASES,
+    CLIENT,
+    INSTRUCTIONS,
+    RATE,
+    SERVER,
+    STATEMENTS,
+    TRIPS,
+    Case,
+    Line,
+    Side,
+    compare,
+    limit_of,
+)
 from bench.against.trees import ROOT, Tree
 from bench.grounds import Grounds
 
@@ -60,16 +75,15 @@ def test_requests_are_counted_however_they_are_cut(size: int) -> None:
 
 
 def test_a_limit_is_judged_by_the_median_of_the_ratios() -> None:
-    limits = Limits()
-    slower = Line("redis", "drain", RATE, [100, 100, 100], [10, 89, 200], limits.of("redis", "drain", RATE))
+    slower = Line("redis", "drain", RATE, [100, 100, 100], [10, 89, 200], limit_of("redis", "drain", RATE))
     assert not slower.is_met
     assert slower.best == 2.0
-    assert Line("redis", "drain", RATE, [100, 100, 100], [10, 91, 92], limits.of("redis", "drain", RATE)).is_met
-    costs = Line("redis", "drain", CLIENT, [10], [10.4], limits.of("redis", "drain", CLIENT))
+    assert Line("redis", "drain", RATE, [100, 100, 100], [10, 91, 92], limit_of("redis", "drain", RATE)).is_met
+    costs = Line("redis", "drain", CLIENT, [10], [10.4], limit_of("redis", "drain", CLIENT))
     assert not costs.is_met
-    assert Line("mongo", "drain", CLIENT, [10], [10.4], limits.of("mongo", "drain", CLIENT)).is_met
-    assert not Line("mongo", "pickup", TRIPS, [10], [10.4], limits.of("mongo", "pickup", TRIPS)).is_met
-    assert Line("redis", "drain", STATEMENTS, [1], [9], limits.of("redis", "drain", STATEMENTS)).is_met
+    assert Line("mongo", "drain", CLIENT, [10], [10.4], limit_of("mongo", "drain", CLIENT)).is_met
+    assert not Line("mongo", "pickup", TRIPS, [10], [10.4], limit_of("mongo", "pickup", TRIPS)).is_met
+    assert Line("redis", "drain", STATEMENTS, [1], [9], limit_of("redis", "drain", STATEMENTS)).is_met
 
 
 def test_the_probe_takes_newer_names_before_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +118,20 @@ def test_the_probe_measures_each_case_on_each_store(grounds: Grounds, store: str
         assert 1 <= found[TRIPS] < 3
     if case.name == "enqueue, 1,000 a call":
         assert found[STATEMENTS] < 0.1
+
+
+def test_instructions_need_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(click.UsageError, match="needs valgrind: install it"):
+        compare("HEAD", ["memory"], [], 1, True, None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is no package of Python or Node")
+def test_instructions_hardly_differ_between_two_runs(grounds: Grounds) -> None:
+    (case,) = (one for one in CASES if one.name == "enqueue, lone caller")
+    side = Side(grounds["memory"], grounds.folder, counts_instructions=True)
+    first, second = (side.figures(HERE, Case(case.name, case.asked, {"memory": 8_000})) for _ in range(2))
+    assert set(first) == {INSTRUCTIONS}
+    assert first[INSTRUCTIONS] == pytest.approx(second[INSTRUCTIONS], rel=0.02)
+    assert 50_000 < first[INSTRUCTIONS] < 500_000, "of one enqueue, without the start of Python"
