@@ -87,8 +87,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def extra_for_tests(arguments: Sequence[str]) -> str:
-    """What the tests need: those of the benchmark, which only --all runs, need its packages as well."""
-    is_for_bench = any(argument == "--all" or "tests/bench" in argument for argument in arguments)
+    """What the tests need: those of the benchmark and of other systems, which only --all runs, need more packages."""
+    of_others = ("--all", "tests/bench", "tests/compat")
+    is_for_bench = any(one in argument for argument in arguments for one in of_others)
     return "dev" if is_for_bench else "test"
 
 

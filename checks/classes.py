@@ -11,7 +11,7 @@ SOURCE = "src/jobmill"
 STORES = "src/jobmill/stores"
 
 #: Names that other systems have too, under import paths of their own.
-FOREIGN = ("src/jobmill/bullmq/", "src/jobmill/harmonyk/", "src/jobmill/crontab/")
+FOREIGN = ("src/jobmill/bullmq/", "src/jobmill/harmonyk/", "src/jobmill/crontab/", "src/jobmill/compat/celery/")
 
 
 def broken(root: Path) -> Iterator[str]:

@@ -37,6 +37,7 @@ from typing import Any
 import pytest
 
 from jobmill import Client
+from jobmill.compat import celery
 from tests.docs.node import Scripts, parsed
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +155,9 @@ class Example:
         monkeypatch.setitem(sys.modules, name, self._module)
         self.namespace = vars(self._module)
         self._files: list[str] = []
+        # Each page may bind a client of its own to its tasks.
+        monkeypatch.setattr(celery._shared.binding, "_client", None)
+        monkeypatch.setattr(celery._shared, "tasks", {})
         #: Set if the page has JavaScript to run.
         self.scripts: Scripts | None = None
 

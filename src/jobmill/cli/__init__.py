@@ -19,6 +19,7 @@ from jobmill.cli import (
     events,
     health,
     http,
+    import_jobs,
     jobs,
     metrics,
     migrate,
@@ -64,6 +65,7 @@ for command in (
     doctor.doctor,
     doctor.fsck,
     migrate.migrate,
+    import_jobs.import_group,
 ):
     # click keeps the help option of the first call of a command, which may be without this group.
     for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):

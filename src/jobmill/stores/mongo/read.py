@@ -96,34 +96,39 @@ async def depths(ctx: MongoContext, queues: Sequence[str] | None = None, limit: 
     # What was a large number in the last call probably is one again: it is counted at once, beside the other queries.
     large = [key for key in ctx.large_depths if limit > MANY and (queues is None or key[0] in queues)]
     (limits, firsts, rows, few), *counts = await asyncio.gather(
-        _small_depths(ctx, queues, limit), *(_count_up_to(ctx, queue, of, limit) for queue, of in large)
+        _small_depths(ctx, queues, limit, large), *(_count_up_to(ctx, queue, of, limit) for queue, of in large)
     )
     if limit == 0:
         return [Depth(queue=queue, exact=False) for queue in rows]
     counted = dict(zip(large, counts, strict=True))
+    more = []
+    for queue, row in rows.items():
+        for of in row:
+            n = counted.get((queue, of))
+            # The jobs that are due later include the held ones: together they may be more than were counted.
+            if n is not None and not (of == "later" and n == limit and row["held"]):
+                row[of] = n
+            elif n is not None or (few < limit and row[of] >= few * (1 + (of == "later"))):
+                more.append((queue, row, of))
 
     async def count_more(queue: str, row: dict[str, int], of: str) -> None:
-        # The jobs that are due later include the held ones.
         most = limit + (row["held"] if row["held"] < few else limit) * (of == "later")
-        row[of] = counted[queue, of] if (queue, of) in counted else await _count_up_to(ctx, queue, of, most)
+        row[of] = await _count_up_to(ctx, queue, of, most)
 
-    more = [
-        (queue, row, of)
-        for queue, row in rows.items()
-        for of, n in row.items()
-        if few < limit and n >= few * (1 + (of == "later"))
-    ]
-    ctx.large_depths = {(queue, of) for queue, _, of in more if of != "later"}
     await asyncio.gather(*(count_more(*one) for one in more))
+    ctx.large_depths = {(queue, of) for queue, row in rows.items() for of, n in row.items() if few <= n}
     return await asyncio.gather(
         *(_depth(ctx, queue, row, firsts.get(queue), limits, limit) for queue, row in rows.items())
     )
 
 
 async def _small_depths(
-    ctx: MongoContext, queues: Sequence[str] | None, limit: int
+    ctx: MongoContext, queues: Sequence[str] | None, limit: int, large: Sequence[tuple[str, str]]
 ) -> tuple[Mapping[str, QueueLimits], dict[str, Any], dict[str, dict[str, int]], int]:
-    """The limits and first due time of each queue, its numbers as far as they are small, and what small means."""
+    """The limits and first due time of each queue, its numbers as far as they are small, and what small means.
+
+    Numbers that are large in all queues are left out.
+    """
     limits, firsts, *known = await asyncio.gather(
         limits_of(ctx, queues),
         first_dues(ctx) if queues is None else _first_dues_of(ctx, queues),
@@ -133,7 +138,7 @@ async def _small_depths(
     few = min(limit, MANY if len(wanted) > FEW_QUEUES else FEW)
     found = await asyncio.gather(
         *(
-            _count_few(ctx, some, {of: _query(ctx, of) for of in part}, few)
+            _count_few(ctx, some, {of: _query(ctx, of) for of in part if not _are_all(large, some, of)}, few)
             for part, some in zip(_PARTS, [firsts, *(known or [wanted] * 2)], strict=True)
             if few
         )
@@ -141,6 +146,10 @@ async def _small_depths(
     none = {of: 0 for part in _PARTS for of in part}
     rows = {queue: none | {of: n for part in found for of, n in part.get(queue, {}).items()} for queue in wanted}
     return limits, firsts, rows, few
+
+
+def _are_all(large: Sequence[tuple[str, str]], queues: Iterable[str], of: str) -> bool:
+    return all((queue, of) in large for queue in queues)
 
 
 def _query(ctx: MongoContext, of: str) -> Document:
@@ -194,7 +203,7 @@ async def _count_few(
         pipeline = [{"$match": query}, {"$limit": few * (1 + (of == "later"))}, {"$count": "n"}]
         fields = {"localField": "field", "foreignField": "jobmill.queue", "as": of}
         stages.append({"$lookup": {"from": ctx.url.collection, **fields, "pipeline": pipeline}})
-    rows = await (await ctx.here.database.aggregate(stages)).to_list() if documents else ()
+    rows = await (await ctx.here.database.aggregate(stages)).to_list() if documents and queries else ()
     return {row["queue"]: {of: row[of][0]["n"] if row[of] else 0 for of in queries} for row in rows}
 
 

@@ -38,7 +38,7 @@ def split(filter: Filter, order: Order) -> tuple[Filter, Filter]:
     Queue and name are in neither part where they choose the index ranges.
     """
     if order == "own":
-        indexed = Filter(held=True) if filter.held else Filter(queue=filter.queue)
+        indexed = Filter(held=True) if filter.held else EVERYTHING
     elif order == "longest":
         indexed = structs.replace(EVERYTHING, states=filter.states, queue=filter.queue, name=filter.name)
     elif order == "claim":

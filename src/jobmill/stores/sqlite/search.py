@@ -10,7 +10,7 @@ from contextlib import closing
 from msgspec import structs
 
 from jobmill.core.cursors import Position, cut_search, read_ordered_cursor
-from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page, order_of
+from jobmill.core.values import SEARCHED_PER_PAGE, CountUpTo, Filter, Order, Page, max_searched, order_of
 from jobmill.errors import InvalidValue
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.filters import conditions, index_of_few, searched_after, split, wanted_states
@@ -47,7 +47,7 @@ def find(context: SqliteContext, filter: Filter, cursor: str | None = None, limi
         raise InvalidValue("cursor", "a cursor that a page of this filter gave", cursor)
     found: list[Position] = []
     reached: Position | None = None
-    examined = max(limit, SEARCHED_PER_PAGE)
+    examined = max(limit, max_searched(filter))
     with closing(_positions(context, filter, order, after, start, descending, limit)) as positions:
         for number, (position, matches) in enumerate(positions, 1):
             if matches:
@@ -85,10 +85,8 @@ def _positions(
     indexed, rest = split(filter, order)
     where, parameters = conditions(indexed, after if order == "own" else 0)
     rest_where, rest_parameters = conditions(rest, 0 if order == "own" else after)
-    if order == "own" and indexed.queue is not None:
-        where += " AND jobs.seq > 0"  # as the index of queues has it
     # Where the index ranges answer the filter, a page needs no more than this of each.
-    most = limit + 1 if rest_where == "true" else max(limit, SEARCHED_PER_PAGE)
+    most = limit + 1 if rest_where == "true" else max(limit, max_searched(filter))
     fixed = _FIXED.get(order, 0)
     for part, ranges in sorted(_ranges(context, filter, order).items(), reverse=descending):
         bounds = [0]
@@ -142,7 +140,7 @@ def _few(context: SqliteContext, filter: Filter, order: Order, after: int) -> li
         where, parameters = conditions(filter, after)
         statement = f"SELECT {columns} FROM jobmill_jobs AS jobs INDEXED BY {index} WHERE {where}"
         return [tuple(value or 0 for value in row) for row in context.cursor.execute(statement, parameters)]
-    if order != "own" or (filter.name, filter.name_prefix, filter.states) == (None,) * 3:
+    if order != "own" or (filter.queue, filter.name, filter.name_prefix, filter.states) == (None,) * 4:
         return None
     # Where these have few jobs, it is better to sort them than to read all jobs until a page is full.
     rows: list[tuple[int, bool]] = []
