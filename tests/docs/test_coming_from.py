@@ -100,8 +100,6 @@ def test_the_commands_in_the_text_exist(page: Path) -> None:
 
 def check_command(words: list[str], where: str) -> None:
     """The command must exist, with all options that the words name; arguments may be missing."""
-    if words[0] == "import" and "import" not in main.commands:
-        return  # comes with jobmill.compat; then its options are checked, too
     command: click.Command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, where
