@@ -1,4 +1,7 @@
-"""docs/django.md: its files are a project whose tests pass, and its tables have the options and checks of the code."""
+"""docs/django.md: its files are a project whose tests pass, and its tables have the options and checks of the code.
+
+The page for people who come from django-q2 has such a project, too.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ PAGE = ROOT / "docs/django.md"
 
 
 @pytest.mark.slow
-def test_the_project_of_the_page(tmp_path: Path) -> None:
-    for block in blocks(PAGE):
+@pytest.mark.parametrize(
+    ("page", "tests"), [(PAGE, 2), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+)
+def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
+    for block in blocks(page):
         if block.file is not None:
             file = tmp_path / block.file
             file.parent.mkdir(exist_ok=True)
@@ -31,7 +37,7 @@ def test_the_project_of_the_page(tmp_path: Path) -> None:
         timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "Ran 2 tests" in ended.stderr
+    assert f"Ran {tests} test" in ended.stderr
 
 
 def test_the_tables_name_what_the_code_has() -> None:

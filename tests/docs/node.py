@@ -57,6 +57,15 @@ class Scripts:
         return process, errors
 
 
+async def parsed(where: str, code: str, folder: Path) -> None:
+    """Let Node parse a module without running it."""
+    script = folder / "parsed.mjs"
+    script.write_text(code)
+    process = await asyncio.create_subprocess_exec(find_node(), "--check", script, stderr=asyncio.subprocess.PIPE)
+    _, errors = await process.communicate()
+    assert process.returncode == 0, f"{where}: {errors.decode(errors='replace').strip()[-2_000:]}"
+
+
 def _output(errors: IO[bytes]) -> str:
     errors.seek(0)
     return errors.read().decode(errors="replace").strip()[-2_000:]

@@ -10,6 +10,7 @@ The text after the three backticks decides what the tests do with a block:
     sql no-run              is only shown
     js                      runs on Node to its end, with BullMQ installed
     js background           runs on Node until the page ends
+    js no-run               is only parsed, by `node --check`
     redis                   is only shown: commands of redis-cli, or lines of redis.conf
     dockerfile, ini         are checked in tests/deploy
     nginx                   runs in tests/browser
@@ -37,10 +38,17 @@ import pytest
 
 from jobmill import Client
 from jobmill.compat import celery
-from tests.docs.node import Scripts
+from tests.docs.node import Scripts, parsed
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+
+def page_id(page: Path) -> str:
+    """The name of a page in the ids of tests: its path in docs/, without its ending."""
+    return page.relative_to(DOCS).with_suffix("").as_posix() if page.is_relative_to(DOCS) else page.stem
+
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
@@ -141,7 +149,7 @@ class Example:
         monkeypatch.delenv("JOBMILL_URL", raising=False)
         self._folder = folder
         self._monkeypatch = monkeypatch
-        name = "docs_" + page.stem.lower().replace("-", "_")
+        name = "docs_" + re.sub(r"\W", "_", page_id(page).lower())
         # A real module, because classes are looked up by the name of their module.
         self._module = ModuleType(name)
         monkeypatch.setitem(sys.modules, name, self._module)
@@ -156,6 +164,8 @@ class Example:
     async def run(self, block: Block) -> None:
         """Run, compile or write the block, as its first line says."""
         if block.file is not None:
+            if block.language == "python":
+                compiled(block)  # also a file that nothing imports
             file = self._folder / block.file
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.code)
@@ -177,6 +187,9 @@ class Example:
             await _awaited(self.namespace[name]())
 
     async def _run_script(self, block: Block) -> None:
+        if block.how == "no-run":
+            await parsed(str(block), block.code, self._folder)
+            return
         assert self.scripts is not None
         assert block.how in ("", "background"), f"{block}: what is `{block.how}`?"
         if block.how == "background":
@@ -221,7 +234,7 @@ def needs_mongo(page: Path) -> bool:
 
 def needs_node(page: Path) -> bool:
     """Whether a page has JavaScript to run."""
-    return any(block.language == "js" for block in blocks(page))
+    return any(block.language == "js" and block.how != "no-run" for block in blocks(page))
 
 
 async def _executed(block: Block) -> None:

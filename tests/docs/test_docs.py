@@ -22,6 +22,7 @@ from jobmill.cli import main
 from tests import stores_under_test
 from tests.docs.node import Scripts
 from tests.docs.pages import (
+    DOCS,
     PAGES,
     ROOT,
     Block,
@@ -32,6 +33,7 @@ from tests.docs.pages import (
     needs_mongo,
     needs_node,
     needs_redis,
+    page_id,
     prose,
     section,
     spans,
@@ -45,7 +47,7 @@ GLOSSARY = ROOT / "docs/glossary.md"
 QUICKSTART = ROOT / "examples/quickstart.py"
 PACKAGE = ROOT / "src/jobmill"
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+each_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
 
 
 # ---------------------------------------------------------------------------------------------------- examples
@@ -55,7 +57,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 run_page = pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] if needs_node(page) else []) for page in PAGES],
-    ids=lambda page: page.stem,
+    ids=page_id,
 )
 
 
@@ -270,9 +272,13 @@ def anchor_of(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme_or_from_the_index_of_its_folder() -> None:
     text = README.read_text()
-    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in text] == []
+    for page in PAGES[1:]:
+        if page.parent == DOCS or page.stem == "index":
+            assert f"(docs/{page.relative_to(DOCS)})" in text
+        else:
+            assert f"({page.name})" in (page.parent / "index.md").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------- words
@@ -286,11 +292,14 @@ PLAIN |= {"status", "task", "try", "touch", "trigger", "backend"}
 INTERNAL = {"slot", "slots"}
 PAGES_ABOUT_THE_CODE = ("architecture", "writing-a-store")
 
-# The glossary names the words to avoid, and the page about performance compares other systems in their own words.
-PAGES_IN_OUR_WORDS = [page for page in PAGES if page.stem not in ("glossary", "performance")]
+# The glossary names the words to avoid. The page about performance, and those for people who come from other systems,
+# use the words of these systems.
+PAGES_IN_OUR_WORDS = [
+    page for page in PAGES if page.stem not in ("glossary", "performance") and page.parent.name != "coming-from"
+]
 
 
-@pytest.mark.parametrize("page", PAGES_IN_OUR_WORDS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES_IN_OUR_WORDS, ids=page_id)
 def test_every_page_uses_the_words_of_the_glossary(page: Path) -> None:
     avoided = {word.strip() for row in table(GLOSSARY, "Glossary", "word") for word in row["avoid"].split(",")}
     assert avoided >= PLAIN | INTERNAL
