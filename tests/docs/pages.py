@@ -6,6 +6,7 @@ The text after the three backticks decides what the tests do with a block:
                             level, and functions named test_* are called when their block has run
     python no-run           is only compiled
     python file=NAME.py     is written to that file, from which later blocks may import
+    python append=NAME.py   is added to the end of that file
     sql                     runs in a PostgreSQL database for this page; DATABASE_URL has its URL
     sql no-run              is only shown
     js                      runs on Node to its end, with BullMQ installed
@@ -39,7 +40,14 @@ from jobmill import Client
 from tests.docs.node import Scripts
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+
+def page_id(page: Path) -> str:
+    """The name of a page in the ids of tests: its path in docs/, without its ending."""
+    return page.relative_to(DOCS).with_suffix("").as_posix() if page.is_relative_to(DOCS) else page.stem
+
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
@@ -63,8 +71,17 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that the block is written to."""
-        return self.how.removeprefix("file=") if self.how.startswith("file=") else None
+        """The name of the file that the block is written to, or added to."""
+        kind, _, name = self.how.partition("=")
+        return name if kind in ("file", "append") else None
+
+    def write(self, folder: Path) -> None:
+        """Write the block to its file, or add it to the end of its file."""
+        assert self.file is not None
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = f"{path.read_text()}\n\n" if self.how.startswith("append=") else ""
+        path.write_text(before + self.code)
 
 
 def blocks(page: Path) -> list[Block]:
@@ -140,7 +157,7 @@ class Example:
         monkeypatch.delenv("JOBMILL_URL", raising=False)
         self._folder = folder
         self._monkeypatch = monkeypatch
-        name = "docs_" + page.stem.lower().replace("-", "_")
+        name = "docs_" + re.sub(r"\W", "_", page_id(page).lower())
         # A real module, because classes are looked up by the name of their module.
         self._module = ModuleType(name)
         monkeypatch.setitem(sys.modules, name, self._module)
@@ -152,9 +169,7 @@ class Example:
     async def run(self, block: Block) -> None:
         """Run, compile or write the block, as its first line says."""
         if block.file is not None:
-            file = self._folder / block.file
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.code)
+            block.write(self._folder)
             self._files.append(block.file.removesuffix(".py"))
             return
         if block.language == "js":
