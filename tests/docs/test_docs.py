@@ -290,8 +290,10 @@ IN_WORDS_OF_OTHERS = ("glossary", "performance", "faq", "choosing-a-store", "ind
 PAGES_IN_OUR_WORDS = [page for page in PAGES if page_id(page) not in IN_WORDS_OF_OTHERS]
 
 # Words that people search for, which must lead somewhere.
-SEARCHED = ("task", "broker", "ack", "acks_late", "ETA", "countdown", "retry", "dead letter", "visibility timeout")
-SEARCHED += ("exactly once", "priority", "cron", "beat", "result backend", "prefetch", "revoke", "chord", "rate limit")
+SEARCHED = (
+    *("task", "broker", "ack", "acks_late", "ETA", "countdown", "retry", "dead letter", "visibility timeout"),
+    *("exactly once", "priority", "cron", "beat", "result backend", "prefetch", "revoke", "chord", "rate limit"),
+)
 
 
 @pytest.mark.parametrize("page", PAGES_IN_OUR_WORDS, ids=page_id)
