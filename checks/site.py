@@ -35,6 +35,7 @@ FILES = "repository"
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>\w+)(?: +(?P<how>[^`\n]+))?$", re.MULTILINE)
 _BLOCK = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".service": "ini", ".toml": "toml"}
 
 
@@ -54,10 +55,9 @@ class Site:
         yield from self._missing_from_navigation()
         shutil.copyfile(self.root / "zensical.toml", self.build / "zensical.toml")
         command = [sys.executable, "-m", "zensical", "build", "--strict"]
-        environment = {**os.environ, "NO_COLOR": "1"}
-        built = subprocess.run(command, cwd=self.build, env=environment, capture_output=True, text=True, check=False)
+        built = subprocess.run(command, cwd=self.build, capture_output=True, text=True, check=False)
         if built.returncode:
-            yield built.stdout + built.stderr
+            yield _COLOR.sub("", built.stdout + built.stderr)
         else:
             yield from broken_links(self.html)
 

@@ -91,6 +91,7 @@ async def test_an_order_is_followed_by_a_mail_and_errors_by_retries(shop: tuple[
     assert ask(port, "GET", "/jobs/") == 200
 
 
+@pytest.mark.extended
 def test_the_first_version_runs_what_the_command_line_enqueued(tmp_path: Path) -> None:
     next(block for block in blocks(PAGE) if block.file == "work.py").write(tmp_path)
     jobmill = [sys.executable, "-m", "jobmill"]
@@ -101,6 +102,7 @@ def test_the_first_version_runs_what_the_command_line_enqueued(tmp_path: Path) -
     assert "receipt for order 1" in worked.stdout
 
 
+@pytest.mark.extended
 def test_the_tests_of_the_page_pass(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
