@@ -6,7 +6,8 @@
     python3 dev.py test -m "not slow"                   the quick ones only
     python3 dev.py test --all                           also older servers, the test kit, the benchmark, long fault runs
     python3 dev.py coverage [PYTEST ARGS]               run the tests, report lines and branches that none reaches
-    python3 dev.py check                                lint, format, types, layers, rules of our own
+    python3 dev.py check                                lint, format, types, layers, rules of our own, the site
+    python3 dev.py site                                 build the site and serve it on http://127.0.0.1:8000
     python3 dev.py bench [ARGS]                         measure, side by side with a peer
 
 The environment is .venv next to this file, or the directory that JOBMILL_VENV names.
@@ -44,6 +45,7 @@ COMMANDS = {
     "demo": ("", ["-m", "jobmill", "demo"]),
     "test": ("test", ["-m", "pytest"]),
     "bench": ("bench", ["-m", "bench"]),
+    "site": ("dev", ["-m", "checks.site", "--serve"]),
 }
 # With -m or -c, never a script of the environment: their first lines hold its path, and break when the tree is moved.
 CHECKS = {
@@ -52,6 +54,7 @@ CHECKS = {
     "types": ["-m", "mypy"],
     "layers": ["-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-logo"],
     "house": ["-m", "checks"],
+    "site": ["-m", "checks.site"],
 }
 
 
@@ -87,10 +90,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def extra_for_tests(arguments: Sequence[str]) -> str:
-    """What the tests need: those of the benchmark and of other systems, which only --all runs, need more packages."""
-    of_others = ("--all", "tests/bench", "tests/compat")
-    is_for_bench = any(one in argument for argument in arguments for one in of_others)
-    return "dev" if is_for_bench else "test"
+    """What the tests need: those of the benchmark, the site and other systems need more packages."""
+    needs_more = ("tests/bench", "tests/compat", "test_site")
+    is_for_more = any(argument == "--all" or any(one in argument for one in needs_more) for argument in arguments)
+    return "dev" if is_for_more else "test"
 
 
 def parallel(arguments: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ The text after the three backticks decides what the tests do with a block:
                             level, and functions named test_* are called when their block has run
     python no-run           is only compiled
     python file=NAME.py     is written to that file, from which later blocks may import
+    python append=NAME.py   is added to the end of that file
     sql                     runs in a PostgreSQL database for this page; DATABASE_URL has its URL
     sql no-run              is only shown
     js                      runs on Node to its end, with BullMQ installed
@@ -72,8 +73,17 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that the block is written to."""
-        return self.how.removeprefix("file=") if self.how.startswith("file=") else None
+        """The name of the file that the block is written to, or added to."""
+        kind, _, name = self.how.partition("=")
+        return name if kind in ("file", "append") else None
+
+    def write(self, folder: Path) -> None:
+        """Write the block to its file, or add it to the end of its file."""
+        assert self.file is not None
+        path = folder / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = f"{path.read_text()}\n\n" if self.how.startswith("append=") else ""
+        path.write_text(before + self.code)
 
 
 def blocks(page: Path) -> list[Block]:
@@ -166,9 +176,7 @@ class Example:
         if block.file is not None:
             if block.language == "python":
                 compiled(block)  # also a file that nothing imports
-            file = self._folder / block.file
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.code)
+            block.write(self._folder)
             self._files.append(block.file.removesuffix(".py"))
             return
         if block.language == "js":

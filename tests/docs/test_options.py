@@ -107,7 +107,7 @@ def test_the_flags_of_the_worker_command_are_those_of_the_code() -> None:
 
 
 def test_the_guide_has_the_same_defaults_of_workers_as_the_help() -> None:
-    guide = table(ROOT / "docs/guide.md", "Run workers", "option")
+    guide = table(ROOT / "docs/guide/workers.md", "Run workers", "option")
     options = {name: option for option in main.commands["worker"].params for name in option.opts}
     assert [flag for row in guide for flag in spans(row["option"]) if flag not in options] == []
     checked = 0
