@@ -166,7 +166,7 @@ class Side:
         """CPU and jobs/s of a run that nothing disturbs, and the counts of another run; or instructions alone."""
         jobs = case.jobs[self.store]
         if self._counts_instructions:
-            few = max(jobs // 40, 50)
+            few = max(jobs // 20, 50)
             fewer, more = (self._instructions(tree, case, few * times) for times in (1, 3))
             return {INSTRUCTIONS: (more - fewer) / (2 * few)}
         with self._ground.fresh(self._ground.ours) as url:

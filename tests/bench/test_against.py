@@ -131,7 +131,7 @@ def test_instructions_need_valgrind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_instructions_hardly_differ_between_two_runs(grounds: Grounds) -> None:
     (case,) = (one for one in CASES if one.name == "enqueue, lone caller")
     side = Side(grounds["memory"], grounds.folder, counts_instructions=True)
-    first, second = (side.figures(HERE, Case(case.name, case.asked, {"memory": 8_000})) for _ in range(2))
+    first, second = (side.figures(HERE, Case(case.name, case.asked, {"memory": 4_000})) for _ in range(2))
     assert set(first) == {INSTRUCTIONS}
     assert first[INSTRUCTIONS] == pytest.approx(second[INSTRUCTIONS], rel=0.02)
     assert 50_000 < first[INSTRUCTIONS] < 500_000, "of one enqueue, without the start of Python"
