@@ -69,7 +69,7 @@ def supervise(
 
 def check_processes(processes: object) -> int:
     """A number of worker processes that this system can run."""
-    if os.name != "posix":
+    if sys.platform == "win32":
         raise InvalidValue("processes", "1 on this system: several need POSIX (signals, process groups)", processes)
     return check_int(processes, "processes", 1)
 
