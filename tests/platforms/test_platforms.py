@@ -21,7 +21,8 @@ from tests.helpers import without_coverage
 
 HERE = Path(__file__).parent
 
-#: Where names are used that a system does not have, because the code never gets there. "Other systems" in docs/deployment.md lists them.
+#: Where names are used that a system does not have, because the code never gets there. "Other systems" in
+#: docs/deployment.md lists it.
 NOT_THERE = {
     "win32": (
         r"worker/isolate/",  # isolated handlers: refused by `where_is`
