@@ -184,7 +184,7 @@ async def test_node_and_python(redis_database_url: str, node_packages: Packages,
     like = [re.sub("Node|Python", "SIDE", line) for line in output("node_and_python")]
     python, node = (printed("node_and_python", line) for line in ("jobmill worker", "node worker.mjs"))
     with running(python, folder, environment) as log_of_python, running(node, folder, environment) as log_of_node:
-        await until(lambda: "started" in log_of_python.read_text() and "working" in log_of_node.read_text(), 60)
+        await until(lambda: ": concurrency " in log_of_python.read_text() and "working" in log_of_node.read_text(), 60)
         sides: set[str] = set()
         for line in ("node add.mjs", "python app.py"):
             shown = await asyncio.to_thread(run, printed("node_and_python", line), folder, environment)
