@@ -1,9 +1,20 @@
 """A shop with FastAPI: an order and the job that ships it are written in one transaction.
 
-pip install jobmill[dashboard] fastapi uvicorn
-uvicorn fastapi_shop:app                        # serves the shop, and the dashboard at /jobs/
-jobmill worker fastapi_shop:jobs                # ships; or set SHOP_WORKER=1 for a worker inside the server
-curl -X POST localhost:8000/orders -H "content-type: application/json" -d '{"item": "tea"}'
+    $ pip install 'jobmill[dashboard]' fastapi uvicorn
+    $ uvicorn fastapi_shop:app
+
+That serves the shop, and the dashboard at http://localhost:8000/jobs/. In a second terminal, run a worker, which ships
+orders. With SHOP_WORKER=1 the server has a worker inside, and needs no second terminal.
+
+    $ jobmill worker fastapi_shop:jobs
+
+In a third one, order tea, and a unicorn. The unicorn is sold out: its order and its job are rolled back.
+
+    $ curl localhost:8000/orders -H 'content-type: application/json' -d '{"item": "tea"}'
+    $ curl localhost:8000/orders -H 'content-type: application/json' -d '{"item": "unicorn"}'
+    $ curl localhost:8000/orders/1
+
+You should see the state of the first order: {"item":"tea","state":"shipped"}
 """
 
 import asyncio

@@ -1,9 +1,20 @@
 """A shop with Flask: an order and the job that ships it are written in one transaction.
 
-pip install jobmill[dashboard] flask
-flask --app flask_shop run                      # serves the shop, and the dashboard at /jobs/
-flask --app flask_shop jobmill worker           # ships
-curl -X POST localhost:5000/orders -H "content-type: application/json" -d '{"item": "tea"}'
+    $ pip install 'jobmill[dashboard]' flask
+    $ flask --app flask_shop run
+
+That serves the shop, and the dashboard at http://localhost:5000/jobs/. In a second terminal, run a worker, which ships
+orders:
+
+    $ flask --app flask_shop jobmill worker
+
+In a third one, order tea, and a unicorn. The unicorn is sold out: its order and its jobs are rolled back.
+
+    $ curl localhost:5000/orders -H 'content-type: application/json' -d '{"item": "tea"}'
+    $ curl localhost:5000/orders -H 'content-type: application/json' -d '{"item": "unicorn"}'
+    $ curl localhost:5000/orders/1
+
+You should see the state of the first order: {"item":"tea","state":"shipped"}
 """
 
 import os

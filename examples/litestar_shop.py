@@ -1,9 +1,20 @@
 """A shop with Litestar: an order and the job that ships it are written in one transaction.
 
-pip install jobmill[dashboard] "litestar[standard]"
-litestar --app litestar_shop:app run                    # serves the shop, and the dashboard at /jobs/
-litestar --app litestar_shop:app jobmill worker         # ships; or set SHOP_WORKER=1 for a worker inside the server
-curl -X POST localhost:8000/orders -H "content-type: application/json" -d '{"item": "tea"}'
+    $ pip install 'jobmill[dashboard]' 'litestar[standard]'
+    $ litestar --app litestar_shop:app run
+
+That serves the shop, and the dashboard at http://localhost:8000/jobs/. In a second terminal, run a worker, which ships
+orders. With SHOP_WORKER=1 the server has a worker inside, and with SHOP_PROCESSES=2 it starts two worker processes.
+
+    $ litestar --app litestar_shop:app jobmill worker
+
+In a third one, order tea, and a unicorn. The unicorn is sold out: its order and its job are rolled back.
+
+    $ curl localhost:8000/orders -H 'content-type: application/json' -d '{"item": "tea"}'
+    $ curl localhost:8000/orders -H 'content-type: application/json' -d '{"item": "unicorn"}'
+    $ curl localhost:8000/orders/1
+
+You should see the state of the first order: {"item":"tea","state":"shipped"}
 """
 
 import asyncio
@@ -84,5 +95,12 @@ async def show_order(order: FromPath[int]) -> dict[str, str]:
 app = Litestar(
     [create_order, show_order],
     lifespan=[create_tables],
-    plugins=[JobmillPlugin(jobs, dashboard="/jobs", worker=os.environ.get("SHOP_WORKER") == "1")],
+    plugins=[
+        JobmillPlugin(
+            jobs,
+            dashboard="/jobs",
+            worker=os.environ.get("SHOP_WORKER") == "1",
+            processes=int(os.environ.get("SHOP_PROCESSES", "0")),
+        )
+    ],
 )

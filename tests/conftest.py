@@ -208,7 +208,8 @@ def _is_extended(item: pytest.Item) -> bool:
 def _is_of_older_version(item: pytest.Item) -> bool:
     """What holds on the newest version of a server holds on the others as a rule."""
     return any(
-        fixture in VERSIONS and value not in ("", _versions(VERSIONS[fixture])[0])
+        # An empty name is another store's, whose servers and drivers a machine need not have.
+        fixture in VERSIONS and value != "" and value != _versions(VERSIONS[fixture])[0]
         for fixture, value in _params(item).items()
     )
 

@@ -462,6 +462,19 @@ class DatabaseTestCase(Case):
         with self.assertRaisesMessage(ImproperlyConfigured, 'OPTIONS["url"]'):
             self.url("sqlite3", NAME="file:shop.db?mode=rw", OPTIONS={"uri": True})
 
+    def test_the_url_follows_the_database_that_a_test_runner_chooses(self) -> None:
+        backend = task_backends["default"]
+        before, jobs = backend.url, backend.client
+        with mock.patch.dict(connection.settings_dict, {"NAME": "/another/database"}):
+            self.assertIn("another", backend.url)
+            self.assertIsNot(backend.client, jobs)
+        self.assertEqual(backend.url, before)
+        with mock.patch("jobmill.django.backend.url_of_database", return_value=None):
+            for url in ("memory://", "sqlite:////other.db"):
+                with mock.patch.dict(os.environ, {"JOBMILL_URL": url}):
+                    self.assertEqual(backend.url, url)
+        self.assertEqual(backend.url, before)
+
     def test_the_same_database(self) -> None:
         self.assertTrue(is_same_database("sqlite:////a/b.db", "sqlite:////a/../a/b.db?synchronous=NORMAL"))
         self.assertFalse(is_same_database("sqlite:////a/b.db", "sqlite:////a/c.db"))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.django.test_django import database_settings
+from tests.examples.printed import curls, printed
 from tests.helpers import until
 from tests.kit.places import free_port
 from tests.kit.processes import launched
@@ -152,11 +153,15 @@ async def test_the_project(shop: Shop, store_name: str) -> None:
 @pytest.mark.stores("sqlite")
 async def test_several_processes_and_the_dashboard_command(shop: Shop, store_name: str) -> None:
     await asyncio.to_thread(shop.manage, "migrate", "-v", "0")
-    shop.start("manage.py", "runserver", "--noreload", str(shop.port))
+    shop.start(*printed("django_project", "python manage.py runserver").words[1:], "--noreload", str(shop.port))
     await until(shop.is_up, timeout=60)
-    supervisor = shop.worker("--processes", "2", "--shutdown-timeout", "10s")
-    number = shop.ask("POST", "/orders/", {"customer": "Ada", "amount": 12}).json["number"]
-    await until(lambda: shop.ask("GET", f"/orders/{number}/").json["receipt_sent"], timeout=60)
+    worker = printed("django_project", "python manage.py jobmill worker").words[1:]
+    supervisor = shop.start(*worker, "--processes", "2", "--shutdown-timeout", "10s")
+    order, refused, shown, export = curls("django_project")
+    assert shop.ask(*order).status == 201
+    assert shop.ask(*refused).status == 409
+    await until(lambda: shop.ask(*shown).json["receipt_sent"], timeout=60)
+    assert shop.ask(export.method, export.path, {"seconds": 0}).status == 202
     assert await ended(supervisor) == 0, shop.log.read_text()
 
     port = free_port()

@@ -7,26 +7,24 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobmill import Client, connect
+from tests.examples.printed import EXAMPLES, curls, printed
 from tests.kit.places import free_port
 from tests.kit.processes import launched
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-#: The command that serves a shop, before its port; and the one that runs its worker.
+#: The command that serves a shop, before its port; and the one that runs its worker: as the examples print them.
 SERVERS = {
-    "fastapi": ["-m", "uvicorn", "fastapi_shop:app", "--port"],
-    "flask": ["-m", "flask", "--app", "flask_shop", "run", "--port"],
-    "litestar": ["-m", "litestar", "--app", "litestar_shop:app", "run", "--port"],
+    "fastapi": [*printed("fastapi_shop.py", "uvicorn").argv(), "--port"],
+    "flask": [*printed("flask_shop.py", "flask --app flask_shop run").argv(), "--port"],
+    "litestar": [*printed("litestar_shop.py", "litestar --app litestar_shop:app run").argv(), "--port"],
 }
 WORKERS = {
-    "fastapi": ["-m", "jobmill", "worker", "fastapi_shop:jobs"],
-    "flask": ["-m", "flask", "--app", "flask_shop", "jobmill", "worker"],
-    "litestar": ["-m", "litestar", "--app", "litestar_shop:app", "jobmill", "worker"],
+    "fastapi": printed("fastapi_shop.py", "jobmill worker").argv(),
+    "flask": printed("flask_shop.py", "flask --app flask_shop jobmill worker").argv(),
+    "litestar": printed("litestar_shop.py", "litestar --app litestar_shop:app jobmill worker").argv(),
 }
 
 
@@ -54,10 +52,10 @@ class Shop:
         return connect(f"sqlite:///{self.database}")
 
     def start(self, command: list[str], **environment: str) -> subprocess.Popen[bytes]:
-        own = {"SHOP_DB": str(self.database), "PYTHONPATH": str(EXAMPLES), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"SHOP_DB": str(self.database), "PYTHONDONTWRITEBYTECODE": "1"}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                launched(None, signal.SIGKILL, [sys.executable, *command]),
+                launched(None, signal.SIGKILL, command),
                 cwd=EXAMPLES,
                 env={**os.environ, **own, **environment},
                 stdout=log,
@@ -66,8 +64,8 @@ class Shop:
         self.processes.append(process)
         return process
 
-    def serve(self, **environment: str) -> subprocess.Popen[bytes]:
-        return self.start([*SERVERS[self.framework], str(self.port)], **environment)
+    def serve(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self.start([*SERVERS[self.framework], str(self.port), *arguments], **environment)
 
     def work(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         return self.start([*WORKERS[self.framework], *arguments], **environment)
@@ -75,7 +73,7 @@ class Shop:
     def run(self, *arguments: str) -> str:
         """A command of `jobmill` in the command line of the framework; what it printed."""
         ended = subprocess.run(
-            [sys.executable, *WORKERS[self.framework][:-1], *arguments],
+            [*WORKERS[self.framework][:-1], *arguments],
             cwd=EXAMPLES,
             env={**os.environ, "SHOP_DB": str(self.database), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -95,6 +93,10 @@ class Shop:
             return Answer(response.status, response.read().decode())
         finally:
             connection.close()
+
+    def ask_as_printed(self) -> list[Answer]:
+        """The requests that the example prints, up to the one that shows the order."""
+        return [self.ask(*request) for request in curls(f"{self.framework}_shop.py")[:-1]]
 
     def is_up(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.printed import curls
 from tests.frameworks.shops import SERVERS, Shop
 from tests.helpers import until
 
@@ -47,11 +48,12 @@ async def test_an_order_is_shipped_and_one_that_is_rolled_back_has_no_job(shop: 
     server = shop.serve(**({"SHOP_WORKER": "1"} if has_worker else {}))
     worker = None if has_worker else shop.work()
     await up(shop)
-    refused = await asyncio.to_thread(shop.ask, "POST", "/orders", {"item": "unicorn"})
-    assert (refused.status, "sold out" in refused.text) == (409, True)
-    made = await asyncio.to_thread(shop.ask, "POST", "/orders", {"item": "tea"})
+    made, refused = await asyncio.to_thread(shop.ask_as_printed)
     assert made.status == 201, made.text
+    assert (refused.status, "sold out" in refused.text) == (409, True)
     await shipped(shop, made.json["order"])
+    shown = await asyncio.to_thread(shop.ask, *curls(f"{shop.framework}_shop.py")[-1])
+    assert shown.json == {"item": "tea", "state": "shipped"}
     async with shop.jobs() as jobs:
         names = sorted([job.name async for job in jobs.find_all()])
         assert names == (["ship"] if has_worker else ["print_label", "ship"])
@@ -126,3 +128,24 @@ async def test_the_command_line_of_the_framework_has_the_commands(shop: Shop) ->
     made = (await asyncio.to_thread(shop.ask, "POST", "/orders", {"item": "tea"})).json
     assert made["job"] in await asyncio.to_thread(shop.run, "jobs", "list", "--json")
     assert "--processes" in await asyncio.to_thread(shop.run, "worker", "--help")
+
+
+@pytest.mark.extended
+async def test_the_grace_of_uvicorn_is_for_requests_and_that_of_the_worker_for_jobs(tmp_path: Path) -> None:
+    """`timeout_graceful_shutdown` does not cut a job that still runs: uvicorn ends the lifespan without a limit."""
+    shop = Shop("fastapi", tmp_path)
+    try:
+        server = shop.serve("--timeout-graceful-shutdown", "1", SHOP_WORKER="1", SHOP_PACKING_S="3")
+        await up(shop)
+        made = (await asyncio.to_thread(shop.ask, "POST", "/orders", {"item": "tea"})).json
+        async with shop.jobs() as jobs:
+
+            async def is_running() -> bool:
+                return (await jobs.get(made["job"])).state == "running"
+
+            await until(is_running, PATIENCE_S)
+            await ended(server)
+            job = await jobs.get(made["job"])
+            assert (job.state, job.claims) == ("succeeded", 1), shop.log.read_text()
+    finally:
+        await asyncio.to_thread(shop.end)

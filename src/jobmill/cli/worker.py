@@ -127,7 +127,7 @@ def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict
         raise click.UsageError(why, click.get_current_context())
     # Checked in the parent, which reports an error once. Only the children import the module: it may start threads.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
-    argv = ["worker", target, *_to_argv({**options, **flags, "health": None, "health_host": None})]
+    argv = ["worker", target, *to_argv({**options, **flags, "health": None, "health_host": None})]
     return supervise(
         argv,
         processes,
@@ -137,14 +137,14 @@ def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict
     )
 
 
-def _to_argv(options: dict[str, Any]) -> list[str]:
+def to_argv(options: dict[str, Any]) -> list[str]:
     """Options in the form of command-line arguments."""
     argv: list[str] = []
     for name, value in options.items():
         if name == "queues":
             argv += [f"--queue={queue}" for queue in value]
         elif name == "wait_for_store":
-            argv.append("--no-wait")
+            argv += [] if value else ["--no-wait"]
         elif value is True:
             argv.append(f"--{name.replace('_', '-')}")
         elif value not in (None, False):

@@ -7,6 +7,7 @@ each process and URL.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import threading
@@ -17,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS
 from django.utils import timezone
+from msgspec import Struct
 
 from jobmill.client.client import Client, connect
 from jobmill.core.durations import to_datetime
@@ -59,12 +61,24 @@ class JobmillBackend(BaseTaskBackend):
         self.database: str = self.options.get("database", "default")
         self._given = {name: self.options[name] for name in JOB_OPTIONS if name in self.options}
         self._base: int = self.options.get("priority_base", PRIORITY_BASE)
+        self._found: _StoreNow | None = None
 
     # ------------------------------------------------------------------------------------------------ the store
 
     @property
     def url(self) -> str:
-        """The URL of the store. A test runner may change the database, so it is made anew each time."""
+        """The URL of the store."""
+        return self._now().url
+
+    def _now(self) -> _StoreNow:
+        """What follows from the settings of the database. A test runner may change them, so they are compared."""
+        database, variable = connections[self.database].settings_dict, os.environ.get("JOBMILL_URL")
+        found = self._found
+        if found is None or found.database != database or found.variable != variable:
+            found = self._found = _StoreNow(copy.deepcopy(database), variable, self._url())
+        return found
+
+    def _url(self) -> str:
         url = self.options.get("url") or url_of_database(self.database) or os.environ.get("JOBMILL_URL")
         if not url:
             raise ImproperlyConfigured(
@@ -93,8 +107,12 @@ class JobmillBackend(BaseTaskBackend):
     @property
     def transaction(self) -> str:
         """The mode: as given, else "join" where jobs are in the database of Django, else "on_commit"."""
-        given: str | None = self.options.get("transaction")
-        return given or ("join" if self.is_in_database and self.can_join else "on_commit")
+        if given := self.options.get("transaction"):
+            return str(given)
+        found = self._now()
+        if found.mode is None:
+            found.mode = "join" if self.is_in_database and self.can_join else "on_commit"
+        return found.mode
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
@@ -200,6 +218,15 @@ class JobmillBackend(BaseTaskBackend):
     def check(self, **_: Any) -> Iterator[Any]:
         """The system checks that need no database."""
         yield from checks.check_backend(self)
+
+
+class _StoreNow(Struct):
+    """What a backend has found out about its store, and the settings that it comes from."""
+
+    database: dict[str, Any]
+    variable: str | None
+    url: str
+    mode: str | None = None
 
 
 def _is_in_transaction(connection: Any) -> bool:

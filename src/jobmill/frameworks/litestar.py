@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ from litestar.plugins import CLIPlugin, InitPlugin
 
 from jobmill.client.client import Client
 from jobmill.errors import InvalidValue
+from jobmill.frameworks.beside import settings, workers_beside
 from jobmill.frameworks.commands import SETTINGS, run_jobmill
 
 if TYPE_CHECKING:
@@ -29,13 +31,16 @@ if TYPE_CHECKING:
 
 TARGET = "jobmill.frameworks.litestar:jobs"
 VARIABLE = "LITESTAR_APP"
+#: Options of `litestar run` with which the server runs in another process.
+_IN_OTHER_PROCESS = ("reload", "reload_dir", "reload_include", "reload_exclude")
 
 
 class JobmillPlugin(InitPlugin, CLIPlugin):
     """`Litestar(plugins=[JobmillPlugin(jobs)])`: route handlers get the client as `jobs: NamedDependency[Client]`.
 
-    `worker=True` runs a worker in the event loop of the application, with these options. `dashboard` is the path where
-    the dashboard is mounted; `guards` are those of Litestar, and `authorize` and `token` those of the dashboard.
+    `worker=True` runs a worker in the event loop of the application, with these options. `processes=2` runs two worker
+    processes beside the server that `litestar run` starts, with these options. `dashboard` is the path where the
+    dashboard is mounted; `guards` are those of Litestar, and `authorize` and `token` those of the dashboard.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class JobmillPlugin(InitPlugin, CLIPlugin):
         guards: Sequence[Guard] = (),
         opt: dict[str, Any] | None = None,
         worker: bool = False,
+        processes: int = 0,
         **options: Unpack[WorkerOptions],
     ) -> None:
         self.jobs = jobs
@@ -55,7 +61,10 @@ class JobmillPlugin(InitPlugin, CLIPlugin):
         self._access: dict[str, Any] = {"authorize": authorize, "token": token}
         self._guards = guards
         self._opt = opt
-        self._lifespan = jobs.app_lifespan(worker=worker, **options)
+        if worker and processes:
+            raise InvalidValue("processes", "0 with worker=True: workers are in the server or beside it", processes)
+        self._beside = settings(TARGET, processes, options) if processes else None
+        self._lifespan = jobs.app_lifespan(worker=worker, **({} if processes else options))
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the client and the dashboard to an application."""
@@ -79,6 +88,18 @@ class JobmillPlugin(InitPlugin, CLIPlugin):
 
         return jobmill_dashboard
 
+    @contextmanager
+    def server_lifespan(self, app: Litestar) -> Iterator[None]:
+        """Run the worker processes. Litestar calls this in the command `litestar run`, around the server."""
+        if self._beside is None:
+            yield
+            return
+        context = click.get_current_context()
+        # With these options the server is in another process, and this one waits for it in a way that SIGTERM breaks.
+        others = any(context.params.get(name) for name in _IN_OTHER_PROCESS) or context.params.get("wc", 1) > 1
+        with workers_beside(self._beside, _environment(context.obj), waits=not others):
+            yield
+
     def on_cli_init(self, cli: click.Group) -> None:
         """Add `litestar jobmill`."""
 
@@ -86,11 +107,17 @@ class JobmillPlugin(InitPlugin, CLIPlugin):
         @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
         def command(env: Any, arguments: tuple[str, ...]) -> None:  # Litestar gives `env`
             """Run a command of Jobmill: worker, dashboard, jobs and others."""
-            os.environ[VARIABLE] = env.app_path  # for other processes of `worker --processes`
+            os.environ |= _environment(env)  # for other processes of `worker --processes`
             globals()["jobs"] = self.jobs  # so that TARGET does not load the application once more
             run_jobmill(self.jobs, arguments, target=TARGET, name="litestar jobmill")
 
         cli.add_command(command)
+
+
+def _environment(env: Any) -> dict[str, str]:
+    """With these variables, other processes find the application as `litestar` has found it."""
+    path = os.pathsep.join(filter(None, (str(env.cwd), os.environ.get("PYTHONPATH"))))
+    return {VARIABLE: env.app_path, "PYTHONPATH": path}
 
 
 def __getattr__(name: str) -> Any:

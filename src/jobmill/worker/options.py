@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
@@ -76,6 +77,8 @@ def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]])
 def check_health(health: int | str) -> int | str:
     """A port, or the path of a unix socket."""
     if isinstance(health, str):
+        if sys.platform == "win32":
+            raise InvalidValue("health", "a port: this system has no unix sockets", health)
         if os.sep not in health:
             raise InvalidValue("health", "a port, or the path of a unix socket (with a /)", health)
         return health

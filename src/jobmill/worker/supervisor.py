@@ -18,6 +18,7 @@ from random import Random
 from msgspec import Struct
 
 from jobmill.core.limits import check_int
+from jobmill.errors import InvalidValue
 from jobmill.runtime.backoff import LoopBackoff
 from jobmill.worker.health import Address, Health
 from jobmill.worker.isolate.death import how_ended, signal_group
@@ -57,13 +58,20 @@ def supervise(
     0: all processes ended normally. 1: a process had to be killed, or crashed while it stopped. 2: the command line was
     refused. 3: the store could not be used at the start. Call it in the main thread, because signals arrive there.
     """
-    count = check_int(processes, "processes", 1)
+    count = check_processes(processes)
     supervisor = _Supervisor([*program, *argv], count, shutdown_timeout + kill_after, random or Random())
     with _wakes() as wakes:
         if health is None:
             return asyncio.run(supervisor.run(wakes))
         with tempfile.TemporaryDirectory(prefix="jobmill-", dir=_short_folder()) as folder:
             return asyncio.run(supervisor.run_with_health(wakes, health, health_host, folder))
+
+
+def check_processes(processes: object) -> int:
+    """A number of worker processes that this system can run."""
+    if sys.platform == "win32":
+        raise InvalidValue("processes", "1 on this system: several need POSIX (signals, process groups)", processes)
+    return check_int(processes, "processes", 1)
 
 
 class _Child(Struct):
@@ -155,7 +163,7 @@ class _Supervisor:
                     [*self._command, *([f"--health={child.socket}"] if child.socket else [])],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    preexec_fn=self._die_with_us,  # noqa: PLW1509 - this process has a single thread
+                    preexec_fn=self._die_with_us,  # noqa: PLW1509 - no other thread runs Python here
                 )
             except OSError as error:
                 self._start_later(child, f"could not be started: {error}")

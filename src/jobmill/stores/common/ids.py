@@ -19,7 +19,8 @@ class Ids:
         self._last = 0
         self._random = b""
         # A forked child must not use its parent's random bytes: it would make its parent's ids.
-        os.register_at_fork(after_in_child=self._forget)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._forget)
 
     def new(self) -> str:
         """A fresh id: 48 bits of milliseconds and 74 random bits, with the six bits of version and variant in between.

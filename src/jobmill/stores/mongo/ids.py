@@ -21,7 +21,8 @@ class ObjectIds:
         self._seconds = 0
         self._number = 0
         self._process = os.urandom(5)
-        os.register_at_fork(after_in_child=self._forget)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._forget)
 
     def new(self) -> ObjectId:
         """A fresh id."""
