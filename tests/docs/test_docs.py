@@ -22,7 +22,6 @@ from jobmill.cli import main
 from tests import stores_under_test
 from tests.docs.node import Scripts
 from tests.docs.pages import (
-    DOCS,
     PAGES,
     ROOT,
     Block,
