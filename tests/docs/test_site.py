@@ -101,7 +101,8 @@ def test_broken_links_and_other_hosts_are_found_in_html(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["jobmill", "jobmill.testing", "jobmill.django", "jobmill.bullmq", "jobmill.crontab"]
+    "module",
+    ["jobmill", "jobmill.testing", "jobmill.django", "jobmill.bullmq", "jobmill.crontab", "jobmill.compat.celery"],
 )
 def test_the_reference_has_every_public_name(module: str) -> None:
     described = {
