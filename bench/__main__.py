@@ -91,13 +91,7 @@ def main(
 
     with Grounds(place) as grounds:
         run = Run(
-            scale=scale,
-            grounds=grounds,
-            results=Results(),
-            seed=seed,
-            peers=peers,
-            progress=progress,
-            began=began,
+            scale=scale, grounds=grounds, results=Results(), seed=seed, peers=peers, progress=progress, began=began
         )
         sys.exit(_bench(run, stores or STORES, kinds, out, json_file))
 

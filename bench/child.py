@@ -41,12 +41,7 @@ class Child(Generic[R]):
         self._type = type
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe could fill up; closed with the block
         self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
         )
 
     @property

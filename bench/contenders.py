@@ -46,10 +46,7 @@ class Contender(Struct, frozen=True, kw_only=True):
 
     def missing(self) -> str | None:
         """Why it cannot be measured; None when it can."""
-        if self.is_on_node:
-            return node.missing()
-        missing: str | None = _queue(self.adapter).missing()
-        return missing
+        return node.missing() if self.is_on_node else _queue(self.adapter).missing()
 
     def takes(self, slots: int) -> int:
         """At most this number of slots."""
@@ -77,12 +74,7 @@ def _python(adapter: str, **more: Any) -> Contender:
     adapter = f"bench.peers.{adapter}"
     queue = _queue(adapter)
     return Contender(
-        about=queue.about,
-        adapter=adapter,
-        has_bulk=queue.has_bulk,
-        max_slots=queue.max_slots,
-        rate=queue.rate,
-        **more,
+        about=queue.about, adapter=adapter, has_bulk=queue.has_bulk, max_slots=queue.max_slots, rate=queue.rate, **more
     )
 
 

@@ -28,6 +28,8 @@ BULK = 1_000
 MORE_THAN_ENOUGH = 10_000_000
 #: Long enough for a worker to fall asleep again.
 GAPS_S = (0.01, 0.05)
+#: How long the handlers take whose jobs are cancelled, and those whose results are awaited.
+HELD_S = {"cancel": 60.0, "result": 0.5}
 P50, P95, P99 = "p50 ms", "p95 ms", "p99 ms"
 BARE, OTHERS, CORES = "the driver alone", "other processes", "busy cores"
 #: The number of processes that make the final jobs of `operations`, one after the other.
@@ -138,6 +140,23 @@ def _pickup(lab: Lab, contender: Contender) -> None:
         latencies = [(start - instant) / 1e6 for start, instant in zip(started, since, strict=True)]
         lab.record(what, contender.name, P50, percentile(latencies, 50))
         lab.record(what, contender.name, P99, percentile(latencies, 99))
+
+
+def latency(lab: Lab) -> None:
+    """How late handlers of another process stop when their jobs are cancelled, and how late `result()` returns."""
+    lab.alternate({what: partial(_latency, lab, what) for what in ("cancel", "result")})
+
+
+def _latency(lab: Lab, what: str) -> None:
+    ours, jobs = lab.ground.ours, lab.scale.looks
+    gaps = [lab.random.uniform(0.0, jobs * GAPS_S[1] / 2) for _ in range(jobs)]
+    held = {"jobs": jobs, "seconds": 90, "slots": jobs, "takes_s": HELD_S[what]}
+    with lab.ground.filled(ours, 0) as url, ours.begin("pickup", list[int], url=url, **held) as worker:
+        worker.wait_for(READY)
+        called = ours.run("ends", list[int], url=url, gaps=gaps, cancels=what == "cancel")
+        late = [abs(end - call) / 1e6 for end, call in zip(worker.result(), called, strict=True)]
+    lab.record(what, ours.name, P50, percentile(late, 50))
+    lab.record(what, ours.name, P95, percentile(late, 95))
 
 
 def depth(lab: Lab) -> None:
@@ -377,6 +396,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "isolated": (Measure(isolated, ("redis",), 4),),
     "enqueue": (Measure(enqueue, SHARED, 4, is_quick=True),),
     "pickup": (Measure(pickup, SHARED, 3, is_quick=True),),
+    "latency": (Measure(latency, SHARED, 3),),
     "depth": (Measure(depth, SHARED, 5),),
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),

@@ -104,6 +104,10 @@ class Queue:
         """What a handler does that never ends."""
         raise NotImplementedError
 
+    def ends(self, gaps: Sequence[float], cancels: bool) -> list[int]:
+        """When jobs were cancelled, or their results came, in ns since 1970. Only Jobmill is asked for this."""
+        raise NotImplementedError
+
     def crowd(self, crowd: Crowd) -> None:
         """Add jobs in all states to a queue. Only Jobmill is asked for this."""
         raise NotImplementedError

@@ -5,6 +5,7 @@ The names and the arguments are those of the commands of the scripts in `peers/n
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import threading
 import time
@@ -53,21 +54,32 @@ def bulk(adapter: str, url: str, size: int, jobs: int, seconds: float) -> Ran:
     return _queue(adapter, url).call(1, size, jobs, seconds)
 
 
-def pickup(adapter: str, url: str, jobs: int, seconds: float, slots: int) -> list[int]:
-    """An idle worker says that it is ready, and returns when it started each job."""
+def pickup(adapter: str, url: str, jobs: int, seconds: float, slots: int, takes_s: float = 0.0) -> list[int]:
+    """An idle worker says that it is ready, and returns when it started each job; if handlers take time, their ends."""
     queue, starts = _queue(adapter, url), Starts(jobs)
+
+    async def held(number: int) -> None:
+        try:
+            await asyncio.sleep(takes_s)
+        finally:
+            starts.start(number)
 
     def wait() -> list[int]:
         time.sleep(queue.ready_after_s)
         say(READY)
         return starts.wait(seconds)
 
-    return queue.run_worker(starts.start, slots, wait)
+    return queue.run_worker(held if takes_s else starts.start, slots, wait)
 
 
 def pickupEnqueue(adapter: str, url: str, gaps: list[float]) -> Pickups:  # noqa: N802
     """Enqueue for that worker."""
     return _queue(adapter, url).call_with_gaps(gaps)
+
+
+def ends(adapter: str, url: str, gaps: list[float], cancels: bool) -> list[int]:
+    """Enqueue a job after each gap, and cancel it while it runs, or wait for its result; when that was."""
+    return _queue(adapter, url).ends(gaps, cancels)
 
 
 def hold(adapter: str, url: str) -> None:

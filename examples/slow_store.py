@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -490,6 +490,12 @@ class SlowStore:
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         await self.bell.wait(queues, min(POLL_SECONDS, (until_ms - self.now()) / 1000))
+
+    async def wait_for_cancel(self, ids: Collection[str], until_ms: int) -> None:
+        await asyncio.sleep(min(POLL_SECONDS, (until_ms - self.now()) / 1000))
+
+    async def wait_for_end(self, id: str, queue: str, until_ms: int) -> None:
+        await asyncio.sleep(min(POLL_SECONDS, (until_ms - self.now()) / 1000))
 
     enqueue = verb(enqueue, wakes=True)
     exchange = verb(exchange, wakes=True)

@@ -26,14 +26,8 @@ from bench.grounds import Ground, Grounds
 STORES = ("memory", "sqlite", "postgres", "redis", "mongo")
 MEASURES = ("drain", "enqueue", "pickup")
 PROBE = Path(__file__).with_name("probe.py")
-CLIENT, INSTRUCTIONS, SERVER, STATEMENTS, TRIPS, RATE = (
-    "client CPU us/job",
-    "client instructions/job",
-    SERVER_CPU,
-    "statements/job",
-    "round trips/job",
-    "jobs/s",
-)
+CLIENT, INSTRUCTIONS, SERVER = "client CPU us/job", "client instructions/job", SERVER_CPU
+STATEMENTS, TRIPS, RATE = "statements/job", "round trips/job", "jobs/s"
 UNITS = (CLIENT, INSTRUCTIONS, SERVER, STATEMENTS, TRIPS, RATE)
 LIMIT_S = 600
 MAX_COST, MAX_MONGO_DRAIN, MIN_RATE = 1.03, 1.10, 0.90

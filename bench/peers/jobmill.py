@@ -93,6 +93,26 @@ class Jobmill(AsyncQueue):
         async with self._opened(handler), Worker(self._client, concurrency=slots):
             yield
 
+    def ends(self, gaps: Sequence[float], cancels: bool) -> list[int]:
+        """Jobs overlap: many wait for their results at once."""
+
+        async def end(number: int, gap: float) -> int:
+            await asyncio.sleep(gap)
+            enqueued = await self._job.enqueue(number)
+            if not cancels:
+                await enqueued.result(timeout=30)
+                return time.time_ns()
+            await asyncio.sleep(1 + gap % 1)
+            began = time.time_ns()
+            await self._client.cancel(enqueued.id)
+            return began
+
+        async def end_all() -> list[int]:
+            async with self.connected():
+                return await asyncio.gather(*map(end, range(len(gaps)), gaps))
+
+        return self.run(end_all())
+
     def crowd(self, crowd: Crowd) -> None:
         """Through the port, many jobs a call: no store has a statement of its own here that its schema could break."""
 
@@ -165,33 +185,15 @@ class Jobmill(AsyncQueue):
 def _dashboard(jobs: Client, queue: str, id: str) -> dict[str, Callable[[], Awaitable[object]]]:
     """Pages as a browser gets them, but for the network. None has been read before."""
     dashboard = Dashboard(jobs)
-    paths = (
-        "/",
-        "/?range=30d",
-        "/jobs",
-        "/jobs?state=failed",
-        f"/jobs?q=queue:{queue}+name:mail&state=due",
-        "/jobs?q=payload.number:1",
-        "/jobs?state=later",
-        f"/jobs/{id}",
-    )
+    paths = ["/", "/?range=30d", "/jobs", "/jobs?state=failed", "/jobs?state=later", "/jobs?q=payload.number:1"]
+    paths += [f"/jobs?q=queue:{queue}+name:mail&state=due", f"/jobs/{id}"]
     lists = ("/queues", f"/queues/{queue}", "/errors", "/recurring", "/workers", "/audit", "/system")
 
     def visit(address: str) -> Callable[[], Awaitable[object]]:
         path, _, query = address.partition("?")
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "scheme": "http",
-            "http_version": "1.1",
-            "root_path": "",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(b"host", b"127.0.0.1")],
-            "client": ("127.0.0.1", 1),
-            "server": ("127.0.0.1", 80),
-        }
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "scheme": "http", "http_version": "1.1"}
+        scope |= {"root_path": "", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+        scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "headers": [(b"host", b"127.0.0.1")]}
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -353,10 +355,7 @@ class OnMongo(Jobmill):
     """With `indexes=lean`."""
 
     about = structs.replace(Jobmill.about, settings=Jobmill.about.settings + "; indexes=lean")
-    left = (
-        "monque_jobs",
-        {"jobmill_claim": {"status": "pending"}, "jobmill_lease": {"status": "processing"}},
-    )
+    left = ("monque_jobs", {"jobmill_claim": {"status": "pending"}, "jobmill_lease": {"status": "processing"}})
     rate = (350, 4_300)
 
     async def bare(self, opened: AsyncExitStack) -> Callable[[], Awaitable[object]]:

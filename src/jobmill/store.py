@@ -14,7 +14,7 @@ Rules for all verbs:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jobmill.core.announcing import Orders, WorkerCard
@@ -106,6 +106,19 @@ class Store(Protocol):
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""
+
+    async def wait_for_cancel(self, ids: Collection[str], until_ms: int) -> None:
+        """Sleep until one of these running jobs may have been cancelled, at most until `until_ms`. A hint as well.
+
+        `ids` may change while this sleeps, as the keys of a dictionary: the jobs that it holds at each moment count.
+        """
+
+    async def wait_for_end(self, id: str, queue: str, until_ms: int) -> None:
+        """Sleep until this job may be final or removed, at most until `until_ms`. A hint as well.
+
+        Where nobody waits, it must not make settling more expensive. A store may rely on workers: it need not give
+        hints of jobs that a process settles which does not wait for cancels.
+        """
 
     async def change(self, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
         """Change jobs without a lease (`core.changes` has all changes), at most `limit` jobs per call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any, Unpack
@@ -23,6 +24,11 @@ from jobmill.errors import InvalidValue, JobCancelled, JobFailed, JobNotFound, R
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
 from jobmill.store import Store
+
+log = logging.getLogger("jobmill")
+
+#: The pause between two queries for a result, while hints come in.
+MIN_PAUSE_S = 0.01
 
 
 class QueriesJobs:
@@ -82,7 +88,7 @@ class QueriesJobs:
         if not job.is_final:
             try:
                 async with asyncio.timeout(limit):
-                    job = await self._final(id)
+                    job = await self._final(job)
             except TimeoutError:
                 raise ResultTimeout(f"job {id!r} was not final after {timeout}; it is still {job.state}") from None
         if job.state == "failed":
@@ -92,14 +98,35 @@ class QueriesJobs:
         handler = self.handlers.get(job.name)
         return job.result if handler is None else handler.decode_result(job.result_json)
 
-    async def _final(self, id: str) -> Job:
-        pause = 0.002
-        while True:
-            await asyncio.sleep(pause)
-            job = await self.get(id)
-            if job.is_final:
-                return job
-            pause = min(pause * 1.5, 0.25)
+    async def _final(self, job: Job) -> Job:
+        """Wait for hints of the store, and query the job at growing intervals, because a hint may be missed."""
+        pause, hint = 0.002, self._hint_of_end(job, 0.002)
+        try:
+            while True:
+                # A store may give many hints that concern other jobs.
+                await asyncio.sleep(min(pause, MIN_PAUSE_S))
+                await asyncio.wait((hint,), timeout=pause)
+                pause = min(pause * 1.5, 0.25)
+                hint.cancel()
+                # Wait for the next hint from before the query on, so that an end between the two is not missed.
+                hint = self._hint_of_end(job, pause)
+                await asyncio.sleep(0)
+                job = await self.get(job.id)
+                if job.is_final:
+                    return job
+        finally:
+            hint.cancel()
+
+    def _hint_of_end(self, job: Job, seconds: float) -> asyncio.Task[None]:
+        async def wait() -> None:
+            store = self.store
+            try:
+                await store.wait_for_end(job.id, job.queue, store.now() + round(seconds * 1000))
+            except Exception as error:
+                log.debug("hints of the end of jobs are not available: %s", error)
+                await asyncio.sleep(seconds)
+
+        return asyncio.create_task(wait(), name="hint of an end")
 
     async def find(self, *, cursor: str | None = None, limit: int = 100, **filters: Unpack[FilterOptions]) -> Page:
         """One page of the jobs that match; `page.next` and `page.previous` are cursors to the pages beside it."""

@@ -288,6 +288,8 @@ class Exchanger:
         older = runs.get(id)
         if older is not None and not older.over and older.why != "lost":
             self._context.stop_lost(older, "lease_lost", "its lease had ended, and this worker has claimed it again")
+        if not runs:
+            self._running.begun.set()
         runs[id] = run
         self._occupied += 1
         if self._limits:

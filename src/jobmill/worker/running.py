@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -105,15 +105,42 @@ class Run(Struct, eq=False):
             self.task.cancel()
 
 
+class HeldIds(Collection[str]):
+    """The ids of the jobs that run, as a view: without those that wait for their settlement, or are lost already."""
+
+    def __init__(self, runs: dict[str, Run]) -> None:
+        self._runs = runs
+
+    def __contains__(self, id: object) -> bool:
+        """Whether the job runs."""
+        run = self._runs.get(id)  # type: ignore[call-overload]  # anything may be asked for
+        return run is not None and not run.over and run.why != "lost"
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of this moment."""
+        return iter([id for id in self._runs if id in self])
+
+    def __len__(self) -> int:
+        """How many jobs run."""
+        return len(list(self))
+
+
 class RunningJobs:
     """All runs whose lease this worker holds, until their settlement is written."""
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
+        #: Set when a job begins while no other runs.
+        self.begun = asyncio.Event()
         #: How many runs each job name has, for the handlers that limit their concurrency.
         self.of_name: Counter[str] = Counter()
         #: Called when a limited name has room again: any exchanger may have a use for it.
         self.wakes: list[Callable[[], None]] = []
+
+    @property
+    def ids(self) -> HeldIds:
+        """The ids of the jobs that run now, also of those that begin later."""
+        return HeldIds(self.runs)
 
     def drop(self, run: Run) -> None:
         """Remove a run whose lease is over: the job is settled, or lost."""

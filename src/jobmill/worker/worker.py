@@ -23,7 +23,7 @@ from jobmill.worker.deadlines import Deadlines
 from jobmill.worker.declared import state_declared
 from jobmill.worker.exchanger import Exchanger
 from jobmill.worker.health import Health, worker_views
-from jobmill.worker.heartbeat import beat
+from jobmill.worker.heartbeat import Heartbeat
 from jobmill.worker.hooks import HookQueue
 from jobmill.worker.janitor import Janitor
 from jobmill.worker.lifespans import Lifespans
@@ -182,7 +182,7 @@ class Worker:
             context, is_stopping=lambda: self._stopping is not None, on_stop=self._stop_by_order
         )
         self._loops += [
-            self._loop("heartbeat", lambda: beat(context), self.watchdog),
+            self._loop("heartbeat", Heartbeat(context, hints=not once).turn, self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
             self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),

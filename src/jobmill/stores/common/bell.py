@@ -39,7 +39,7 @@ class Bell:
             self._sleepers = [one for one in self._sleepers if one not in woken] if woken else self._sleepers
         for _, future in woken:
             with contextlib.suppress(RuntimeError):  # its loop has ended
-                future.get_loop().call_soon_threadsafe(_wake, future)
+                future.get_loop().call_soon_threadsafe(wake, future)
 
     async def wait(
         self, queues: Iterable[str], seconds: float, seen: int | None = None, on_sleep: Callable[[], None] | None = None
@@ -64,6 +64,7 @@ class Bell:
                 self._sleepers.remove(sleeper)
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def wake(future: asyncio.Future[None]) -> None:
+    """Complete the future that a sleeping task awaits."""
     if not future.done():
         future.set_result(None)

@@ -7,7 +7,18 @@ from itertools import islice
 
 from msgspec import structs
 
-from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
+from jobmill.core.changes import (
+    NO_SUCH_JOB,
+    Cancel,
+    Change,
+    Changed,
+    Patch,
+    Remove,
+    Subject,
+    decide,
+    key_taken,
+    states_for,
+)
 from jobmill.core.values import Filter
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
@@ -33,6 +44,9 @@ def change(context: MemoryContext, which: Sequence[str] | Filter, change: Change
         else:
             refused[id] = refusal
     context.wakes = True
+    if isinstance(change, Cancel | Remove):
+        context.cancels.tell(changed)
+        context.ends.tell(changed)
     return Changed(ids=changed, refused=refused, more=len(ids) > limit)
 
 

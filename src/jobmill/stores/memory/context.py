@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
+from jobmill.stores.common.job_hints import JobHints
 from jobmill.stores.common.operations import Operations
 from jobmill.stores.memory.job_table import JobTable
 from jobmill.stores.memory.queues import QueueState
@@ -33,3 +34,6 @@ class MemoryContext(Struct):
     now_ms: int = 0
     #: Set by a verb that may have made work for a sleeping worker.
     wakes: bool = False
+    #: Tasks that wait for a job to be cancelled, and for a job to end.
+    cancels: JobHints = field(default_factory=JobHints)
+    ends: JobHints = field(default_factory=JobHints)

@@ -18,5 +18,7 @@ def exchange(context: MemoryContext, settlements: Sequence[Settlement], claim: C
     """Settle, then claim jobs that this call did not settle."""
     settled = [settle(context, done) for done in settlements]
     excluded = {done.lease.id for done in settlements}
+    if context.ends:
+        context.ends.tell(excluded)
     claimed, next_due_ms = ([], None) if claim is None else claims.claim(context, claim, excluded)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from jobmill.core.findings import Finding
@@ -96,6 +96,12 @@ class MemoryStore:
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         await self._bell.wait(queues, (until_ms - self._clock()) / 1000)
+
+    async def wait_for_cancel(self, ids: Collection[str], until_ms: int) -> None:
+        await self._context.cancels.wait(ids, (until_ms - self._clock()) / 1000)
+
+    async def wait_for_end(self, id: str, queue: str, until_ms: int) -> None:
+        await self._context.ends.wait((id,), (until_ms - self._clock()) / 1000)
 
     enqueue = _verb(enqueue.enqueue)
     exchange = _verb(exchange.exchange)

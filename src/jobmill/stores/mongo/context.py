@@ -18,6 +18,7 @@ from jobmill.stores.common.per_loop import PerLoop
 from jobmill.stores.common.server_clock import ServerClock
 from jobmill.stores.mongo.codec import CODEC, LIVE, Document, id_of, is_known, job_of, ms_of
 from jobmill.stores.mongo.connection import MongoConnection
+from jobmill.stores.mongo.hints import EndPoll
 from jobmill.stores.mongo.ids import object_id
 from jobmill.stores.mongo.url import MongoUrl
 from jobmill.stores.mongo.wake import ChangeStream
@@ -84,6 +85,7 @@ class MongoContext:
         self.clock = ServerClock(clock)
         self.connections = PerLoop(lambda: MongoConnection(self.url))
         self.streams = PerLoop(lambda: ChangeStream(self))
+        self.end_polls = PerLoop(lambda: EndPoll(self))
         self.bell = Bell()
         #: By queues: how often they had been rung when the last claim of these queues began.
         self.seen_rings: dict[tuple[str, ...], int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -16,6 +17,7 @@ from jobmill.stores.mongo import (
     extend,
     feed,
     fsck,
+    hints,
     purge,
     queues,
     read,
@@ -74,7 +76,7 @@ class MongoStore:
 
     async def close(self) -> None:
         """Close all connections, also those of other loops."""
-        await self.context.streams.close()
+        await asyncio.gather(self.context.streams.close(), self.context.end_polls.close())
         await self.context.connections.close()
 
     migrate = verb(_translated(schema.migrate))
@@ -97,6 +99,8 @@ class MongoStore:
     extend = verb(_translated(extend.extend))
     report = verb(_translated(report.report))
     wait_for_work = verb(wake.wait_for_work)
+    wait_for_cancel = verb(hints.wait_for_cancel)
+    wait_for_end = verb(hints.wait_for_end)
     change = verb(_translated(change.change))
     purge = verb(_translated(purge.purge))
 

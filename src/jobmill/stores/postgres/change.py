@@ -8,7 +8,18 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, Subject, decide, key_taken, states_for
+from jobmill.core.changes import (
+    NO_SUCH_JOB,
+    Cancel,
+    Change,
+    Changed,
+    Patch,
+    Remove,
+    Subject,
+    decide,
+    key_taken,
+    states_for,
+)
 from jobmill.core.job import FINAL
 from jobmill.core.values import Filter
 from jobmill.stores.postgres.codec import HISTORY_COLUMNS, SHARED_COLUMNS, patch_columns, subject
@@ -16,6 +27,7 @@ from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_events
 from jobmill.stores.postgres.filters import PostgresConditions
+from jobmill.stores.postgres.hints import send
 from jobmill.stores.postgres.statements import Statements
 
 _encode = msgspec.json.Encoder().encode
@@ -51,6 +63,9 @@ async def change(
                 refused[one.id] = patch
         await _write(connection, statements, patches, now_ms)
         await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
+        if patches and isinstance(change, Cancel | Remove):
+            hint = ("cancelled" if isinstance(change, Cancel) else "ended", list(patches))
+            await send(connection, statements.hints_channel, hint)
         return Changed(ids=list(patches), refused=refused, more=more)
 
     changed = await context.transact(work)

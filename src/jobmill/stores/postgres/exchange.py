@@ -43,6 +43,8 @@ async def exchange(context: PostgresContext, settlements: Sequence[Settlement], 
         next_due_ms = now_ms if has_settled_more else next_due_ms
     if excluded and (freed := settle.freed_queues(by_id[id] for id in done)):
         loop.notifications.notify(freed)
+    if loop.notifications.hints.awaited and (ended := loop.notifications.hints.awaited_ends(by_id[id] for id in done)):
+        loop.notifications.send_hint("ended", ended)
     return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
 
 

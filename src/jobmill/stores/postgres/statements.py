@@ -54,6 +54,7 @@ class Statements:
         self.quoted_schema = quoted(schema)
         # A channel is a name, and as long as a name may be.
         self.channel = "jobmill" if schema == "jobmill" else f"jobmill_{zlib.crc32(schema.encode()):08x}"
+        self.hints_channel = f"{self.channel}_hints"
         self.lock = f"{LOCK_CLASS}, {zlib.crc32(schema.encode()) - 2**31}"
         self._texts = statements_in(folder)
         own = {"schema": self.quoted_schema, "schema_text": literal(schema), "channel": self.channel, "lock": self.lock}

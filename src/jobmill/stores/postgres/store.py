@@ -17,6 +17,7 @@ from jobmill.stores.postgres import (
     extend,
     feed,
     fsck,
+    hints,
     purge,
     queues,
     read,
@@ -64,6 +65,8 @@ class PostgresStore:
     extend = verb(extend.extend)
     report = verb(report.report)
     wait_for_work = verb(wake.wait_for_work)
+    wait_for_cancel = verb(hints.wait_for_cancel)
+    wait_for_end = verb(hints.wait_for_end)
     change = verb(change.change)
     purge = verb(purge.purge)
     record_usage = verb(usage.record_usage)

@@ -14,12 +14,14 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jobmill.errors import StoreError, StoreUnavailable
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.postgres.connection.connector import CONNECT_SECONDS, Connector, close
 from jobmill.stores.postgres.connection.pool import ConnectionPool
+from jobmill.stores.postgres.hints import LoopHints, send
 from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class WorkNotifications:
         self._statements = statements
         self._name = secrets.token_hex(8)
         self.bell = Bell()
+        self.hints = LoopHints()
         # By set of queues: the number of rings when the last exchange began; and until when the row is valid.
         self._seen: dict[frozenset[str], int] = {}
         self.noted_until: dict[frozenset[str], float] = {}
@@ -71,6 +74,8 @@ class WorkNotifications:
         self._listener: asyncio.Task[None] | None = None
         self._polls = False
         self._pending: set[str] = set()
+        #: Hints that are not sent yet: values by the field of a Hint.
+        self._pending_hints: dict[str, list[str]] = {}
         self._notifier: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -87,9 +92,8 @@ class WorkNotifications:
         Return at once if the row in the table is new: the caller must query once more before it sleeps.
         """
         key = frozenset(queues)
-        if not self._closed and (self._listener is None or self._listener.done()):
-            self._listener = asyncio.get_running_loop().create_task(self._listen())
-        seen = self._seen.get(key, 0)
+        self.listen()
+        seen = self._seen.setdefault(key, 0)
         if self.bell.count(key) == seen and not self._closed:
             max_seconds = await self._note(key) if self.is_listening else POLL_SECONDS
             await self.bell.wait(key, min(seconds, max_seconds), seen)
@@ -117,13 +121,34 @@ class WorkNotifications:
         queues = set(queues)
         self.bell.ring(queues)
         self._pending |= queues
+        self._start_notifier()
+
+    def send_hint(self, field: str, values: Sequence[str]) -> None:
+        """Notify all listeners soon of a hint: values of one field."""
+        self._pending_hints.setdefault(field, []).extend(values)
+        self._start_notifier()
+
+    def _start_notifier(self) -> None:
         if self._notifier is None or self._notifier.done():
             self._notifier = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
-        while self._pending:
-            await self._send_pending()
+        while self._pending or self._pending_hints:
+            if self._pending_hints:
+                await self._send_hints()
+            if self._pending:
+                await self._send_pending()
             await asyncio.sleep(BETWEEN_SECONDS)
+
+    async def _send_hints(self) -> None:
+        hints, self._pending_hints = self._pending_hints, {}
+        channel = self._statements.hints_channel
+        try:
+            for hint in hints.items():
+                await self._pool.use(partial(send, channel=channel, hint=hint))
+        except StoreError as error:
+            # A caller that waits queries the job soon anyway.
+            log.debug("others could not be notified of the end of jobs: %s", error)
 
     async def _send_pending(self) -> None:
         queues, self._pending = self._pending, set()
@@ -151,6 +176,11 @@ class WorkNotifications:
 
     # ------------------------------------------------------------------------------------------------ listen
 
+    def listen(self) -> None:
+        """Keep a connection that listens from now on."""
+        if not self._closed and (self._listener is None or self._listener.done()):
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
+
     async def _listen(self) -> None:
         """Keep a connection that listens. Ring whenever it is made or lost: a notification may have been missed."""
         failures = 0
@@ -158,13 +188,14 @@ class WorkNotifications:
             try:
                 await self._listen_once()
             except NotHeard:
-                if not self._polls:
+                # A process that only waits for results queries them anyway.
+                if self._seen and not self._polls:
+                    self._polls = True
                     log.warning(
                         "LISTEN does not work on this connection to PostgreSQL (a pooler?): "
                         "workers query for jobs every %g s",
                         POLL_SECONDS,
                     )
-                self._polls = True
             except Exception as error:
                 log.debug("the connection that listens for work is lost: %s", error)
             finally:
@@ -172,6 +203,7 @@ class WorkNotifications:
                 self.is_listening = False
                 self.noted_until.clear()
                 self.bell.ring()
+                self.hints.missed()
             await asyncio.sleep(RECONNECT_SECONDS[min(failures, len(RECONNECT_SECONDS) - 1)])
 
     async def _listen_once(self) -> None:
@@ -195,10 +227,12 @@ class WorkNotifications:
 
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.add_listener(self._statements.channel, heard)
+                await connection.add_listener(self._statements.hints_channel, lambda *heard: self.hints.heard(heard[3]))
             if not await self._probe(probed):
                 raise NotHeard
             self._polls, self.is_listening = False, True
             self.bell.ring()
+            self.hints.missed()
             while not await _happens(ended, PROBE_AGAIN_SECONDS):
                 # A further probe detects a connection without a server, for example after its host has failed.
                 if not await self._probe(probed):
@@ -217,6 +251,7 @@ class WorkNotifications:
         """Stop listening, wake the sleepers of this loop, and send what is not sent yet."""
         self._closed = True
         self.bell.ring()
+        self.hints.missed()
         if self._listener is not None:
             self._listener.cancel()
         await asyncio.gather(self.send_now(), *([self._listener] if self._listener else []), return_exceptions=True)

@@ -10,6 +10,7 @@ from msgspec import structs
 from jobmill.core.changes import (
     CHANGES_FROM,
     NO_SUCH_JOB,
+    Cancel,
     Change,
     Changed,
     Patch,
@@ -25,6 +26,7 @@ from jobmill.stores.redis.bullmq_options import as_opts
 from jobmill.stores.redis.codec import bare_rule, reset_fields
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
 from jobmill.stores.redis.enqueue import run_request
+from jobmill.stores.redis.hints import add_cancels
 from jobmill.stores.redis.ids import local_id, port_id
 from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs
 from jobmill.stores.redis.scripts import CHANGE
@@ -52,6 +54,8 @@ async def change(c: RedisContext, which: Sequence[str] | Filter, change: Change,
             found = await _by_id(c, again, refused)
             again = await _change_some(c, queue, found, change, changed, refused)
         refused |= dict.fromkeys(again, "others hold and release the job at the same time: try again")
+    if changed and isinstance(change, Cancel):
+        await add_cancels(c, changed)
     return Changed(ids=changed, refused=refused, more=more)
 
 

@@ -18,6 +18,7 @@ from jobmill.stores.redis import (
     extend,
     feed,
     fsck,
+    hints,
     purge,
     queues,
     read,
@@ -79,6 +80,8 @@ class RedisStore:
     extend = verb(extend.extend)
     report = verb(report.report)
     wait_for_work = verb(wake.wait_for_work)
+    wait_for_cancel = verb(hints.wait_for_cancel)
+    wait_for_end = verb(hints.wait_for_end)
     change = verb(change.change)
     purge = verb(purge.purge)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
+from jobmill.core.changes import Change, Changed
 from jobmill.core.findings import Finding
-from jobmill.core.values import Claim, Exchanged, NewJob, Receipt
+from jobmill.core.values import Claim, Exchanged, Filter, NewJob, Receipt
 from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
+from jobmill.stores.common.job_hints import poll
 from jobmill.stores.sqlite import (
     announce,
     audit,
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 Function = Callable[Concatenate[SqliteContext, P], T]
+
+#: How often a worker asks whether jobs that it runs were cancelled by another process.
+CANCEL_POLL_SECONDS = 0.05
+#: What the bell rings for when jobs end. No queue has this name.
+ENDS = ":ends"
 
 SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 
@@ -86,6 +93,9 @@ class SqliteStore:
         self._bell = Bell()
         # For each set of queues: how often the bell had rung for what the last exchange saw.
         self._seen: dict[frozenset[str], int] = {}
+        #: How many tasks wait for the end of a job, and how many changes this store has made.
+        self._awaiting = 0
+        self._changes = 0
         self._file: OpenFile | None = None
 
     @property
@@ -160,6 +170,8 @@ class SqliteStore:
         exchanged, seen = await self._write(exchange.exchange, settlements, claim)
         if claim is not None:
             self._seen[frozenset(claim.queues)] = seen
+        if self._awaiting and settlements:
+            self._bell.ring((ENDS,))
         return exchanged
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
@@ -167,6 +179,36 @@ class SqliteStore:
         file, key = self._opened(), frozenset(queues)
         await self._bell.wait(key, (until_ms - self._clock()) / 1000, self._seen.get(key), file.watch)
         self._seen[key] = self._bell.count(key)
+
+    async def wait_for_cancel(self, ids: Collection[str], until_ms: int) -> None:
+        """See the port. Polls: a thread that watches all commits of other processes would slow down a busy worker.
+
+        The jobs are queried only if others have committed; and once more, for jobs that were too young until then.
+        """
+        file, seen, again = self._opened(), (-1, -1), False
+
+        async def find_ended(running: list[str]) -> list[str]:
+            nonlocal seen, again
+            before, seen = seen, (await file.commits_of_others(), self._changes)
+            is_asked, again = seen != before or again, seen != before
+            ends = await self.lease_ends(running) if is_asked else running
+            return [id for id, end in zip(running, ends, strict=True) if end is None]
+
+        await poll(ids, (until_ms - self._clock()) / 1000, CANCEL_POLL_SECONDS, find_ended)
+
+    async def wait_for_end(self, id: str, queue: str, until_ms: int) -> None:
+        """See the port. Also ends at any commit of another process."""
+        file = self._opened()
+        self._awaiting += 1
+        try:
+            await self._bell.wait((ENDS,), (until_ms - self._clock()) / 1000, on_sleep=file.watch)
+        finally:
+            self._awaiting -= 1
+
+    async def change(self, which: Sequence[str] | Filter, what: Change, limit: int = 1_000) -> Changed:
+        changed = await self._write(change.change, which, what, limit)
+        self._changes += 1
+        return changed
 
     async def diagnose(self) -> list[Finding]:
         return await self._opened().reader.submit(lambda context: diagnose.diagnose(context, self.path))
@@ -178,7 +220,6 @@ class SqliteStore:
 
     extend = _written(extend.extend)
     report = _written(report.report)
-    change = _written(change.change)
     purge = _written(purge.purge)
     configure = _written(queues.configure)
     publish = _written(feed.publish)

@@ -75,6 +75,7 @@ from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
 from jobmill.testing.contract.findings import FindingsContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
 from jobmill.testing.contract.held import HoldContract  # noqa: E402
+from jobmill.testing.contract.hints import HintsContract  # noqa: E402
 from jobmill.testing.contract.model import ModelContract  # noqa: E402
 from jobmill.testing.contract.order import ContentContract, OrderContract  # noqa: E402
 from jobmill.testing.contract.pin import PinContract  # noqa: E402
@@ -112,6 +113,7 @@ __all__ = [
     "FindingsContract",
     "GetContract",
     "Harness",
+    "HintsContract",
     "HoldContract",
     "LeaseEndContract",
     "LostContract",
@@ -169,6 +171,7 @@ class StoreContract(
     HoldContract,
     SeizeContract,
     ChangeContract,
+    HintsContract,
     WaitContract,
     ReportContract,
     ExtendContract,

@@ -28,7 +28,7 @@ class LoopConnections:
         self._connections: dict[Address | None, PipelinedConnection] = {}
         #: Attempts that all callers share: to connect, by address.
         self._attempts: dict[object, asyncio.Task[Any]] = {}
-        #: What uses these connections and is closed before them, by queue: see wake.py.
+        #: What uses these connections and is closed before them: markers by queue, see wake.py; streams, see hints.py.
         self.watches: dict[str, Any] = {}
         self._closed = False
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from jobmill.stores.common.bell import Bell
+from jobmill.stores.common.bell import Bell, wake
 from jobmill.stores.sqlite.connection.connect import begin, connect, translated, translated_errors
 from jobmill.stores.sqlite.connection.forks import ForkGuard
 from jobmill.stores.sqlite.connection.threads import Answer, Work, WorkThread
@@ -14,6 +18,9 @@ from jobmill.stores.sqlite.connection.writer import Writer
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.statements import sql
 from jobmill.stores.sqlite.wake import CommitWatcher
+
+# A write to the log is visible as a commit when the disk has it: until then, the commit is looked for again.
+_VISIBLE_NS = 1_000_000_000
 
 
 class OpenFile:
@@ -34,6 +41,9 @@ class OpenFile:
         self.reader = WorkThread("jobmill-sqlite-reader", self._read, self._guard.add(self._read_connection))
         self._lock = threading.Lock()
         self._watcher: CommitWatcher | None = None
+        self._log = f"{path}-wal"
+        #: When the log had been written to, the last time that commits of others were looked for.
+        self._written_ns = 0
 
     @property
     def forked(self) -> bool:
@@ -72,6 +82,20 @@ class OpenFile:
             connection = connect(self._path, self._synchronous)
             return CommitWatcher(self._path, connection, self._bell, self._notice_commits, self._guard.add(connection))
 
+    async def commits_of_others(self) -> int:
+        """How many times commits of other connections were noticed. While nobody writes, this asks the kernel only."""
+        try:
+            written_ns = os.stat(self._log).st_mtime_ns
+        except OSError:
+            written_ns = time.time_ns()
+        if written_ns != self._written_ns or time.time_ns() - written_ns < _VISIBLE_NS:
+            noticed = asyncio.get_running_loop().create_future()
+            self._notice_commits()
+            self.writer.call_soon(partial(_notify, noticed))
+            await noticed
+            self._written_ns = written_ns
+        return self._writer.commits_of_others
+
     def _notice_commits(self) -> None:
         self.writer.call_soon(self._writer.notice_commits)
 
@@ -88,3 +112,7 @@ class OpenFile:
     def _close_connections(self) -> None:
         self.write_connection.close()
         self._read_connection.close()
+
+
+def _notify(waiter: asyncio.Future[None]) -> None:
+    waiter.get_loop().call_soon_threadsafe(wake, waiter)

@@ -41,6 +41,8 @@ class Writer:
         # Rows of the queue table, valid until another connection writes or a transaction is rolled back.
         self._queue_rows: dict[str, QueueRow] | None = None
         self._version = -1
+        #: How often commits of other connections were noticed.
+        self.commits_of_others = 0
         self._inode = os.stat(path).st_ino
         self._checked = time.monotonic()
 
@@ -66,6 +68,7 @@ class Writer:
         (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._version = version
+            self.commits_of_others += 1
             self._queue_rows = None
             self._bell.ring()
 
