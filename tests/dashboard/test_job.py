@@ -12,6 +12,7 @@ import jobmill
 from jobmill import Access, Client, Dashboard
 from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
+from jobmill.core.values import Claim
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
 
@@ -35,6 +36,21 @@ async def test_a_paused_queue_can_be_resumed_from_the_answer(jobs: Client, visit
     page = await visitor.get(f"/jobs/{enqueued.id}")
     assert "The queue mail is paused by ada" in page.words
     assert "Resume queue mail" in page.words
+
+
+async def test_a_full_queue_names_the_jobs_that_run(jobs: Client, visitor: Visitor) -> None:
+    await jobs.queue("mail").running_limit(2)
+    running = [await jobs.enqueue("send", queue="mail", tenant=tenant) for tenant in ("acme", "globex")]
+    claim = Claim(queues=("mail",), names={"send": 2}, n=2, lease_ms=60_000, worker="w", token="t")
+    assert len((await jobs.store.exchange([], claim)).claimed) == 2
+    waiting = await jobs.enqueue("send", queue="mail", tenant="acme")
+    page = await visitor.get(f"/jobs/{waiting.id}")
+    assert f"Running now: …{running[0].id[-8:]} …{running[1].id[-8:]}" in page.words
+    # Not those of other tenants.
+    acme = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants={"acme"})))
+    assert f"Running now: …{running[0].id[-8:]} Raise it" in (await acme.get(f"/jobs/{waiting.id}")).words
+    # Where the log lines are read instead, nothing is begun that has no end.
+    assert "Running now" not in (await visitor.get(f"/jobs/{waiting.id}?log=1")).words
 
 
 async def test_a_failed_job_shows_its_attempts_and_what_changed(

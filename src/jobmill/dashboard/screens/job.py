@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from jobmill.core.explain import AHEAD_SHOWN, Facts, Reason, explain
+from jobmill.core.explain import AHEAD_SHOWN, RUNNING_SHOWN, Facts, Reason, explain
 from jobmill.core.job import Job, keep_final
 from jobmill.core.lifecycle import policy
 from jobmill.core.tallies import Tally
@@ -19,8 +19,9 @@ from jobmill.dashboard.view import View
 #: Lines of the log on the page.
 LINES_SHOWN: Final = 500
 RECENT_MS: Final = 5 * 60_000
-#: Reasons after which the position in the queue says nothing.
-_IN_LINE: Final = ("ready", "behind")
+#: With these reasons the position in the queue matters, with those the jobs that run.
+_IN_LINE: Final = {"ready", "behind"}
+_FULL: Final = {"queue_running_limit", "workers_full"}
 
 
 class JobScreen(Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ async def _log(view: View, job: Job, reads: bool) -> list[LogLine] | None:
 
 
 async def _reasons(view: View, job: Job, *, may_see: bool) -> list[Reason]:
-    """Why a job does not run. Where the queue is explained by other facts, its order is not read."""
+    """Why a job does not run. What says nothing about these reasons is not read: the order of the queue, running jobs."""
     if job.is_final:
         return []
     reads = view.reads
@@ -111,10 +112,17 @@ async def _reasons(view: View, job: Job, *, may_see: bool) -> list[Reason]:
         claimed_recently=_claimed(view, job.queue),
     )
     found = explain(facts)
-    if found[0].code in _IN_LINE and view.param("log") is None:
+    # A page makes at most five queries. Four are made; with `log`, the fifth is for the log lines.
+    codes = {one.code for one in found} if view.param("log") is None else set()
+    if codes & _IN_LINE:
         line = await reads.find(Filter(queue=job.queue, states=("waiting",)), limit=AHEAD_SHOWN)
         ids = [one.id for one in line.jobs]
         found = explain(msgspec.structs.replace(facts, ahead=ids.index(job.id) if job.id in ids else len(ids)))
+    elif codes & _FULL:
+        tenant = None if view.access.tenants is None else job.tenant
+        wanted = Filter(queue=job.queue, states=("running",), tenant=tenant)
+        longest = await reads.find(wanted, limit=RUNNING_SHOWN)
+        found = explain(msgspec.structs.replace(facts, running=longest.jobs))
     return found if may_see else [_without_error(one) for one in found]
 
 
