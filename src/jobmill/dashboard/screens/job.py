@@ -91,7 +91,7 @@ async def _log(view: View, job: Job, reads: bool) -> list[LogLine] | None:
 
 
 async def _reasons(view: View, job: Job, *, may_see: bool) -> list[Reason]:
-    """Why a job does not run. What says nothing about these reasons is not read: the order of the queue, running jobs."""
+    """Why a job does not run. The order of the queue and its running jobs are read only where they are the reason."""
     if job.is_final:
         return []
     reads = view.reads
