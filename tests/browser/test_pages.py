@@ -5,10 +5,12 @@ Set JOBMILL_TEST_SHOTS to a folder to have a picture of each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 
 import jobmill
 from jobmill import Access, Client, Dashboard
@@ -43,6 +45,13 @@ PAGES = {
     "ask-edit": "/ask/recur_edit?id={recurring}",
 }
 SCREENS: dict[str, tuple[Any, bool]] = {"light": (WIDE, False), "dark": (WIDE, True), "phone": (PHONE, False)}
+
+# Ends when the page has learned that queues have changed, and has had the time to ask for them.
+EVENTS = """() => { window.heard = new Promise((done) => {
+  let changed = false, seconds = 0;
+  document.body.addEventListener("queues", () => changed = true);
+  document.body.addEventListener("second", () => { if (changed && ++seconds > 1) done(); });
+}) }"""
 
 
 @pytest.fixture
@@ -163,3 +172,31 @@ async def test_dialogs_and_menus_that_are_open(
     await page.wait_for_selector("#nav:popover-open")
     await check("navigation")
     assert found == []
+
+
+@pytest.mark.slow
+async def test_paused_means_paused_and_the_page_says_how_old_it_is(
+    jobs: Client, tabs: Tabs, serving: Callable[..., Awaitable[str]]
+) -> None:
+    await jobs.enqueue("send", queue="mail")
+    url = await serving(Dashboard(jobs))
+    page = await tabs.open(f"{url}/", timezone="UTC")
+    due, notice = page.locator(".figures dd").first, page.locator("#paused")
+    await expect(due).to_have_text("1")
+    await expect(notice).to_be_hidden()
+    color = await due.evaluate("one => getComputedStyle(one).color")
+    await page.keyboard.press("l")
+    await expect(page.get_by_role("button", name="Paused").first).to_be_visible()
+    await expect(notice).to_contain_text(re.compile(r"Live updates are paused. This page is from \d\d:\d\d:\d\d"))
+    assert await due.evaluate("one => getComputedStyle(one).color") != color
+    assert await axe(page) == []
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    await page.evaluate(EVENTS)
+    await jobs.enqueue("send", queue="mail")
+    await page.evaluate("window.heard")
+    assert [one for one in requests if "/live" not in one] == []
+    await expect(due).to_have_text("1")
+    await page.keyboard.press("l")
+    await expect(due).to_have_text("2")
+    await expect(notice).to_be_hidden()

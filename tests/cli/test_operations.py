@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -204,6 +205,13 @@ def test_metrics_and_scale_over_http(busy: Shell) -> None:
     finally:
         process.terminate()
     assert process.wait(10) == 0
+
+
+def test_a_port_that_is_in_use_is_named_by_its_option(busy: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = busy.refused("metrics", "--port", str(port), code=2)
+    assert f"jobmill: port: expected a port that can be bound on 127.0.0.1, got {port}; " in said
 
 
 def _log_line(process: Any, word: str) -> str:

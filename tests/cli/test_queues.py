@@ -63,6 +63,24 @@ def test_limits(busy: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        *(["queues", "pause", "latr"], ["queues", "resume", "latr"], ["queues", "limits", "latr"]),
+        *(["jobs", "list", "--queue", "latr"], ["jobs", "hold", "--queue", "latr"]),
+    ],
+    ids=lambda args: f"{args[0]}-{args[1]}",
+)
+def test_a_queue_that_nothing_knows_is_named(busy: Shell, args: list[str]) -> None:
+    said = (
+        "jobmill: the queue latr is not known: it has no jobs, and no worker claims from it; the nearest name is later"
+    )
+    assert said in busy(*args).stderr.splitlines()
+    known = busy(*("later" if arg == "latr" else arg for arg in args))
+    assert "not known" not in known.stderr
+    assert "not known" not in busy(*args[:-1], "default").stderr
+
+
+@pytest.mark.parametrize(
     ("args", "said"),
     [
         (["limits", "q", "--rate", "fast"], "expected a rate such as 100/1s"),

@@ -6,12 +6,15 @@ import re
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 import jobmill
 from jobmill import Access, Client, Dashboard
+from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
+from jobmill.core.values import Claim
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
 
@@ -35,6 +38,21 @@ async def test_a_paused_queue_can_be_resumed_from_the_answer(jobs: Client, visit
     page = await visitor.get(f"/jobs/{enqueued.id}")
     assert "The queue mail is paused by ada" in page.words
     assert "Resume queue mail" in page.words
+
+
+async def test_a_full_queue_names_the_jobs_that_run(jobs: Client, visitor: Visitor) -> None:
+    await jobs.queue("mail").running_limit(2)
+    running = [await jobs.enqueue("send", queue="mail", tenant=tenant) for tenant in ("acme", "globex")]
+    claim = Claim(queues=("mail",), names={"send": 2}, n=2, lease_ms=60_000, worker="w", token="t")
+    assert len((await jobs.store.exchange([], claim)).claimed) == 2
+    waiting = await jobs.enqueue("send", queue="mail", tenant="acme")
+    page = await visitor.get(f"/jobs/{waiting.id}")
+    assert f"Running now: …{running[0].id[-8:]} …{running[1].id[-8:]}" in page.words
+    # Not those of other tenants.
+    acme = Visitor(Dashboard(jobs, authorize=lambda request: Access(tenants={"acme"})))
+    assert f"Running now: …{running[0].id[-8:]} Raise it" in (await acme.get(f"/jobs/{waiting.id}")).words
+    # Where the log lines are read instead, nothing is begun that has no end.
+    assert "Running now" not in (await visitor.get(f"/jobs/{waiting.id}?log=1")).words
 
 
 async def test_a_failed_job_shows_its_attempts_and_what_changed(
@@ -169,3 +187,55 @@ async def test_times_in_reasons_are_in_the_zone_of_the_visitor(
     assert re.search(r"\dT\d\d:\d\d:\d\d(\.\d+)?Z", page.words) is None
     (reason, *_) = (await visitor.json(f"/jobs/{id}"))["reasons"]
     assert re.search(r"\dT\d\d:\d\d:\d\d(\.\d+)?Z", reason["text"]) is not None
+
+
+async def test_checks_that_are_fine_are_folded(jobs: Client, dashboard: Dashboard, visitor: Visitor) -> None:
+    enqueued = await jobs.enqueue("send", queue="mail")
+    await jobs.queue("mail").running_limit(2)
+    card = WorkerCard(
+        id="w",
+        name="w",
+        host="h",
+        pid=1,
+        version="1",
+        python="3",
+        started_ms=0,
+        queues=("mail",),
+        names=("send",),
+        concurrency=5,
+        running=1,
+        announcement=1,
+    )
+    await jobs.store.announce(card, [])
+    await jobs.queue("mail").pause()
+    fine = [
+        "nothing holds the job",
+        f"the job is due since {to_datetime((await jobs.get(enqueued.id)).due_ms).isoformat().replace('+00:00', 'Z')}",
+        "its payload can be read",
+        "1 worker can run it",
+        "0 of at most 2 jobs of the queue run",
+        "the queue has no rate limit",
+        "workers have room for 4 more jobs",
+        "the clocks of the workers are right",
+    ]
+    path = f"/jobs/{enqueued.id}"
+    assert (await visitor.json(path))["fine"] == fine
+    page = await visitor.get(path)
+    assert "8 other checks are fine Nothing holds the job. The job is due since" in page.words
+    await jobs.queue("mail").resume()
+    await jobs.hold(enqueued.id)
+    dashboard.reads.forget()
+    held = (await visitor.json(path))["fine"]
+    assert held == ["its payload can be read", "the queue mail is not paused", *fine[3:]]
+    await jobs.store.announce(msgspec.structs.replace(card, running=5, announcement=2, clock_skew_ms=5_000), [])
+    await jobs.release(enqueued.id)
+    await jobs.queue("mail").rate_limit(3, "1m")
+    await jobs.queue("mail").running_limit(None)
+    dashboard.reads.forget()
+    full = await visitor.json(path)
+    assert [one["code"] for one in full["reasons"]] == ["workers_full", "store_clock_skew"]
+    assert full["fine"][4:] == [
+        "1 worker can run it",
+        "the queue has no running limit",
+        "the rate limit (3 per 1m) is not used up",
+    ]

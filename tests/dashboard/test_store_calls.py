@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobmill import Client, Dashboard
+from jobmill.core.values import Claim
 from jobmill.store import Store
 from jobmill.stores.memory import MemoryStore
 from tests.dashboard.visitor import Visitor
@@ -39,14 +40,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     [
         *("/workers", "/workers?worker=w", "/audit", "/audit?who=ada", "/recurring", "/ask/recur_edit?id={id}"),
         *("/errors?range=1h", "/errors?range=8h", "/errors?range=24h", "/errors?range=7d"),
+        *("/jobs/{full}", "/jobs/{full}?log=1", "/jobs/{id}"),
     ],
 )
 async def test_at_most_five_calls(calls: Counter[str], jobs: Client, path: str) -> None:
     id = (await jobs.enqueue("report", every="1h", key="k")).id
+    await jobs.queue("full").running_limit(1)
+    await jobs.enqueue("send", queue="full")
+    await jobs.store.exchange(
+        [], Claim(queues=("full",), names={"send": 1}, n=1, lease_ms=60_000, worker="w", token="t")
+    )
+    full = (await jobs.enqueue("send", queue="full")).id
     await jobs.pin(id, every="2h")
     await jobs.mark("v1")
     calls.clear()
-    page = await Visitor(Dashboard(jobs)).get(path.format(id=id))
+    page = await Visitor(Dashboard(jobs)).get(path.format(id=id, full=full))
     assert page.status == 200
     assert calls
     assert calls.total() <= 5, calls

@@ -106,6 +106,21 @@ async def test_damage_is_found_and_repaired(store: SqliteStore, planted: Damage)
     assert damaged(await store.fsck(repair=True)) == {}
 
 
+async def test_a_unique_key_that_two_live_jobs_have(store: SqliteStore) -> None:
+    await in_state(store, "succeeded", new("d", key="k"))
+    await put(store, new("a", key="k"), new("b", key="l"), new("c", key="k", queue="other"))
+    assert damaged(await store.fsck()) == {}
+    plant(store, "DROP INDEX jobmill_unique")
+    plant(store, "UPDATE jobmill_jobs SET unique_key = 'k'")
+    before = contents(store)
+    for repair in (False, True):
+        findings = await store.fsck(repair=repair)
+        assert damaged(findings) == {"unique_key_twice": (1, 0)}
+        (found,) = [one for one in findings if one.count]
+        assert (found.level, found.can_repair, found.evidence) == ("error", False, {"ids": ["b"]})
+    assert contents(store) == before, "a person decides which job stays"
+
+
 async def test_a_job_without_the_end_of_a_lease_is_taken_over(store: SqliteStore) -> None:
     claimed = await started(store)
     plant(store, "UPDATE jobmill_jobs SET lease_until_ms = NULL")

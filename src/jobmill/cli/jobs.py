@@ -21,6 +21,7 @@ from jobmill.cli.output import (
     relative,
 )
 from jobmill.cli.params import filter_options, given_options, store_options
+from jobmill.cli.queues import unknown_queue
 from jobmill.cli.runner import run, with_spinner
 from jobmill.cli.show import details
 
@@ -63,17 +64,20 @@ def list_jobs(limit: int, cursor: str | None, url: str | None, as_json: bool, **
     """
     filters = given_options(given)
 
-    async def work(client: Client) -> tuple[Page, int]:
+    async def work(client: Client) -> tuple[Page, int, str | None]:
         page = await with_spinner(_pages(client, cursor, limit, filters), "finding jobs")
-        return page, client.store.now()
+        asks = not page.jobs and "queue" in filters
+        return page, client.store.now(), await unknown_queue(client, filters["queue"]) if asks else None
 
-    page, now_ms = run(url, work)
+    page, now_ms, unknown = run(url, work)
     if as_json:
         print_json([job.to_dict() for job in page.jobs])
     elif page.jobs:
         print_rich(_narrow_listing(page.jobs, now_ms) if is_narrow(WIDE) else _listing(page.jobs, now_ms))
     else:
         click.echo("no jobs match" if filters else "no jobs", err=True)
+    if unknown is not None:
+        click.echo(f"jobmill: {unknown}", err=True)
     # On stderr, so that stdout has only the jobs.
     for way, cursor_there in (("next page", page.next), ("previous page", page.previous)):
         if cursor_there is not None:

@@ -10,6 +10,7 @@ import click
 
 from jobmill.cli.output import plural, print_json
 from jobmill.cli.params import duration, filter_options, given_options, instant, options, store_options
+from jobmill.cli.queues import unknown_queue
 from jobmill.cli.runner import FAILED, CommandFailed, run, with_spinner
 
 if TYPE_CHECKING:
@@ -55,12 +56,17 @@ def _command(verb: Verb, what: str, *own: Callable[[Any], Any]) -> click.Command
         if which is None and not yes and _can_ask():
             _confirm(url, verb, filters)
 
-        async def work(client: Client) -> Changed:
+        async def work(client: Client) -> tuple[Changed, str | None]:
             selected: dict[str, Any] = {"which": which} if which is not None else {"all": everything, **filters}
             changing: Awaitable[Changed] = getattr(client, verb.name)(**selected, **change)
-            return await with_spinner(changing, f"{verb.doing} jobs")
+            changed = await with_spinner(changing, f"{verb.doing} jobs")
+            asks = not changed.ids and "queue" in filters
+            return changed, await unknown_queue(client, filters["queue"]) if asks else None
 
-        _answer(verb, run(url, work), which, as_json)
+        changed, unknown = run(url, work)
+        if unknown is not None:
+            click.echo(f"jobmill: {unknown}", err=True)
+        _answer(verb, changed, which, as_json)
 
     return command
 

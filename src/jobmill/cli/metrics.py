@@ -86,7 +86,7 @@ async def _serve(client: Client, port: int, host: str) -> None:
         return Json({"queues": found, "total": _total(found)})
 
     views: dict[str, View] = {"/metrics": text, "/livez": livez, "/scale": every_scale}
-    server = Health(port, views, host, other=lambda path, query: _scale_view(client, path, query))
+    server = Health(port, views, host, other=lambda path, query: _scale_view(client, path, query), option="port")
     end = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

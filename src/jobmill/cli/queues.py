@@ -159,14 +159,32 @@ def feed(name: str, switch: str, url: str | None, as_json: bool) -> None:
 def _configure(name: str, url: str | None, as_json: bool, change: Callable[[Queue], Awaitable[QueueSettings]]) -> None:
     import msgspec
 
-    async def work(client: Client) -> QueueSettings:
-        return await change(client.queue(name))
+    async def work(client: Client) -> tuple[str | None, QueueSettings]:
+        return await unknown_queue(client, name), await change(client.queue(name))
 
-    document = {"queue": name, **msgspec.to_builtins(run(url, work))}
+    unknown, settings = run(url, work)
+    document = {"queue": name, **msgspec.to_builtins(settings)}
     if as_json:
         print_json(document)
     else:
         click.echo(f"queue {name}: {_settings_text(document) or 'no limits'}")
+    if unknown is not None:
+        click.echo(f"jobmill: {unknown}", err=True)
+
+
+async def unknown_queue(client: Client, name: str) -> str | None:
+    """A sentence if nothing knows this queue, because its name may be wrong. It is no error: jobs may come later."""
+    import difflib
+
+    known = set(await client.queues())
+    if name in known:
+        return None
+    known.update(queue for card in await client.workers() for queue in card.queues)
+    if name in known:
+        return None
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    hint = f"; the nearest name is {near[0]}" if near else ""
+    return f"the queue {name} is not known: it has no jobs, and no worker claims from it{hint}"
 
 
 def _settings_text(queue: dict[str, Any]) -> str:

@@ -100,6 +100,32 @@ def explain(facts: Facts) -> list[Reason]:
     return reasons or [_in_line(facts)]
 
 
+def fine(facts: Facts, found: Sequence[Reason]) -> list[str]:
+    """What was checked for a waiting job and is no reason: sentences for people. `found` are its reasons."""
+    job, settings, depth = facts.job, facts.settings, facts.depth
+    codes = {reason.code for reason in found}
+    here = [card for card in facts.workers if job.queue in card.queues and not card.stopping]
+    ours = [card for card in here if card.system == "jobmill" and job.name in card.names]
+    able = len(ours) + sum(card.system != "jobmill" for card in here)
+    room = sum(max(0, card.concurrency - card.running) for card in ours)
+    limit, rate = settings.running_limit, settings.rate_limit
+    running = f"{depth.running} of at most {limit} jobs of the queue run" if limit else "the queue has no running limit"
+    rated = f"the rate limit ({rate.count} per {shown_ms(rate.per_ms)}) is not used up" if rate else None
+    no_worker = {"no_worker", "no_worker_for_queue", "no_worker_for_name", "workers_stopping"}
+    checked: tuple[tuple[set[str], str | None], ...] = (
+        ({"held", "held_by_person"}, "nothing holds the job"),
+        ({"not_due", "retry_backoff"}, None if job.held else f"the job is due since {_iso(job.due_ms)}"),
+        ({"unreadable"}, "its payload can be read"),
+        ({"queue_paused"}, f"the queue {job.queue} is not paused"),
+        (no_worker, f"{able} {'worker' if able == 1 else 'workers'} can run it" if able else None),
+        ({"queue_running_limit"}, running),
+        ({"queue_rate_limit"}, rated or "the queue has no rate limit"),
+        ({"workers_full"}, f"workers have room for {room} more jobs" if room else None),
+        ({"store_clock_skew"}, "the clocks of the workers are right" if facts.workers and not _off(facts) else None),
+    )
+    return [text for of, text in checked if text is not None and not codes & of]
+
+
 # ---------------------------------------------------------------------------------------------------- not waiting
 
 
@@ -277,12 +303,16 @@ def _limits(facts: Facts) -> Iterator[Reason]:
 
 
 def _skew(facts: Facts) -> Iterator[Reason]:
-    off = {card.name: card.clock_skew_ms for card in facts.workers if abs(card.clock_skew_ms) > MAX_SKEW_MS}
+    off = _off(facts)
     if off and facts.job.due_ms <= facts.now_ms:
         worst = max(off.items(), key=lambda one: abs(one[1]))
         text = f"the clock of worker {worst[0]} differs from the clock of the store by {_span(abs(worst[1]))}"
         remedy = "set the clocks of the workers by NTP"
         yield Reason(code="store_clock_skew", text=text, evidence={"skew_ms": off}, remedy=remedy)
+
+
+def _off(facts: Facts) -> dict[str, int]:
+    return {card.name: card.clock_skew_ms for card in facts.workers if abs(card.clock_skew_ms) > MAX_SKEW_MS}
 
 
 def _in_line(facts: Facts) -> Reason:

@@ -68,7 +68,10 @@ class Health:
         host: str = "127.0.0.1",
         *,
         other: Callable[[str, dict[str, str]], View | None] = lambda path, query: None,
+        option: str = "health",
     ) -> None:
+        #: The name of the option that has the address, for errors.
+        self._option = option
         #: Finds the view of a path that is not in `views`, by path and query.
         self._other = other
         self.address = address
@@ -96,7 +99,7 @@ class Health:
                 "a path for a socket" if isinstance(self.address, str) else f"a port that can be bound on {self._host}"
             )
             why = getattr(error, "strerror", None) or str(error)
-            raise InvalidValue("health", what, self.address, why) from None
+            raise InvalidValue(self._option, what, self.address, why) from None
 
     async def stop(self) -> None:
         """Stop to serve, and close open connections."""

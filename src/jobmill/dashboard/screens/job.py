@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from jobmill.core.explain import AHEAD_SHOWN, Facts, Reason, explain
+from jobmill.core.explain import AHEAD_SHOWN, RUNNING_SHOWN, Facts, Reason, explain, fine
 from jobmill.core.job import Job, keep_final
 from jobmill.core.lifecycle import policy
 from jobmill.core.tallies import Tally
@@ -19,8 +19,9 @@ from jobmill.dashboard.view import View
 #: Lines of the log on the page.
 LINES_SHOWN: Final = 500
 RECENT_MS: Final = 5 * 60_000
-#: Reasons after which the position in the queue says nothing.
-_IN_LINE: Final = ("ready", "behind")
+#: With these reasons the position in the queue matters, with those the jobs that run.
+_IN_LINE: Final = {"ready", "behind"}
+_FULL: Final = {"queue_running_limit", "workers_full"}
 
 
 class JobScreen(Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     hidden: int
     #: Why it does not run, in order; empty if there is nothing to say.
     reasons: list[Reason]
+    #: What was checked and is no reason, as sentences.
+    fine: list[str]
     steps: list[Step]
     bar: list[BarPart]
     #: The last log lines; None if they were not read.
@@ -52,7 +55,7 @@ async def job(view: View) -> JobScreen:
     found = await view.job(view.request.path_params["id"])
     may_see = view.can("see_payload")
     reads_log = found.state != "waiting" or view.param("log") is not None
-    reasons, log = await asyncio.gather(_reasons(view, found, may_see=may_see), _log(view, found, reads_log))
+    (reasons, is_fine), log = await asyncio.gather(_reasons(view, found, may_see=may_see), _log(view, found, reads_log))
     shape, word = state_of(found, view.now_ms)
     document = found.to_dict()
     payload = document["payload"]
@@ -66,6 +69,7 @@ async def job(view: View) -> JobScreen:
         max_attempts=max_attempts,
         hidden=view.dashboard.redact.count(payload) if may_see else _leaves(payload),
         reasons=reasons,
+        fine=is_fine,
         steps=steps(found, view.now_ms, max_attempts),
         bar=bar(found, view.now_ms),
         log=log,
@@ -89,17 +93,20 @@ async def _log(view: View, job: Job, reads: bool) -> list[LogLine] | None:
     return await view.reads.logs(job.id, LINES_SHOWN)
 
 
-async def _reasons(view: View, job: Job, *, may_see: bool) -> list[Reason]:
-    """Why a job does not run. Where the queue is explained by other facts, its order is not read."""
+async def _reasons(view: View, job: Job, *, may_see: bool) -> tuple[list[Reason], list[str]]:
+    """Why a job does not run, and what is fine.
+
+    The order of the queue and its running jobs are read only where they are the reason.
+    """
     if job.is_final:
-        return []
+        return [], []
     reads = view.reads
     if job.state == "running":
         workers, until_ms = await asyncio.gather(reads.workers(), reads.lease_end(job.id))
         depth = Depth(queue=job.queue)
         facts = Facts(job=job, now_ms=view.now_ms, depth=depth, workers=workers, lease_until_ms=until_ms)
         found = explain(facts)
-        return [] if found[0].code == "running" else found
+        return [] if found[0].code == "running" else found, []
     depths, workers, settings = await asyncio.gather(reads.depths(), reads.workers(), reads.settings())
     depth = next((one for one in depths if one.queue == job.queue), Depth(queue=job.queue))
     facts = Facts(
@@ -111,11 +118,18 @@ async def _reasons(view: View, job: Job, *, may_see: bool) -> list[Reason]:
         claimed_recently=_claimed(view, job.queue),
     )
     found = explain(facts)
-    if found[0].code in _IN_LINE and view.param("log") is None:
+    # A page makes at most five queries. Four are made; with `log`, the fifth is for the log lines.
+    codes = {one.code for one in found} if view.param("log") is None else set()
+    if codes & _IN_LINE:
         line = await reads.find(Filter(queue=job.queue, states=("waiting",)), limit=AHEAD_SHOWN)
         ids = [one.id for one in line.jobs]
         found = explain(msgspec.structs.replace(facts, ahead=ids.index(job.id) if job.id in ids else len(ids)))
-    return found if may_see else [_without_error(one) for one in found]
+    elif codes & _FULL:
+        tenant = None if view.access.tenants is None else job.tenant
+        wanted = Filter(queue=job.queue, states=("running",), tenant=tenant)
+        longest = await reads.find(wanted, limit=RUNNING_SHOWN)
+        found = explain(msgspec.structs.replace(facts, running=longest.jobs))
+    return found if may_see else [_without_error(one) for one in found], fine(facts, found)
 
 
 def _claimed(view: View, queue: str) -> int:

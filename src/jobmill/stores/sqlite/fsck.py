@@ -20,19 +20,24 @@ LIMIT = 10_000
 
 _HELD = as_json(Held(by=("person",), who="fsck", note="it was never due, and nothing held it"))
 
+_LIVE = "state IN ('waiting', 'running')"
 _NEVER = "state = 'waiting' AND due_ms = :never"
 # A recurring job that nothing holds has a check of its own.
 _NOT_HELD = "(held IS NULL AND recurrence IS NULL) OR json_valid(coalesce(held, '{}')) = 0"
 
 
 class RowCheck(Struct, frozen=True, kw_only=True):
-    """Which rows of a table are damaged, and what is assigned to repair them; without assignments they are deleted."""
+    """Which rows of a table are damaged, and what is assigned to repair them.
+
+    Without assignments they are deleted. Without `can_repair` a person must decide.
+    """
 
     what: str
     table: str = "jobmill_jobs"
     id: str = "id"
     damage: str
     assignments: str = ""
+    can_repair: bool = True
     remedy: str
 
 
@@ -48,6 +53,14 @@ _CHECKS = {
         damage="state <> 'running' AND (token IS NOT NULL OR lease_until_ms IS NOT NULL)",
         assignments="token = NULL, lease_until_ms = NULL",
         remedy="a repair removes these leases",
+    ),
+    "unique_key_twice": RowCheck(
+        what="live jobs with the unique key of another live job",
+        damage=f"unique_key IS NOT NULL AND {_LIVE} AND EXISTS (SELECT 1 FROM jobmill_jobs AS other"
+        " WHERE other.unique_key = one.unique_key AND other.queue = one.queue AND other.name = one.name"
+        f" AND other.seq < one.seq AND other.{_LIVE})",
+        can_repair=False,
+        remedy="cancel these jobs (`jobmill jobs cancel`), and create the index jobmill_unique again",
     ),
     "payload_without_job": RowCheck(
         what="large payloads without a job",
@@ -89,7 +102,11 @@ def find(context: SqliteContext) -> Damage:
 def repair(context: SqliteContext, damage: Damage) -> dict[str, int]:
     """Repair what is still damaged; how many records, by check."""
     context.wakes += 1
-    return {name: _repair(context, _CHECKS[name], [seq for seq, _ in rows]) for name, rows in damage.items()}
+    return {
+        name: _repair(context, _CHECKS[name], [seq for seq, _ in rows])
+        for name, rows in damage.items()
+        if _CHECKS[name].can_repair
+    }
 
 
 def findings(damage: Damage, repaired: Mapping[str, int]) -> list[Finding]:
@@ -102,7 +119,7 @@ def findings(damage: Damage, repaired: Mapping[str, int]) -> list[Finding]:
             evidence={"ids": [str(id) for _, id in rows[:IDS_SHOWN]]} if rows else {},
             remedy=_CHECKS[name].remedy if rows else None,
             count=len(rows),
-            can_repair=True,
+            can_repair=_CHECKS[name].can_repair,
             repaired=repaired.get(name, 0),
         )
         for name, rows in damage.items()
