@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sqlite3
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -263,3 +265,23 @@ def test_fsck_repairs_only_when_told(busy: Shell, monkeypatch: pytest.MonkeyPatc
     assert said.stdout == "ok      x: jobs are odd\n"
     assert damage == [0]
     assert doctor.fsck.name == "fsck"
+
+
+def test_a_repair_says_how_many_records_of_each_check(busy: Shell) -> None:
+    def plant(first: int) -> None:
+        with closing(sqlite3.connect(busy.file)) as file, file:
+            file.execute("UPDATE jobmill_jobs SET token = 'x' WHERE id = 'later'")
+            file.executemany("INSERT INTO jobmill_payloads VALUES (?, '{}')", [(first,), (first + 1,)])
+
+    plant(7_001)
+    said = busy("fsck", "--repair", "--yes")
+    lines = {line.split()[1].rstrip(":"): line for line in said.stdout.splitlines()}
+    assert [check for check, line in lines.items() if "repaired" in line] == ["token_on_waiting", "payload_without_job"]
+    assert lines["token_on_waiting"].endswith("; 1 record repaired")
+    assert lines["payload_without_job"].endswith("; 2 records repaired")
+    assert said.stderr.splitlines()[-1] == "7 checks, 0 with a problem or warning; 3 records repaired"
+    assert "repaired" not in busy("fsck", "--repair", "--yes").output
+    plant(8_001)
+    found = busy.json("fsck", "--repair", "--yes")
+    repaired = {one["check"]: (one["count"], one["repaired"]) for one in found if one["repaired"]}
+    assert repaired == {"token_on_waiting": (0, 1), "payload_without_job": (0, 2)}

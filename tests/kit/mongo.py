@@ -284,35 +284,45 @@ class MongoServer(Server, MongoDatabases):
 
 
 class MongoReplicaSet(Group, MongoDatabases):
-    """So many members, of which one is the primary: any may be killed, paused and restarted."""
+    """So many members with data, of which one is the primary, and arbiters: any may be killed, paused and restarted."""
 
     def __init__(
-        self, size: int = 1, installation: Installation | None = None, *, settings: Mapping[str, str] | None = None
+        self,
+        size: int = 1,
+        installation: Installation | None = None,
+        *,
+        arbiters: int = 0,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.nodes = [MongoServer(installation, member_of=SET, settings=settings) for _ in range(size)]
-        self.servers = self.nodes
+        servers = [MongoServer(installation, member_of=SET, settings=settings) for _ in range(size + arbiters)]
+        self.nodes, self.arbiters = servers[:size], servers[size:]
+        self.servers = servers
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         MongoDatabases.__init__(self, f"mongodb://{hosts}/?replicaSet={SET}")
         self._is_initiated = False
 
     def start(self) -> None:
         """Start those that do not run, and block until there is a primary that all follow."""
-        for node in self.nodes:
-            if not node.is_running:
-                node.start()
+        for server in self.servers:
+            if not server.is_running:
+                server.start()
         if not self._is_initiated:
             self._initiate()
         wait_until(self._is_whole, "the replica set has a primary, and all follow it")
 
     def _initiate(self) -> None:
-        members = [{"_id": n, "host": f"127.0.0.1:{node.port}"} for n, node in enumerate(self.nodes)]
+        members = [
+            {"_id": n, "host": f"127.0.0.1:{server.port}", "arbiterOnly": server in self.arbiters}
+            for n, server in enumerate(self.servers)
+        ]
         timing = {"electionTimeoutMillis": DEAD_AFTER_MS, "heartbeatIntervalMillis": DEAD_AFTER_MS // 5}
         self.nodes[0].ask("replSetInitiate", {"_id": SET, "members": members, "settings": timing})
         self._is_initiated = True
 
     def _is_whole(self) -> bool:
         states = [state for node in self.nodes if node.is_primary() for state in self._states(node)]
-        return sorted(states) == ["PRIMARY", *["SECONDARY"] * (len(self.nodes) - 1)]
+        others = ["SECONDARY"] * (len(self.nodes) - 1)
+        return sorted(states) == [*["ARBITER"] * len(self.arbiters), "PRIMARY", *others]
 
     def _states(self, node: MongoServer) -> list[str]:
         try:

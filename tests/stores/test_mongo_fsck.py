@@ -13,6 +13,7 @@ from jobmill.core.findings import Finding
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.codec import date
 from jobmill.testing.contract.support import claim_ids, claim_one, look, started
+from tests.kit.mongo import MongoReplicaSet
 from tests.stores.mongo_scene import HOME, Scene, home
 
 pytestmark = pytest.mark.stores("mongo")
@@ -130,3 +131,21 @@ async def test_a_server_in_no_replica_set_is_reported(mongo_standalone_url: str)
         "indexes": "ok",
     }
     await store.close()
+
+
+@pytest.mark.slow
+async def test_a_replica_set_with_an_arbiter_is_reported() -> None:
+    with MongoReplicaSet(arbiters=1) as group:
+        store = MongoStore(group.url("jobs"))
+        await store.migrate()
+        await store.open()
+        findings = {one.check: one for one in await store.diagnose()}
+        await store.close()
+    assert {check: one.level for check, one in findings.items()} == {
+        "replica_set": "ok",
+        "members": "warning",
+        "indexes": "ok",
+    }
+    hosts, arbiters = ([f"127.0.0.1:{one.port}" for one in servers] for servers in (group.nodes, group.arbiters))
+    assert findings["members"].evidence == {"hosts": hosts, "arbiters": arbiters}
+    assert "a member that has data" in (findings["members"].remedy or "")

@@ -41,15 +41,19 @@ def fsck(repair: bool, yes: bool, url: str | None, as_json: bool) -> None:
     """Check whether the stored data is consistent. Workers may run meanwhile.
 
     The exit code is 1 if damage is left, and 0 otherwise. Nothing is changed
-    without --repair.
+    without --repair. With it, each check says what is left and how many
+    records were repaired.
     """
 
     async def find(client: Client) -> list[Finding]:
         return await with_spinner(client.fsck(), "checking")
 
     async def repair_all(client: Client) -> list[Finding]:
-        await with_spinner(client.fsck(repair=True), "repairing")
-        return await client.fsck()
+        from msgspec.structs import replace
+
+        repaired = {one.check: one.repaired for one in await with_spinner(client.fsck(repair=True), "repairing")}
+        left = await with_spinner(client.fsck(), "checking")
+        return [replace(one, repaired=repaired[one.check]) for one in left]
 
     found = run(url, find)
     plan = [one for one in found if one.can_repair and one.count]
@@ -76,11 +80,19 @@ def _show(findings: list[Finding], as_json: bool) -> None:
     else:
         lines: list[Text] = []
         for one in findings:
-            lines.append(Text.assemble((f"{one.level:<8}", _COLORS[one.level]), (f"{one.check}: ", "bold"), one.text))
+            text = f"{one.text}; {_repaired(one.repaired)}" if one.repaired else one.text
+            lines.append(Text.assemble((f"{one.level:<8}", _COLORS[one.level]), (f"{one.check}: ", "bold"), text))
             if one.remedy is not None and one.level != "ok":
                 lines.append(Text(f"        {one.remedy}"))
         print_rich(*lines)
         wrong = sum(one.level != "ok" for one in findings)
-        click.echo(f"{plural(len(findings), 'check')}, {wrong} with a problem or warning", err=True)
+        said = f"{plural(len(findings), 'check')}, {wrong} with a problem or warning"
+        if repaired := sum(one.repaired for one in findings):
+            said += f"; {_repaired(repaired)}"
+        click.echo(said, err=True)
     if any(one.level == "error" for one in findings):
         click.get_current_context().exit(FAILED)
+
+
+def _repaired(count: int) -> str:
+    return f"{plural(count, 'record')} repaired"

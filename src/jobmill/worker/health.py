@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from jobmill.errors import InvalidValue
+from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.metrics.text import CONTENT_TYPE
 from jobmill.runtime.watchdog import Watchdog
 
@@ -150,6 +150,10 @@ class Health:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers="Allow: GET, HEAD\r\n")
         try:
             answer = await view()
+        except StoreUnavailable as error:
+            # As in /readyz: the error may name hosts and users.
+            log.warning("%s cannot be answered, because the store is unavailable: %s", path, error)
+            return _response(HTTPStatus.SERVICE_UNAVAILABLE, {"ok": False, "store": "unavailable"})
         except Exception:
             log.exception("%s could not be answered; no job is affected", path)
             return _response(HTTPStatus.INTERNAL_SERVER_ERROR)
