@@ -41,10 +41,12 @@ STARTS_WITHIN_S = 30.0
 FAR_S = 0.002
 MS_PER_POLL = "server ms/poll"
 POLLS, THEIR_POLLS = 200, 10
+#: How long the handlers of a drain take, beside those that do nothing.
+HANDLERS_MS = (5, 50)
 
 
 def drain(lab: Lab) -> None:
-    """One worker process runs no-op jobs that wait."""
+    """One worker process runs jobs that wait: no-op jobs, and jobs whose handlers take some time."""
     ground = lab.ground
     turns: dict[str, Turn] = {}
     once: list[str] = []
@@ -55,18 +57,25 @@ def drain(lab: Lab) -> None:
             turns[name := f"{contender.name}, {slots} slots"] = partial(_drain, lab, contender, slots)
             if not lab.is_often(contender) or slots not in (1, 50, ground.judged):
                 once.append(name)
+        if lab.is_often(contender) and not contender.is_on_node:
+            for ms in HANDLERS_MS:
+                slots = contender.takes(50)
+                turns[f"{contender.name}, {slots} slots, {ms} ms"] = partial(_drain, lab, contender, slots, ms)
     lab.alternate(turns, once)
 
 
-def _drain(lab: Lab, contender: Contender, slots: int) -> None:
+def _drain(lab: Lab, contender: Contender, slots: int, ms: int = 0) -> None:
     one, many = contender.rate
+    what, arguments = f"{slots} slots", {"slots": slots}
+    if ms:
+        what, arguments = f"{what}, handlers of {ms} ms", {"slots": slots, "ms": ms}
 
     def run(jobs: int) -> Ran:
         with lab.ground.filled(contender, jobs) as url:
-            child = contender.begin("drain", Ran, url=url, jobs=jobs, slots=slots)
-            return lab.record_run(f"{slots} slots", contender.name, child)
+            return lab.record_run(what, contender.name, contender.begin("drain", Ran, url=url, jobs=jobs, **arguments))
 
-    lab.sized(f"{contender.name}, {slots}", one if slots == 1 else min(many, one * slots), run)
+    rate = one if slots == 1 else min(many, one * slots)
+    lab.sized(f"{contender.name}, {what}", min(rate, 1000 * slots / ms) if ms else rate, run)
 
 
 def enqueue(lab: Lab) -> None:
@@ -97,14 +106,8 @@ def _enqueue(lab: Lab, contender: Contender, what: str, callers: int) -> None:
 
 def isolated(lab: Lab) -> None:
     """One worker runs no-op handlers in processes of their own."""
-    lab.alternate(
-        {
-            f"{one.name}, {slots} slots": partial(_isolated, lab, one, slots)
-            for one, numbers in ISOLATED
-            for slots in numbers
-            if lab.run.wants(one)
-        }
-    )
+    wanted = [(one, slots) for one, numbers in ISOLATED for slots in numbers if lab.run.wants(one)]
+    lab.alternate({f"{one.name}, {slots} slots": partial(_isolated, lab, one, slots) for one, slots in wanted})
 
 
 def _isolated(lab: Lab, contender: Contender, slots: int) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from msgspec import convert
 
 from bench.child import READY, halt, say
 from bench.clocks import Crowd, Draining, Looked, Pickups, Ran, Starts, emptied, looking
-from bench.queues import Queue
+from bench.queues import AsyncQueue, Handler, Queue
 
 
 def _queue(adapter: str, url: str) -> Queue:
@@ -26,16 +26,34 @@ def _queue(adapter: str, url: str) -> Queue:
     return made
 
 
+def _taking(queue: Queue, seconds: float, end: Callable[[int], None]) -> Handler:
+    """A handler that takes this time, or less if it is stopped, and then calls `end`."""
+
+    async def wait(number: int) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            end(number)
+
+    def block(number: int) -> None:
+        time.sleep(seconds)
+        end(number)
+
+    if not seconds:
+        return end
+    return wait if isinstance(queue, AsyncQueue) else block
+
+
 def fill(adapter: str, url: str, jobs: int, delayed: int = 0) -> None:
     """Create the tables, and enqueue jobs."""
     _queue(adapter, url).fill(jobs, delayed)
 
 
-def drain(adapter: str, url: str, jobs: int, slots: int, leave: bool = False) -> Ran:
-    """One worker runs this number of jobs: all, or with `leave` some of them."""
+def drain(adapter: str, url: str, jobs: int, slots: int, leave: bool = False, ms: int = 0) -> Ran:
+    """One worker runs this number of jobs, whose handlers take `ms`: all jobs, or with `leave` some of them."""
     queue = _queue(adapter, url)
     clock = Draining(None if leave else looking(url, queue.left), jobs)
-    return queue.drain(jobs, clock.run, slots, clock.settled)
+    return queue.drain(jobs, _taking(queue, ms / 1000, clock.run), slots, clock.settled)
 
 
 def isolated(adapter: str, url: str, jobs: int, slots: int) -> Ran:
@@ -58,18 +76,12 @@ def pickup(adapter: str, url: str, jobs: int, seconds: float, slots: int, takes_
     """An idle worker says that it is ready, and returns when it started each job; if handlers take time, their ends."""
     queue, starts = _queue(adapter, url), Starts(jobs)
 
-    async def held(number: int) -> None:
-        try:
-            await asyncio.sleep(takes_s)
-        finally:
-            starts.start(number)
-
     def wait() -> list[int]:
         time.sleep(queue.ready_after_s)
         say(READY)
         return starts.wait(seconds)
 
-    return queue.run_worker(held if takes_s else starts.start, slots, wait)
+    return queue.run_worker(_taking(queue, takes_s, starts.start), slots, wait)
 
 
 def pickupEnqueue(adapter: str, url: str, gaps: list[float]) -> Pickups:  # noqa: N802

@@ -259,15 +259,16 @@ def claimable(
 
 def lease_one(db: Database, now_ms: int, stored: JobRecord, claim: values.Claim) -> values.Claimed | values.Broken:
     recovered_from = stored.job.worker or "" if stored.job.state == "running" else None
+    uncounted = whole_jobs.is_uncounted(stored.job, stored.token)
     stored.token, stored.lease_until_ms = claim.token, now_ms + claim.lease_ms
-    save(db, stored, **whole_jobs.claimed_fields(stored.job, claim, now_ms))
+    save(db, stored, **whole_jobs.claimed_fields(stored.job, claim, now_ms, uncounted=uncounted))
     publish(db, now_ms, claim_events(stored.job, now_ms, lease_lost=recovered_from is not None))
     lease = values.Lease(stored.job.id, claim.token, stored.job.queue, stored.job.name, stored.lease_until_ms)
     try:
         msgspec.json.decode(stored.job.payload_json)
     except msgspec.DecodeError as error:
         return values.Broken(lease, f"payload: {error}")
-    return values.Claimed(stored.job, lease, recovered_from)
+    return values.Claimed(stored.job, lease, recovered_from, uncounted)
 
 
 def next_due(

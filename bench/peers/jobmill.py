@@ -217,18 +217,9 @@ async def _ms(call: Callable[[], Awaitable[object]]) -> float:
 
 
 def _card(queue: str, number: int, now_ms: int) -> WorkerCard:
-    return WorkerCard(
-        id=f"card-{number}",
-        name=f"worker-{number}",
-        host="bench",
-        pid=number,
-        version="1",
-        python="3",
-        started_ms=now_ms,
-        queues=(queue,),
-        names=tuple(PRIORITIES),
-        concurrency=50,
-    )
+    about: Any = {"host": "bench", "pid": number, "version": "1", "python": "3", "started_ms": now_ms}
+    about |= {"queues": (queue,), "names": tuple(PRIORITIES), "concurrency": 50}
+    return WorkerCard(id=f"card-{number}", name=f"worker-{number}", **about)
 
 
 async def _fill(store: Store, crowd: Crowd) -> None:

@@ -5,6 +5,8 @@ Rules for all verbs:
 - **One guard.** `exchange` (its settlements), `extend` and `report` apply to a lease only while the job is running, its
   token matches **and** the lease has not ended by the store's clock. Otherwise the answer is "lost": a value, no error.
 - **Recovery is a claim.** A running job whose lease has ended may be claimed again; that claim counts `crashes` up.
+  If the lost lease was of a claim ahead (`Claim.is_ahead`), the job may not have started: the first such loss counts
+  `unstarted` up instead, and `Claimed.uncounted` says so. Every later loss of the job is a crash.
 - **Applied, not decided.** A store writes what the core decided. It may not import `core.lifecycle` or `core.retry`.
 - **Time** is whole milliseconds in UTC, by the store's own clock.
 - **Races are values.** An exception means that something is broken: `errors.StoreUnavailable` when a later retry may

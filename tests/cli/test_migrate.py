@@ -24,7 +24,7 @@ def run(url: str, *args: str, code: int = 0) -> Result:
     return result
 
 
-RAN = "ran 0001_jobs\nran 0002_rewinds\nran 0003_runs\nran 0004_declared\nran 0005_operations\n"
+RAN = "ran 0001_jobs\nran 0002_rewinds\nran 0003_runs\nran 0004_declared\nran 0005_operations\nran 0006_unstarted\n"
 
 
 async def beside(url: str, *args: str, code: int = 0) -> Result:

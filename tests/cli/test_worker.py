@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from jobmill.cli.runner import loop_factory
+from jobmill.cli.worker import to_argv
 from tests.cli.conftest import Shell
 
 
@@ -80,6 +81,12 @@ def test_several_processes(app: Shell) -> None:
     worker.send_signal(signal.SIGTERM)
     _, rest = worker.communicate(timeout=30)
     assert worker.returncode == 0, rest
+
+
+def test_each_of_several_processes_gets_the_options_also_a_zero() -> None:
+    options = {"queues": ("a", "b"), "claim_ahead": 0, "lease": "2s", "wait_for_store": False, "verbose": True}
+    given = ["--queue=a", "--queue=b", "--claim-ahead=0", "--lease=2s", "--no-wait", "--verbose"]
+    assert to_argv({**options, "quiet": False, "health": None}) == given
 
 
 def test_several_processes_of_an_invalid_module(app: Shell) -> None:

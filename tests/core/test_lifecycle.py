@@ -401,11 +401,11 @@ def test_whether_a_settlement_without_an_answer_was_written(
     run = claimed(claims=4, crashes=1)
     settlement = settle(run, Succeeded(), DEFAULT_POLICY, NOW)
     job = structs.replace(run.job, state=state, claims=claims, crashes=crashes)
-    assert was_written(settlement, 4, job) is written
+    assert was_written(settlement, run.job, job) is written
 
 
 def test_a_job_that_is_gone_was_settled_if_it_is_not_kept() -> None:
     run = claimed(claims=4)
     kept = settle(run, Succeeded(), DEFAULT_POLICY, NOW)
-    assert not was_written(kept, 4, None)
-    assert was_written(structs.replace(kept, keep=Keep(last=0)), 4, None)
+    assert not was_written(kept, run.job, None)
+    assert was_written(structs.replace(kept, keep=Keep(last=0)), run.job, None)

@@ -117,7 +117,7 @@ def test_the_guide_has_the_same_defaults_of_workers_as_the_help() -> None:
         if re.fullmatch(r"\d+s?", row["default"]) and option.name != "processes":
             assert f"(default {row['default']})." in str(option.help)
             checked += 1
-    assert checked == 3
+    assert checked == 4
 
 
 def test_the_settings_of_queues_are_those_of_the_code() -> None:

@@ -56,6 +56,12 @@ if TYPE_CHECKING:
 )
 @click.option("--max-jobs", type=int, metavar="N", help="End with exit code 4 after this number of jobs.")
 @click.option("--max-memory", metavar="SIZE", help="End with exit code 4 above this memory (RSS), such as 512MB.")
+@click.option(
+    "--claim-ahead",
+    type=int,
+    metavar="N",
+    help="At most this number of claimed jobs wait in the worker; 0 for none (default 500).",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Log every event of every job, and the traceback of every error.")
 @log_options
 @click.option("--checks-url", is_flag=True, hidden=True)
@@ -147,7 +153,7 @@ def to_argv(options: dict[str, Any]) -> list[str]:
             argv += [] if value else ["--no-wait"]
         elif value is True:
             argv.append(f"--{name.replace('_', '-')}")
-        elif value not in (None, False):
+        elif value is not None and value is not False:
             argv.append(f"--{name.replace('_', '-')}={value}")
     return argv
 

@@ -66,6 +66,8 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     worker: str | None = None
     #: "errored": the handler raised an error, or its timeout passed. "crashed": the lease ended while it ran.
     outcome: Literal["errored", "crashed"] = "errored"
+    #: False for a job that was claimed ahead and whose lease ended: it may not have started, and no crash was counted.
+    started: bool = True
     #: The qualified name of the class, without "builtins"; None if the error has no class.
     error_type: str | None = None
     error: str | None = None
@@ -139,6 +141,9 @@ class Job(
     errors: int = 0
     crashes: int = 0
     claims: int = 0
+    #: How many claims were lost before the job had started, as far as is known; at most 1, because later losses count
+    #: as crashes. Such a job is never claimed ahead again.
+    unstarted: int = 0
     worker: str | None = None
     progress: Progress | None = None
     result_json: Raw = NULL
@@ -233,7 +238,18 @@ class Job(
 
 _SHOWN = (
     *("id", "name", "queue", "payload", "state", "priority", "due_at", "held", "created_at", "updated_at"),
-    *("started_at", "finished_at", "attempt", "errors", "crashes", "claims", "worker", "progress", "result"),
+    *(
+        "started_at",
+        "finished_at",
+        "attempt",
+        "errors",
+        "crashes",
+        "unstarted",
+        "claims",
+        "worker",
+        "progress",
+        "result",
+    ),
     *("error", "attempts", "unique_key", "tenant", "headers", "options", "recurrence", "runs", "failed_runs"),
     *("last_error", "last_finished_at"),
 )

@@ -20,7 +20,8 @@
      seize: waiting or running > running, by a process that settles a job which it did not claim; the old lease is lost.
 
 There are two separate budgets. Errors that the handler raises count against `max_attempts`. Leases that ended count
-against `max_crashes`. Snoozing, release at shutdown and rate limits count against neither. While a recurring job has a
+against `max_crashes`, except that the first lease of a claim ahead does not: the job may not have started. Snoozing,
+release at shutdown and rate limits count against neither. While a recurring job has a
 next occurrence, it does not stay in succeeded or failed: the run is counted, and the job waits for that occurrence.
 
 All functions in this file are pure. They take a job, an outcome and the time, and return a Settlement in which
@@ -223,14 +224,16 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
     return decided if claimed.recovered_from is None else _with_crash(decided, claimed)
 
 
-def was_written(settlement: Settlement, claims: int, job: Job | None) -> bool:
-    """Whether a job shows that the settlement of its claim number `claims` was written, although its answer was lost.
+def was_written(settlement: Settlement, claimed: Job, job: Job | None) -> bool:
+    """Whether a job shows that the settlement of a claim was written, although its answer was lost.
 
-    If the lease had ended first, another claim would have counted a crash, or the job would have another state.
+    `claimed` is the job as it was claimed, `job` as it is now. If the lease had ended first, another claim would have
+    counted a crash or an unstarted claim, or the job would have another state.
     """
     if job is None:
         return settlement.keep is not None and settlement.keep.at_once
-    return job.crashes == settlement.crashes and (job.claims > claims or job.state == settlement.state)
+    is_lost = job.crashes != settlement.crashes or job.unstarted > claimed.unstarted
+    return not is_lost and (job.claims > claimed.claims or job.state == settlement.state)
 
 
 def fails_instead(refused: Settlement, why: Refused, rules: Policy) -> Settlement:
@@ -375,9 +378,11 @@ def _attempts(job: Job, errored: Errored, now_ms: int) -> tuple[Attempt, ...]:
 
 def _with_crash(decided: Settlement, claimed: Claimed) -> Settlement:
     """With the crash of the worker that had the job before, as an attempt before the one that ends now."""
-    job = claimed.job
-    error = "its worker died, or stopped extending its lease, while the job ran"
-    crash = Attempt(number=job.attempt, worker=claimed.recovered_from or None, outcome="crashed", error=error)
+    job, started = claimed.job, not claimed.uncounted
+    error = "its worker died, or stopped extending its lease, "
+    error += "while the job ran" if started else "after it had claimed the job ahead: not counted as a crash"
+    worker = claimed.recovered_from or None
+    crash = Attempt(number=job.attempt, worker=worker, outcome="crashed", started=started, error=error)
     new = () if decided.attempts is None else decided.attempts[-1:]
     return structs.replace(decided, attempts=(*job.attempts, crash, *new)[-ATTEMPTS_KEPT:])
 

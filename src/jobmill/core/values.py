@@ -77,10 +77,16 @@ class Lease(Struct, frozen=True, gc=False):
         return f"Lease(id={self.id!r}, queue={self.queue!r}, name={self.name!r}, until_ms={self.until_ms})"
 
 
+#: How the token of a claim begins that asks for more jobs than there are free slots: a claim ahead.
+AHEAD = "ahead-"
+
+
 class Claim(Struct, frozen=True, kw_only=True):
     """A request for up to `n` due jobs of these queues, with at most `names[name]` of each name.
 
-    Queues are tried in the order given. `token` is fresh for this call: job id and token together are the guard.
+    Queues are tried in the order given. `token` is fresh for this call: job id and token together are the guard. If it
+    begins with `AHEAD`, the worker may not start all of these jobs at once. So the mark is stored with the lease, and
+    ends with it.
     """
 
     queues: tuple[str, ...]
@@ -89,6 +95,11 @@ class Claim(Struct, frozen=True, kw_only=True):
     lease_ms: int
     worker: str
     token: str
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the worker may not start all of these jobs at once."""
+        return self.token.startswith(AHEAD)
 
     def __repr__(self) -> str:
         """Without the token: it must not reach a log."""
@@ -102,6 +113,8 @@ class Claimed(Struct, frozen=True, gc=False):
     lease: Lease
     #: The worker whose lease on this job had ended; "" if it left no name, None if the job waited.
     recovered_from: str | None = None
+    #: The lost lease was the job's first one of a claim ahead: it may not have started, so no crash was counted.
+    uncounted: bool = False
 
 
 class Broken(Struct, frozen=True, gc=False):

@@ -217,7 +217,7 @@ class JobRunner:
     def _run(self, job: Job, settlement: Settlement, lost: bool, stored: Job | None, now: datetime) -> JobRun[Any]:
         end = self.registry.ends.pop((job.id, job.claims), None)
         # A settlement whose answer was lost is sent again, and lost then, because it was written the first time.
-        is_lost = lost and not was_written(settlement, job.claims, stored)
+        is_lost = lost and not was_written(settlement, job, stored)
         handler, result = self.registry.handlers[job.name], Raw(settlement.result_json)
         is_error = settlement.outcome in ("errored", "crashed") and not is_lost
         return JobRun(

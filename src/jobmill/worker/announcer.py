@@ -77,7 +77,7 @@ class Announcer:
             self._card = structs.replace(self._card, announcement=self._card.announcement + 1)
         card = self._card = structs.replace(
             self._card,
-            running=len(context.running.runs),
+            running=context.running.started,
             stopping=self._is_stopping(),
             clock_skew_ms=round(time.time() * 1000) - now_ms,
             loops={loop: round(age * 1000) for loop, age in context.watchdog.ages().items()},

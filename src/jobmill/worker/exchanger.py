@@ -1,7 +1,8 @@
 """The exchanger: settles finished jobs and claims new ones, both in one call to the store.
 
 Jobs that finish while a call is in flight are settled by the next call. So batches grow under load, and nothing waits
-while the worker is idle. A claim never asks for more jobs than there are free slots.
+while the worker is idle. A claim asks for as many jobs as there are free slots, and for more jobs of short handlers:
+see `worker.ahead`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 import sys
 import time
 from collections import Counter
+from collections.abc import Container
 
 from msgspec import structs
 
@@ -29,8 +31,9 @@ from jobmill.core.lifecycle import (
     was_written,
 )
 from jobmill.core.usage import RunEnded
-from jobmill.core.values import Broken, Claim, Claimed, Ended, Exchanged, Refused, Settled, Settlement
+from jobmill.core.values import AHEAD, Broken, Claim, Claimed, Ended, Exchanged, Refused, Settled, Settlement
 from jobmill.errors import StoreUnavailable
+from jobmill.worker.ahead import MAX_UNSETTLED_S, STUCK_PAUSE_S, AheadQueue
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.logs import about, log_recovered, log_settlement, tally_key
 from jobmill.worker.runner import Runner
@@ -50,7 +53,7 @@ Batch = list[tuple[Run | None, Settlement]]
 class Exchanger:
     """Has one exchange in flight at most, and its own share of the worker's slots."""
 
-    def __init__(self, name: str, slots: int, context: WorkerContext, *, once: bool) -> None:
+    def __init__(self, name: str, slots: int, context: WorkerContext, ahead: AheadQueue, *, once: bool) -> None:
         # At most 29 attributes: CPython 3.11 keeps more of them in a dictionary, which made a job 1.2 % more expensive.
         self.name = name
         self._slots = slots
@@ -65,10 +68,10 @@ class Exchanger:
         self._settings = context.settings
         self._runner = Runner(context, self._on_over, self._on_free)
         self._queues = self._settings.queues
-        self._idle_ms = min(IDLE_MS, self._settings.lease_ms // 2)
         self._unlimited = {name: slots for name, handler in context.handlers.items() if handler.concurrency is None}
         self._limits = {name: h.concurrency for name, h in context.handlers.items() if h.concurrency is not None}
         self._occupied = 0
+        self._ahead = ahead
         #: How many jobs this loop has claimed.
         self.claimed = 0
         #: How many occupied slots belong to threads whose job is settled already.
@@ -108,6 +111,8 @@ class Exchanger:
         """Exchange once, and sleep if there was nothing to do. None ends the loop."""
         # This turn sees everything that woke the loop until now. A set event would cost one more, empty exchange.
         self._woken.clear()
+        if self._ahead.waiting:
+            self._check_waiting()
         claim = self._claim()
         if claim is None and not self._finished:
             return await self._wait_for_runs()
@@ -117,7 +122,8 @@ class Exchanger:
         batch, self._finished = self._finished, []
         asked = time.monotonic()
         answer = await self._exchange(batch, claim)
-        self._counts.exchanged(len(batch) + len(answer.claimed), time.monotonic() - asked)
+        took = time.monotonic() - asked
+        self._counts.exchanged(len(batch) + len(answer.claimed), took)
         if self._context.watchdog.store_error is not None:
             self._context.watchdog.store_answered(self._store.name)
         if self._unanswered:
@@ -126,6 +132,9 @@ class Exchanger:
         self.stopping = self.stopping or self._once
         self.claimed += len(answer.claimed)
         self._begin(answer, asked + self._settings.lease_ms / 1000)
+        self._ahead.settled += len(batch)
+        if claim is not None and (len(answer.claimed) == claim.n or self._ahead.target):
+            await self._decide_ahead(claim, answer, asked, took)
         if answer.claimed or self._finished:
             self._empty_wakes = 0
             self._was_idle = False
@@ -169,20 +178,20 @@ class Exchanger:
             settled = [one for index, one in enumerate(settled) if index not in left]
         else:
             for (index, run, settlement), job in zip(asked, jobs, strict=True):
-                if was_written(settlement, run.claimed.job.claims, job):
+                if was_written(settlement, run.claimed.job, job):
                     settled[index] = "done"
         self._unanswered.intersection_update(_key(settlement) for _, settlement in self._finished)
         return batch, structs.replace(answer, settled=settled)
 
     async def _wait_for_runs(self) -> float | None:
         """Nothing can be claimed: only the end of a run matters. Without one, a stopping worker or a tick is over."""
-        if self.claimed >= (self._settings.max_jobs or sys.maxsize):
+        if self.claimed >= (self._settings.max_jobs or sys.maxsize) and not self._ahead.waiting:
             self._context.recycle(f"it has claimed {self.claimed:,} jobs (max_jobs)")
         self.stopping = self.stopping or self._once
         if self.stopping and not self._awaited():
             self._stop_watching()
             return None
-        await self._sleep_until_woken()
+        await self._sleep_until_woken(MAX_UNSETTLED_S if self._ahead.waiting else IDLE_MS / 1000)
         return 0
 
     def _on_error(self, error: BaseException) -> None:
@@ -212,14 +221,18 @@ class Exchanger:
     # ------------------------------------------------------------------------------------------------ claiming
 
     def _claim(self) -> Claim | None:
-        free = min(self._slots - self._occupied, (self._settings.max_jobs or sys.maxsize) - self.claimed)
+        left = (self._settings.max_jobs or sys.maxsize) - self.claimed
+        n = free = min(self._slots - self._occupied, left)
         names = self._names(free) if self._limits else self._unlimited
-        if self.stopping or free <= 0 or not names:
+        if self._ahead.target:
+            n, names = self._ahead.claimable(free, names, left)
+        if self.stopping or n <= 0 or not names:
             return None
         if len(self._queues) > 1:
             self._queues = (*self._queues[1:], self._queues[0])
-        lease_ms, worker, token = self._settings.lease_ms, self._settings.name, secrets.token_hex(16)
-        return Claim(queues=self._queues, names=names, n=free, lease_ms=lease_ms, worker=worker, token=token)
+        token = (AHEAD if n > free else "") + secrets.token_hex(16)
+        lease_ms, worker = self._settings.lease_ms, self._settings.name
+        return Claim(queues=self._queues, names=names, n=n, lease_ms=lease_ms, worker=worker, token=token)
 
     def _names(self, free: int) -> dict[str, int]:
         names = dict(self._unlimited)
@@ -241,6 +254,8 @@ class Exchanger:
         late = time.monotonic() >= expires
         if self._hooks.wants_events:
             self._add_claim_events(answer)
+        if len(answer.claimed) > self._slots - self._occupied:
+            answer.claimed.sort(key=self._ahead.may_wait)  # those that may not wait start first
         for claimed in answer.claimed:
             run = self._run_of(claimed, expires, answer.now_ms)
             decided = begin(claimed, None if run is None else run.rules, answer.now_ms)
@@ -271,11 +286,11 @@ class Exchanger:
             series = self._counts.series[job.queue][job.name]
         except KeyError:
             series = self._counts.series_of(job.queue, job.name)
-        if claimed.recovered_from is None:
-            series.wait_seconds.values.append((now_ms - job.due_ms) / 1000)
-        else:
-            series.runs["crashed"] += 1
+        if claimed.recovered_from is not None:
             log_recovered(claimed, self._settings.name)
+            series.runs["crashed"] += not claimed.uncounted
+        if claimed.recovered_from is None or claimed.uncounted:
+            series.wait_seconds.values.append((now_ms - job.due_ms) / 1000)
         handler = self._context.handlers.get(job.name)
         if handler is None:
             return None
@@ -291,10 +306,72 @@ class Exchanger:
         if not runs:
             self._running.begun.set()
         runs[id] = run
+        (self._occupy if self._occupied < self._slots else self._wait)(run)
+
+    def _occupy(self, run: Run) -> None:
         self._occupied += 1
         if self._limits:
             self._running.of_name[run.handler.name] += 1
         self._runner.start(run)
+
+    # ------------------------------------------------------------------------------------------------ waiting here
+
+    def _wait(self, run: Run) -> None:
+        """All slots are occupied: the job waits, or is given back if it may not wait."""
+        if self.stopping or not self._ahead.may_wait(run.claimed):
+            self._give_back(run)
+            self._ahead.stop(MAX_UNSETTLED_S)  # the next claim asks for free slots only
+            return
+        if not self._ahead.waiting:
+            self._ahead.moved = time.monotonic()
+        self._ahead.waiting.append(run)
+
+    def _check_waiting(self) -> None:
+        if self.stopping:
+            self._give_back_waiting()
+        elif self._ahead.is_stuck:
+            self._give_back_waiting()
+            self._ahead.stop(STUCK_PAUSE_S)
+
+    def _start_next(self) -> None:
+        """A slot is free: start the first job that waits for one and has not been lost meanwhile."""
+        ahead, waiting = self._ahead, self._ahead.waiting
+        now = ahead.moved = time.monotonic()
+        while waiting and not self.stopping:
+            run = waiting.popleft()
+            if run.why is None and run.expires > now:
+                self._occupy(run)
+                return
+            if run.why is None:
+                self._context.stop_lost(run, "lease_lost", "its lease ended before a slot was free")
+            self._give_back(run)
+
+    def _give_back(self, run: Run) -> None:
+        """A job that has not started waits in its queue again, unless it is lost."""
+        self._running.drop(run)
+        if run.why != "lost":
+            self._not_run(run.claimed, settle(run.claimed, Released(), DEFAULT_POLICY, self._store.now()))
+
+    def _give_back_waiting(self, queues: Container[str] | None = None) -> None:
+        """Give the jobs that wait here back, or those of these queues."""
+        waiting, kept = self._ahead.waiting, list[Run]()
+        while waiting:
+            run = waiting.popleft()
+            if queues is None or run.claimed.job.queue in queues:
+                self._give_back(run)
+            else:
+                kept.append(run)
+        waiting.extend(kept)
+        self._ahead.stop()
+
+    async def _decide_ahead(self, claim: Claim, answer: Exchanged, asked: float, took: float) -> None:
+        """If a claim was not full, nothing is claimed ahead for now. If a queue is paused, its jobs do not start."""
+        if len(answer.claimed) == claim.n:
+            await self._ahead.learn(answer.claimed, asked, took)
+            return
+        self._ahead.stop()
+        if self._ahead.waiting and (paused := await self._ahead.rules.paused()):
+            self._give_back_waiting(paused)
 
     # ------------------------------------------------------------------------------------------------ settling
 
@@ -315,7 +392,10 @@ class Exchanger:
         self._abandoned_threads -= run.in_thread
         if self._limits:
             self._running.free_room(run.handler.name)
-        self._woken.set()
+        if self._ahead.waiting:
+            self._start_next()
+        if len(self._ahead.waiting) <= self._ahead.wake_at:
+            self._woken.set()
 
     def _apply_settled(self, batch: Batch, answer: Exchanged) -> None:
         wants_events = self._hooks.wants_events
@@ -380,7 +460,7 @@ class Exchanger:
             self._was_idle = True
             self._hooks.idle()
         now_ms, due_ms = answer.now_ms, answer.next_due_ms
-        wait_ms = self._idle_ms if due_ms is None else min(self._idle_ms, due_ms - now_ms)
+        wait_ms = min(IDLE_MS, self._settings.lease_ms // 2, IDLE_MS if due_ms is None else due_ms - now_ms)
         pause = EMPTY_WAKE_PAUSES_S[min(self._empty_wakes, len(EMPTY_WAKE_PAUSES_S) - 1)]
         self._empty_wakes += 1
         if not self._watching.done():

@@ -98,7 +98,7 @@ def _of_worker(context: WorkerContext, is_started: bool) -> Iterator[str]:
     ages = context.watchdog.ages().items()
     build = {"version": __version__, "store": store.name, "python": platform.python_version()}
     skew: list[tuple[Labels, float]] = [({}, store.now() / 1000 - time.time())] if is_started else []
-    running = len(context.running.runs)
+    running = context.running.started
     for name, help, samples in (
         ("concurrency", "Maximum number of jobs that this worker runs at once.", [({}, context.settings.concurrency)]),
         ("running", "Jobs that this worker runs now.", [({}, running)]),

@@ -32,6 +32,7 @@ class WorkerOptions(TypedDict, total=False):
     wait_for_store: bool
     max_jobs: int | None
     max_memory: int | str | None
+    claim_ahead: int
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -48,6 +49,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     max_jobs: int | None
     #: In bytes.
     max_memory: int | None
+    #: The maximum number of jobs that are claimed before a slot is free.
+    claim_ahead: int
 
 
 def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]]) -> WorkerSettings:
@@ -71,6 +74,7 @@ def worker_settings(given: WorkerOptions, handlers: Iterable[Handler[..., Any]])
         wait_for_store=limits.check_bool(given.get("wait_for_store", True), "wait_for_store"),
         max_jobs=None if max_jobs is None else limits.check_int(max_jobs, "max_jobs", 1),
         max_memory=None if max_memory is None else to_bytes(max_memory, "max_memory"),
+        claim_ahead=limits.check_int(given.get("claim_ahead", 500), "claim_ahead", 0, 10_000),
     )
 
 

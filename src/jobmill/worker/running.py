@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sized
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -106,13 +106,16 @@ class Run(Struct, eq=False):
 
 
 class HeldIds(Collection[str]):
-    """The ids of the jobs that run, as a view: without those that wait for their settlement, or are lost already."""
+    """The ids of the jobs that run, or wait for a slot, as a view.
+
+    Without those that wait for their settlement, or are lost already.
+    """
 
     def __init__(self, runs: dict[str, Run]) -> None:
         self._runs = runs
 
     def __contains__(self, id: object) -> bool:
-        """Whether the job runs."""
+        """Whether the worker has the job."""
         run = self._runs.get(id)  # type: ignore[call-overload]  # anything may be asked for
         return run is not None and not run.over and run.why != "lost"
 
@@ -121,7 +124,7 @@ class HeldIds(Collection[str]):
         return iter([id for id in self._runs if id in self])
 
     def __len__(self) -> int:
-        """How many jobs run."""
+        """How many jobs the worker has."""
         return len(list(self))
 
 
@@ -136,10 +139,17 @@ class RunningJobs:
         self.of_name: Counter[str] = Counter()
         #: Called when a limited name has room again: any exchanger may have a use for it.
         self.wakes: list[Callable[[], None]] = []
+        #: The jobs that wait in each exchanger for a free slot: their leases are held as those of the others.
+        self.waiting: list[Sized] = []
+
+    @property
+    def started(self) -> int:
+        """How many jobs run now."""
+        return len(self.runs) - sum(map(len, self.waiting))
 
     @property
     def ids(self) -> HeldIds:
-        """The ids of the jobs that run now, also of those that begin later."""
+        """The ids of the jobs that the worker has now, also of those that it claims later."""
         return HeldIds(self.runs)
 
     def drop(self, run: Run) -> None:

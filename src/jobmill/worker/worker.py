@@ -16,6 +16,7 @@ from jobmill.runtime.backoff import LoopBackoff
 from jobmill.runtime.tasks import end
 from jobmill.runtime.threads import Threads
 from jobmill.runtime.watchdog import Turn, Watchdog
+from jobmill.worker.ahead import AheadQueue, AheadRules
 from jobmill.worker.announcer import Announcer
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.counts import Counts
@@ -76,7 +77,7 @@ class Worker:
     @property
     def running(self) -> int:
         """The number of jobs that run now."""
-        return len(self._context.running.runs) if self._started else 0
+        return self._context.running.started if self._started else 0
 
     # ------------------------------------------------------------------------------------------------ start
 
@@ -118,10 +119,7 @@ class Worker:
         self._monitor: LoopMonitor | None = None
         context = self._context = self._new_context()
         self._registry.hooks.count_enqueued.append(context.counts.enqueued)
-        self._exchangers = [
-            Exchanger(f"exchanger {number}", slots, context, once=once)
-            for number, slots in enumerate(self._shares(once), 1)
-        ]
+        self._exchangers = self._new_exchangers(context, once)
         context.hooks.start()
         if context.usage is not None:
             context.usage.start()
@@ -238,6 +236,15 @@ class Worker:
         count = 1 if is_single else min(self._registry.store.exchanges_in_flight, self.settings.concurrency)
         share, rest = divmod(self.settings.concurrency, count)
         return [share + (number < rest) for number in range(count)]
+
+    def _new_exchangers(self, context: WorkerContext, once: bool) -> list[Exchanger]:
+        rules, exchangers = AheadRules(context), list[Exchanger]()
+        for number, slots in enumerate(self._shares(once), 1):
+            limit = 0 if once else self.settings.claim_ahead * slots // self.settings.concurrency
+            ahead = AheadQueue(rules, limit)
+            context.running.waiting.append(ahead.waiting)
+            exchangers.append(Exchanger(f"exchanger {number}", slots, context, ahead, once=once))
+        return exchangers
 
     def _loop(self, name: str, turn: Turn, watchdog: Watchdog) -> asyncio.Task[None]:
         return _task(name, watchdog.run(name, turn, self._context.hooks.error, self.random))

@@ -15,6 +15,7 @@ from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.stats import by_queue_and_name
 from jobmill.core.stats import stats as summary
 from jobmill.core.values import (
+    AHEAD,
     Claim,
     Count,
     Depth,
@@ -67,9 +68,15 @@ def updated_fields(new: NewJob, job: Job, now_ms: int) -> dict[str, object]:
     return fields
 
 
-def claimed_fields(job: Job, wish: Claim, now_ms: int) -> dict[str, object]:
-    """What a claim writes. A job that is still running has lost its worker: that is a crash."""
-    counts = {"claims": job.claims + 1, "crashes": job.crashes + (job.state == "running")}
+def is_uncounted(job: Job, token: str | None) -> bool:
+    """Whether this token is that of the first claim ahead of a running job: the loss of its lease is no crash."""
+    return job.state == "running" and not job.unstarted and token is not None and token.startswith(AHEAD)
+
+
+def claimed_fields(job: Job, wish: Claim, now_ms: int, *, uncounted: bool) -> dict[str, object]:
+    """What a claim writes. A job that is still running has lost its worker: that is a crash, unless `uncounted`."""
+    crashes = job.crashes + (job.state == "running" and not uncounted)
+    counts = {"claims": job.claims + 1, "crashes": crashes, "unstarted": job.unstarted + uncounted}
     return {"state": "running", "worker": wish.worker, "started_ms": now_ms, "updated_ms": now_ms, **counts}
 
 

@@ -7,7 +7,7 @@ import msgspec
 from jobmill.core.due import NEVER_MS
 from jobmill.core.events import claim_events
 from jobmill.core.values import Broken, Claim, Claimed, Lease
-from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields, earliest
+from jobmill.stores.common.whole_jobs import claimable_ms, claimed_fields, earliest, is_uncounted
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -52,7 +52,8 @@ def _find(
 
 def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | Broken:
     recovered_from = stored.job.worker or "" if stored.job.state == "running" else None
-    job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms))
+    uncounted = is_uncounted(stored.job, stored.token)
+    job = context.jobs.write(stored, **claimed_fields(stored.job, wish, context.now_ms, uncounted=uncounted))
     stored.token, stored.lease_until_ms = wish.token, context.now_ms + wish.lease_ms
     if job.queue in context.queues:
         publish(context, claim_events(job, context.now_ms, lease_lost=recovered_from is not None))
@@ -61,7 +62,7 @@ def _lease(context: MemoryContext, wish: Claim, stored: StoredJob) -> Claimed | 
         msgspec.json.decode(job.payload_json)
     except msgspec.DecodeError as error:
         return Broken(lease, f"payload: {error}")
-    return Claimed(job, lease, recovered_from)
+    return Claimed(job, lease, recovered_from, uncounted)
 
 
 def _next_due(context: MemoryContext, queue: str, names: dict[str, int], *, counts_leases: bool) -> int | None:

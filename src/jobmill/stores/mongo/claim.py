@@ -377,14 +377,14 @@ class QueueClaim(Struct):
         """Updates that lease the jobs that were found, if they can still be claimed."""
         more = {**(_STILL_FRESH if found.are_fresh else {}), **(lock.holds if lock else {})}
         writes = []
-        for status in ("processing", "pending"):
-            ids = [job["_id"] for job in found.jobs if job["status"] == status]
+        for counts in ("unstarted", "crashes", None):
+            ids = [job["_id"] for job in found.jobs if _counts(job) == counts]
             if ids:
                 still: Document = {"status": "pending", "nextRunAt": {"$lte": date(self.now_ms)}}
-                if is_lost := status == "processing":
+                if counts is not None:
                     stale = leases.stale(self.now_ms, self.ctx.url.lock_timeout_ms)
                     still = {"$or": [leases.ended(self.now_ms), stale]}
-                update = leases.lease_update(self.claim, self.now_ms, is_lost=is_lost)
+                update = leases.lease_update(self.claim, self.now_ms, counts=counts)
                 writes.append(UpdateMany({"_id": {"$in": ids}, **still, **more}, update, hint=BY_ID))
         return writes
 
@@ -451,6 +451,7 @@ class QueueClaim(Struct):
         if found.jobs:
             memory.others_are_faster = len(leased) < len(found.jobs)
         lost = {job["_id"]: leases.worker_of(job) for job in found.jobs if job["status"] == "processing"}
+        uncounted = {job["_id"] for job in found.jobs if lost and leases.is_uncounted(job)}
         for document in leased:
             why = ""
             try:
@@ -458,7 +459,8 @@ class QueueClaim(Struct):
             except UnreadableJob as error:
                 why, job = str(error), self.ctx.job(document)
             lease = Lease(job.id, self.claim.token, self.queue, job.name, until_ms, leases.locator_of(document, job))
-            self.claimed.append(Broken(lease, why) if why else Claimed(job, lease, lost.get(document["_id"])))
+            id = document["_id"]
+            self.claimed.append(Broken(lease, why) if why else Claimed(job, lease, lost.get(id), id in uncounted))
             self.rooms[lease.name] -= 1
             if self.has_feed:
                 self.events += claim_events(job, self.now_ms, lease_lost=document["_id"] in lost)
@@ -467,6 +469,13 @@ class QueueClaim(Struct):
 def _may_stay(document: Document) -> bool:
     """Whether a job that was found may have to stay: it recurs, or its nextRunAt may not be its due time."""
     return bool(document.get("repeatInterval")) or "due" in ours_of(document)
+
+
+def _counts(document: Document) -> str | None:
+    """What counts the end of the lease of a running job; None for a job that waits."""
+    if document["status"] == "pending":
+        return None
+    return "unstarted" if leases.is_uncounted(document) else "crashes"
 
 
 def _as_zero(order: Order) -> Order:

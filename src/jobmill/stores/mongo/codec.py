@@ -13,7 +13,7 @@
            .tenant .options .progress .result (JSON) .attempts
            .tracebacks   of attempts that an older version wrote; they are later than those in .attempts
            .error        with the type of the error, where failReason has the message alone
-           .claims (a long) .crashes .worker .startedAt .leaseUntil
+           .claims (a long) .crashes .unstarted .worker .startedAt .leaseUntil
            .rule         what repeatInterval does not express: an interval, six fields, a timezone of the first
                          generation, an end, other words for the same cron; .revision .armed
            .declared     true: a handler declares the recurrence
@@ -381,6 +381,7 @@ def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
         errors=max(0, int_of(document.get("failCount"))),
         crashes=int_of(ours.get("crashes")),
         claims=int_of(ours.get("claims")),
+        unstarted=int_of(ours.get("unstarted")),
         worker=_text(document.get("claimedBy") if is_foreign_claim else run.get("worker")),
         progress=_progress(run["progress"]) if "progress" in run else None,
         result_json=Raw(run["result"].encode()) if isinstance(run.get("result"), str) else NULL,

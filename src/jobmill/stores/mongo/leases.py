@@ -12,7 +12,7 @@ from pymongo.errors import PyMongoError
 
 from jobmill.core.changes import Seize
 from jobmill.core.job import Job
-from jobmill.core.values import Claim, Lease
+from jobmill.core.values import AHEAD, Claim, Lease
 from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, int_of, is_ours, ms_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
@@ -33,7 +33,7 @@ LATE_HEARTBEAT_MS = 1_000
 #: The fields by which claims order jobs and leave some of them to Monque, and the worker that had a lost job.
 IN_ORDER = dict.fromkeys(("_id", "name", "priority", "nextRunAt", "status", "claimedBy", "jobmill.id", "jobmill.v"), 1)
 IN_ORDER |= dict.fromkeys(("repeatInterval", "timezone", "jobmill.slot", "jobmill.slotDue"), 1)
-IN_ORDER |= dict.fromkeys(("jobmill.due", "jobmill.dueOf", "jobmill.held"), 1)
+IN_ORDER |= dict.fromkeys(("jobmill.due", "jobmill.dueOf", "jobmill.held", "claimId", "jobmill.unstarted"), 1)
 # A claim cannot be written where `jobmill` is one of these; and a job never has a document as its _id.
 _NO_OBJECTS = ["null", "string", "number", "bool", "array", "date", "objectId", "binData"]
 _LOCATED = {"status": 1, "claimedBy": 1, "jobmill": 1, "nextRunAt": 1, "name": 1}
@@ -73,15 +73,21 @@ def guard(token: str, claimed_by: str, now_ms: int) -> Document:
     return held | {"jobmill.leaseUntil": {"$gt": date(now_ms)}}
 
 
-def lease_update(claim: Claim | Seize, now_ms: int, *, is_lost: bool = False) -> Document:
-    """What a claim writes; `is_lost`: another lease has ended."""
+def is_uncounted(document: Document) -> bool:
+    """Whether the lease of a running job is its first one of a claim ahead: its loss is no crash."""
+    is_ahead = str(document.get("claimId")).startswith(AHEAD)
+    return document["status"] == "processing" and is_ahead and "unstarted" not in ours_of(document)
+
+
+def lease_update(claim: Claim | Seize, now_ms: int, *, counts: str | None = None) -> Document:
+    """What a claim writes. `counts`: the field that counts that another lease has ended."""
     fields: Document = {"status": "processing", "claimedBy": OURS + claim.worker, "claimId": claim_id(claim.token)}
     fields |= dict.fromkeys(("lockedAt", "lastHeartbeat", "updatedAt", "jobmill.startedAt"), date(now_ms))
     fields |= {"jobmill.leaseUntil": date(now_ms + claim.lease_ms), "jobmill.worker": claim.worker}
     fields["heartbeatInterval"] = Int64(min(max(1, claim.lease_ms // 3), 2**31 - 1))  # see `ran_there`
     return {
         "$set": fields,
-        "$inc": {"jobmill.claims": Int64(1)} | ({"jobmill.crashes": 1} if is_lost else {}),
+        "$inc": {"jobmill.claims": Int64(1)} | ({f"jobmill.{counts}": 1} if counts else {}),
         # Monque must not take the lease of an earlier claim for its own.
         "$unset": {"leaseExpiresAt": "", "jobmill.due": "", "jobmill.dueOf": ""},
         # A Node worker retries a job without a number here, or with a negative one, for ever.

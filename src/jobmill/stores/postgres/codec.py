@@ -21,7 +21,7 @@ SHARED_COLUMNS = (
     *("due_ms", "created_ms", "priority", "errors", "crashes", "claims", "updated_ms", "started_ms", "worker", "id"),
     *("queue", "name", "payload", "unique_key", "tenant", "options", "log_lines", "error", "result", "progress"),
     *("attempts", "tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
-    "last_finished_ms",
+    *("last_finished_ms", "unstarted"),
 )
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
 
@@ -30,6 +30,7 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     """The columns of extra.sql by the fields of Job, and what a claim adds to them."""
 
     recovered_from: str | None = None
+    uncounted: bool = False
     unique_key: str | None = None
     tenant: str | None = None
     options: JobOptions = NO_OPTIONS
@@ -39,6 +40,7 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     #: An older version of Jobmill has written texts.
     attempts: tuple[Attempt | str, ...] = ()
     held: Held | None = None
+    unstarted: int = 0
     deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
@@ -81,7 +83,7 @@ def claimed_job(row: asyncpg.Record, claim: Claim, now_ms: int) -> Claimed | Bro
         if row[11] is None:
             return Claimed(job, lease)
         extra = _read_extra(row[11])
-        return Claimed(_with_extra(job, extra), lease, extra.recovered_from)
+        return Claimed(_with_extra(job, extra), lease, extra.recovered_from, extra.uncounted)
     except UnreadableJob as error:
         return Broken(lease, str(error))
 
@@ -102,7 +104,7 @@ def _read_extra(text: str) -> _Extra:
 
 def _with_extra(job: Job, extra: _Extra) -> Job:
     fields = structs.asdict(extra)
-    revision, _ = fields.pop("revision"), fields.pop("recovered_from")
+    revision, _, _ = fields.pop("revision"), fields.pop("recovered_from"), fields.pop("uncounted")
     if extra.attempts:
         fields["attempts"] = tuple(Attempt(traceback=one) if isinstance(one, str) else one for one in extra.attempts)
     if extra.recurrence is not None:

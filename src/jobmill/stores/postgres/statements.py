@@ -16,7 +16,7 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.job import DAY_MS, KEEP_FAILED, LOG_LINES_KEPT
 from jobmill.core.limits import MAX_KEY, MAX_NAME, MAX_PRIORITY
 from jobmill.core.payload import MAX_BYTES
-from jobmill.core.values import PAYLOADS_SEARCHED, QueueSettings
+from jobmill.core.values import AHEAD, PAYLOADS_SEARCHED, QueueSettings
 from jobmill.errors import InvalidValue
 from jobmill.handlers.options import DEFAULT_QUEUE
 from jobmill.stores.common.sql import literal, quoted, statements_in, without_comments
@@ -28,6 +28,7 @@ LOCK_CLASS = 0x4A6F624D
 
 #: What functions in the schema repeat of the core, because they also run without Python.
 DEFAULTS = {
+    "ahead": AHEAD,
     "default_queue": f"'{DEFAULT_QUEUE}'",
     "day_ms": str(DAY_MS),
     "events_max_len": str(QueueSettings().events_max_len),

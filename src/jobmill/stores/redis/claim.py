@@ -8,7 +8,15 @@ from jobmill.core.recurrence import next_occurrence
 from jobmill.core.values import Broken, Claim, Claimed, Lease
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.redis.bullmq_options import repeat_opts
-from jobmill.stores.redis.codec import SETTLED_PLAINLY, claimed_job, fields, foreign_job, stored_rule
+from jobmill.stores.redis.codec import (
+    COUNTED,
+    SETTLED_PLAINLY,
+    UNCOUNTED,
+    claimed_job,
+    fields,
+    foreign_job,
+    stored_rule,
+)
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, RedisContext, as_json
 from jobmill.stores.redis.ids import LocalId, port_id, readable_id
 from jobmill.stores.redis.scripts import RECOVER, SCHEDULE
@@ -39,6 +47,7 @@ class ClaimProgress:
         return {
             "n": min(MAX_JOBS_PER_CALL, self.n) if self.room_by_name else 0,
             "token": claim.token,
+            "ahead": claim.is_ahead or None,
             "lease_ms": claim.lease_ms,
             "worker": claim.worker,
             "names": self.room_by_name,
@@ -59,13 +68,12 @@ class ClaimProgress:
             shown = port_id(queue, id, b"jm" in h, is_latest=not is_older)
             lease = Lease(shown, claim.token, queue, name, until_ms, (local, is_plain))
             try:
-                job = claimed_job(queue, local, h, claim.worker, now_ms, bool(crashed), shown)
+                job = claimed_job(queue, local, h, claim.worker, now_ms, crashed, shown)
                 recovered_from = h.get(b"pb", b"").decode(errors="replace") if crashed else None
-                self.claimed.append(Claimed(job, lease, recovered_from))
+                self.claimed.append(Claimed(job, lease, recovered_from, crashed == UNCOUNTED))
             except UnreadableJob as error:
-                self.claimed.append(
-                    Broken(lease, str(error), foreign_job(queue, local, h, now_ms, bool(crashed), shown))
-                )
+                foreign = foreign_job(queue, local, h, now_ms, crashed == COUNTED, shown)
+                self.claimed.append(Broken(lease, str(error), foreign))
             if name in self.room_by_name:
                 self.room_by_name[name] -= 1
         self.n -= len(taken)

@@ -16,6 +16,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jma`: the attempts that errored or crashed, with checksums of their tracebacks, which are in BullMQ's `stacktrace`.
 - `jmh`: what holds the job while it is in `waiting-children` (`Held`). That its children do is not in it.
 - `jmn`: the time until which claims leave the job to Node.
+- `jmw`: the last claim was a claim ahead. `jml`: the first lease of such a claim was lost, which was no crash.
 """
 
 from __future__ import annotations
@@ -102,11 +103,15 @@ def without_lone_surrogates(h: dict[bytes, bytes]) -> dict[bytes, bytes]:
 _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
 
 #: All fields that have no influence on how a job is settled.
-SETTLED_PLAINLY = _PLAIN | {b"jmo", b"jmd", b"jmu", b"jmt", b"ats", b"processedOn", b"pb", b"progress"}
+SETTLED_PLAINLY = _PLAIN | {b"jmo", b"jmd", b"jmu", b"jmt", b"jmw", b"jml", b"ats", b"processedOn", b"pb", b"progress"}
+
+#: How claim.lua says that a job was running: it has crashed, or not, because the lost lease was its first one of a
+#: claim ahead.
+COUNTED, UNCOUNTED = 1, 2
 
 
 def claimed_job(
-    queue: str, id: LocalId, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: bool, shown: str
+    queue: str, id: LocalId, h: dict[bytes, bytes], worker: str, now_ms: int, crashed: int, shown: str
 ) -> Job:
     """The job after a claim. `h` is its hash before the claim. UnreadableJob if the hash cannot be read."""
     try:
@@ -132,9 +137,9 @@ def claimed_job(
             raise UnreadableJob("its id is not UTF-8 text")
         after = {b"name": h[b"name"], **h, b"processedOn": b"%d" % now_ms}
         job = job_of(queue, id, "running", after, now_ms, shown=shown, strict=True)
-        crashes = job.crashes + crashed
-        counts = {"claims": job.claims + 1, "crashes": crashes, "deferred_error": _deferred_error(h, crashes)}
-        return structs.replace(job, worker=worker, **counts)
+        crashes, unstarted = job.crashes + (crashed == COUNTED), job.unstarted + (crashed == UNCOUNTED)
+        counts = {"claims": job.claims + 1, "crashes": crashes, "unstarted": unstarted}
+        return structs.replace(job, worker=worker, deferred_error=_deferred_error(h, crashes), **counts)
     except (KeyError, *_GARBAGE) as error:
         if (readable := without_lone_surrogates(h)) != h:
             return claimed_job(queue, id, readable, worker, now_ms, crashed, shown)
@@ -203,6 +208,7 @@ def job_of(
         errors=read.whole(b"jme") if b"jme" in h else max(0, read.whole(b"atm") - (state == "succeeded")),
         crashes=crashes,
         claims=read.whole(b"ats") + read.whole(b"jmc"),
+        unstarted=int(b"jml" in h),
         worker=read.text(b"pb"),
         progress=read.value(b"progress", _progress, None),
         result_json=NULL if result is None else Raw(result),

@@ -22,9 +22,9 @@ from jobmill.stores.sqlite.read import read_job, read_jobs
 Range = tuple[int, int, str]
 _decode_ranges = msgspec.json.Decoder(list[Range]).decode
 
-# Priority, due_ms, seq, name, and the worker whose lease has ended; None if the job waits. Sorted candidates are in
-# claim order.
-Candidate = tuple[int, int, int, str, str | None]
+# Priority, due_ms, seq, name, the worker whose lease has ended (None if the job waits), and 1 if that is no crash.
+# Sorted candidates are in claim order.
+Candidate = tuple[int, int, int, str, str | None, int]
 _decode_candidates = msgspec.json.Decoder(list[Candidate]).decode
 _decode_ints = msgspec.json.Decoder(list[int]).decode
 
@@ -85,9 +85,9 @@ def _find(
             limit = min(rooms[name], most - len(found)) + len(excluded) + 1
             dues, seqs = context.row("due_jobs", (queue, name, priority, context.now_ms, limit))
             rows = zip(_decode_ints(dues), _decode_ints(seqs), strict=True)
-            candidates += [(priority, due_ms, seq, name, None) for due_ms, seq in rows]
+            candidates += [(priority, due_ms, seq, name, None, 0) for due_ms, seq in rows]
         for candidate in sorted(candidates):
-            _, due_ms, seq, name, _ = candidate
+            _, due_ms, seq, name, *_ = candidate
             if seq in excluded:
                 continue
             if len(found) == most:
@@ -103,11 +103,14 @@ def _find(
 def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidate]) -> list[Claimed | Broken]:
     seqs = [candidate[2] for candidate in found]
     token, until_ms = wish.token, context.now_ms + wish.lease_ms
+    if uncounted := [one[2] for one in found if one[5]]:
+        context.write("count_unstarted", (as_json(uncounted),))
     context.write("claim", (as_json(seqs), token, until_ms, context.now_ms, wish.worker))
     claimed: list[Claimed | Broken]
     try:
         jobs = zip(read_jobs(context, seqs), found, strict=True)
-        claimed = [Claimed(job, Lease(job.id, token, queue, job.name, until_ms, one[2]), one[4]) for job, one in jobs]
+        leased = [(job, Lease(job.id, token, queue, job.name, until_ms, one[2]), one) for job, one in jobs]
+        claimed = [Claimed(job, lease, one[4], bool(one[5])) for job, lease, one in leased]
     except UnreadableJob:
         claimed = [_lease_one(context, token, until_ms, candidate) for candidate in found]
     if queue in feeding(context):
@@ -118,10 +121,10 @@ def _lease(context: SqliteContext, wish: Claim, queue: str, found: list[Candidat
 
 def _lease_one(context: SqliteContext, token: str, until_ms: int, candidate: Candidate) -> Claimed | Broken:
     """Read one leased job separately, because at least one job of this claim cannot be read."""
-    _, _, seq, _, worker = candidate
+    _, _, seq, _, worker, uncounted = candidate
     id, queue, name, job = read_job(context, seq)
     lease = Lease(id, token, queue, name, until_ms, seq)
-    return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease, worker)
+    return Broken(lease, str(job)) if isinstance(job, UnreadableJob) else Claimed(job, lease, worker, bool(uncounted))
 
 
 def _events(claimed: Claimed | Broken, worker: str, ended: set[int], now_ms: int) -> list[Event]:

@@ -1,6 +1,7 @@
 """The SQL files beside this module, ready to execute.
 
-`{job}` stands for the expression of job.sql, `{never}` for NEVER_MS, `{subject}` for the columns of a SubjectRow, and
+`{job}` stands for the expression of job.sql, `{never}` for NEVER_MS, `{subject}` for the columns of a SubjectRow,
+`{uncounted}` for whether the lease of a running job is its first one of a claim ahead, whose loss is no crash, and
 `{rows of n from ?i}` for one row of n parameters per row of a call, numbered from i on.
 """
 
@@ -11,6 +12,7 @@ import re
 from pathlib import Path
 
 from jobmill.core.due import NEVER_MS
+from jobmill.core.values import AHEAD
 from jobmill.stores.common.sql import statements_in, without_comments
 
 HERE = Path(__file__).parent
@@ -20,6 +22,7 @@ MAX_ROWS = 100
 
 _PARTS = {
     "{never}": str(NEVER_MS),
+    "{uncounted}": f"(unstarted IS NULL AND substr(token, 1, {len(AHEAD)}) = '{AHEAD}')",
     "{subject}": "jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms,"
     f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence",
 }

@@ -56,6 +56,7 @@ import pytest
 # Called before the modules are imported, so that failed assertions show the compared values.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)])
 
+from jobmill.testing.contract.ahead import AheadContract, ProcessAheadContract  # noqa: E402
 from jobmill.testing.contract.announce import TalliesContract, WorkersContract  # noqa: E402
 from jobmill.testing.contract.audit import AuditContract  # noqa: E402
 from jobmill.testing.contract.change import ChangeContract  # noqa: E402
@@ -95,6 +96,7 @@ from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
 __all__ = [
+    "AheadContract",
     "AuditContract",
     "ChangeContract",
     "ClaimBoundsContract",
@@ -123,6 +125,7 @@ __all__ = [
     "OrderContract",
     "PauseContract",
     "PinContract",
+    "ProcessAheadContract",
     "ProcessContract",
     "ProcessHarness",
     "RateLimitContract",
@@ -174,6 +177,7 @@ class StoreContract(
     HintsContract,
     WaitContract,
     ReportContract,
+    AheadContract,
     ExtendContract,
     RecurrenceContract,
     LostContract,

@@ -15,6 +15,7 @@ from jobmill.core.job import LIVE
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, Filter, QueueChange, RateLimit
 from jobmill.store import Store
+from jobmill.testing.contract.ahead import ProcessAheadContract
 from jobmill.testing.contract.harness import Harness, ProcessHarness
 from jobmill.testing.contract.racing import (
     LEASE_MS,
@@ -113,7 +114,7 @@ class ThreadRacesContract:
         await each_ran_once(harness.store, ids, drained)
 
 
-class ProcessContract:
+class ProcessContract(ProcessAheadContract):
     """The same with processes, for stores whose data several processes share."""
 
     @pytest.fixture(scope="class")

@@ -167,11 +167,15 @@ BEGIN
 
         RETURN QUERY
         WITH found AS MATERIALIZED (
-            SELECT ahead.place, ahead.taken_over, ahead.worker
+            SELECT ahead.place, ahead.taken_over, ahead.worker, ahead.uncounted
             FROM unnest(its_names, its_priorities, its_dues, its_seqs, takes)
                 AS line (name, priority, due_ms, seq, take)
             CROSS JOIN LATERAL (
-                SELECT jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over, jobs.worker FROM {schema}.jobs
+                SELECT
+                    jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over, jobs.worker,
+                    -- The lost lease was the job's first one of a claim ahead: that is no crash.
+                    jobs.unstarted IS NULL AND starts_with(jobs.token, '{ahead}') AS uncounted
+                FROM {schema}.jobs
                 WHERE
                     jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
                     AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
@@ -183,7 +187,9 @@ BEGIN
 
         taken AS (
             UPDATE {schema}.jobs SET
-                claims = jobs.claims + 1, crashes = jobs.crashes + found.taken_over::integer,
+                claims = jobs.claims + 1,
+                crashes = jobs.crashes + (found.taken_over AND NOT found.uncounted)::integer,
+                unstarted = CASE WHEN found.taken_over AND found.uncounted THEN 1 ELSE jobs.unstarted END,
                 updated_ms = now_ms, lease_until_ms = now_ms + lease_ms, started_ms = now_ms, token = claim_token,
                 worker = claim_worker
             FROM found WHERE jobs.ctid = found.place
@@ -192,7 +198,8 @@ BEGIN
                 jobs.errors, jobs.crashes, jobs.claims,
                 CASE
                     WHEN found.taken_over
-                        THEN '"recovered_from":' || to_json(found.worker)::text || ',' || coalesce({extra}, '"runs":0}')
+                        THEN '"recovered_from":' || to_json(found.worker)::text
+                            || ',"uncounted":' || found.uncounted::text || ',' || coalesce({extra}, '"runs":0}')
                     ELSE {extra}
                 END AS extra,
                 found.taken_over

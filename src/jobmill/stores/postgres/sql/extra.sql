@@ -3,7 +3,7 @@
 CASE
     WHEN (
         jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,
-        jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held
+        jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held, jobs.unstarted
     ) IS NULL THEN NULL
     ELSE coalesce('"options":' || jobs.options || ',', '')
         || coalesce('"result_json":' || jobs.result || ',', '')
@@ -11,6 +11,7 @@ CASE
         || coalesce('"attempts":' || coalesce(jobs.attempts, jobs.tracebacks) || ',', '')
         || coalesce('"held":' || jobs.held || ',', '')
         || coalesce('"recurrence":' || jobs.recurrence || ',', '')
+        || coalesce('"unstarted":' || jobs.unstarted || ',', '')
         || substr(
             json_build_object(
                 'unique_key', jobs.unique_key, 'tenant', jobs.tenant, 'error', jobs.error, 'doomed', jobs.doomed,

@@ -30,7 +30,7 @@ BEGIN
             jobs.due_ms, jobs.created_ms, jobs.priority, jobs.claims, jobs.started_ms, jobs.worker, jobs.id, jobs.queue,
             jobs.name, jobs.payload, jobs.unique_key, jobs.tenant, jobs.options, jobs.log_lines, jobs.progress,
             jobs.attempts, jobs.tracebacks, jobs.doomed, jobs.recurrence, jobs.revision, jobs.slot_ms, jobs.runs,
-            jobs.failed_runs, jobs.last_error, jobs.last_finished_ms, ended.final_state, ended.final_errors,
+            jobs.failed_runs, jobs.last_error, jobs.last_finished_ms, jobs.unstarted, ended.final_state, ended.final_errors,
             ended.final_crashes, ended.final_result, ended.final_error, ended.final_attempts, ended.age_ms,
             ended.keep_last, ended.final_runs, ended.final_failed_runs, ended.final_last_error
     ),
@@ -40,7 +40,7 @@ BEGIN
             due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms, finished_ms, expires_ms,
             keep_last, state, worker, id, queue, name, payload, unique_key, tenant, options, log_lines, error, result,
             progress, attempts, tracebacks, doomed, recurrence, revision, slot_ms, runs, failed_runs, last_error,
-            last_finished_ms
+            last_finished_ms, unstarted
         )
         SELECT
             due_ms, created_ms, priority, final_errors, final_crashes, claims, now_ms, started_ms, now_ms,
@@ -49,7 +49,7 @@ BEGIN
             tracebacks, doomed, recurrence, revision, slot_ms, coalesce(final_runs, runs),
             coalesce(final_failed_runs, failed_runs),
             CASE WHEN final_runs IS NULL THEN last_error ELSE final_last_error END,
-            CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END
+            CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END, unstarted
         FROM gone
         WHERE
             (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)

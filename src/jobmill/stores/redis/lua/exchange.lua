@@ -1,8 +1,8 @@
 -- exchange: settles what is finished, then claims what is free; never a job that the same call settles.
 -- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
---   claim {n, token, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
+--   claim {n, token, ahead: whether it is a claim ahead, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
 --   scan: how many to read, or nil for 1,000, first_end: the first end of a lease, or nil}
--- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed, is older run], next due ms or -1, 1 if
+-- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed (see claim.lua), is older run], next due ms or -1, 1 if
 --   only jobs with unknown names wait, 2 if a limit is reached, otherwise 0, whether the feed is on, how many jobs the next
 --   call is to skip, or 0,
 --   how many jobs were read after the last one that was taken.
@@ -92,7 +92,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
   for i = 1, #ids do
     local id = ids[i]
     local h = redis.pcall('HGETALL', P .. id)
-    local name, ats, is_special = nil, 0, not_these[id]
+    local name, ats, is_special, marked = nil, 0, not_these[id], false
     for k = 1, #h, 2 do
       local field = h[k]
       if field == 'name' then
@@ -101,6 +101,8 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
         ats = tonumber(h[k + 1]) or 0
       elseif field == 'rjk' or field == 'jmn' or field == 'jmh' then
         is_special = true
+      elseif field == 'jmw' then
+        marked = true
       end
     end
     local room = name and names[name]
@@ -112,7 +114,14 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
       break
     end
     names[name] = room - 1
-    call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
+    if c.ahead then
+      call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1, 'jmw', '1')
+    else
+      call('HSET', P .. id, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
+      if marked then
+        call('HDEL', P .. id, 'jmw')
+      end
+    end
     call('SET', P .. id .. ':lock', lock, 'PX', lock_ms)
     call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
     taken[i] = {id, h, 0, 0}

@@ -6,7 +6,7 @@
     WHEN coalesce(
         jobs.options, jobs.unique_key, jobs.tenant, jobs.error, jobs.result, jobs.finished_ms, jobs.progress,
         jobs.attempts, jobs.tracebacks, jobs.recurrence, jobs.slot_ms, jobs.last_finished_ms, jobs.last_error,
-        jobs.doomed, jobs.held
+        jobs.doomed, jobs.held, jobs.unstarted
     ) IS NULL THEN ''
     ELSE coalesce(',"options":' || jobs.options, '')
         || coalesce(',"result_json":' || jobs.result, '')
@@ -24,6 +24,7 @@
         )
         || coalesce(CASE WHEN jobs.due_ms = {never} THEN ',"held":' || jobs.held END, '')
         || coalesce(',"recurrence":' || jobs.recurrence, '')
+        || coalesce(',"unstarted":' || jobs.unstarted, '')
         || ','
         || trim(
             json_object(

@@ -39,6 +39,11 @@ FROM (
 -- How many jobs of a queue run under a lease that ends later. ?1 queue, ?2 now (-1: all that run). One row: the number.
 SELECT count(*) FROM jobmill_jobs WHERE state = 'running' AND queue = ?1 AND lease_until_ms > ?2
 
+-- name: count_unstarted
+-- Before these jobs are leased again: the loss of a lease of a claim ahead counts here, and not as the crash that the
+-- claim will count. ?1 seqs as JSON.
+UPDATE jobmill_jobs SET unstarted = 1, crashes = crashes - 1 WHERE seq IN (SELECT value FROM json_each(?1))
+
 -- name: first_lease
 -- The first end of a lease that is still to come. ?1 queue, ?2 names as JSON, ?3 now. One row: lease_until_ms or NULL.
 SELECT (

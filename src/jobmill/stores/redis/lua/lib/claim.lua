@@ -1,4 +1,4 @@
--- Claims jobs. `c` is the claim: n, token, lease_ms, worker, and names {name: room}. The room of a name is the number of
+-- Claims jobs. `c` is the claim: n, token, ahead, lease_ms, worker, and names {name: room}. The room of a name is the number of
 -- jobs of this name that the claim may still take.
 local MAX_SCANNED = 1000
 -- How many ids are read at once, at least.
@@ -44,9 +44,10 @@ local function count_in_window(k)
 end
 
 -- What a claim must know from the flat hash of a job: its name, the number of its claims, whether the job must fail,
--- the scheduler of the job if Node made the job, and whether it was held.
+-- the scheduler of the job if Node made the job, whether it was held, whether its last claim was a claim ahead, and
+-- whether an earlier loss of such a claim was no crash.
 local function peek(h)
-  local name, ats, doomed, sid, ours, held = nil, 0, false, nil, false, false
+  local name, ats, doomed, sid, ours, held, marked, forgiven = nil, 0, false, nil, false, false, false, false
   for i = 1, #h, 2 do
     local field = h[i]
     if field == 'name' then
@@ -61,9 +62,13 @@ local function peek(h)
       sid = h[i + 1]
     elseif field == 'jmh' then
       held = true
+    elseif field == 'jmw' then
+      marked = true
+    elseif field == 'jml' then
+      forgiven = true
     end
   end
-  return name, ats, doomed, not ours and sid or nil, held
+  return name, ats, doomed, not ours and sid or nil, held, marked, forgiven
 end
 
 -- 1 if a run is older than the current run of its scheduler. When Node claims a run, it creates the next run at once.
@@ -114,11 +119,12 @@ local function room_for(c, id, name, not_these)
   return type(name) ~= 'string' and 1 or c.names[name] or -1
 end
 
--- Gives a job in `active` its lease, and adds it to `taken`. Returns 1 if the job counts for the rate limit, otherwise 0.
+-- Gives a job in `active` its lease, and adds it to `taken`: id, hash before, 0 if it waited, 1 if it was running, 2 if
+-- it was running but has not crashed, because the lost lease was its first one of a claim ahead; is older run. Returns 1 if the job counts for the rate limit, otherwise 0.
 local function take(c, id, crashed, taken)
   local key = job_key(id)
   local h = redis.pcall('HGETALL', key)
-  local name, ats, doomed, sid, held = peek(h)
+  local name, ats, doomed, sid, held, marked, forgiven = peek(h)
   if name then
     c.names[name] = c.names[name] - 1
   elseif set_aside(id) then
@@ -135,15 +141,25 @@ local function take(c, id, crashed, taken)
     call('HDEL', key, 'jmh')
     call('SREM', key .. ':dependencies', Q .. ':jobmill:hold')
   end
-  if crashed then
+  local uncounted = crashed and marked and not forgiven
+  if uncounted then
+    call('HSET', key, 'jml', '1')
+  elseif crashed then
     if type(redis.pcall('HINCRBY', key, 'stc', 1)) ~= 'number' then
       call('HSET', key, 'stc', 1)  -- it was no number
     end
+  end
+  if crashed then
     event('waiting', 'jobId', id, 'prev', 'active')
     event('stalled', 'jobId', id)
   end
-  taken[#taken + 1] = {id, h, crashed and 1 or 0, is_older_run(id)}
+  taken[#taken + 1] = {id, h, uncounted and 2 or crashed and 1 or 0, is_older_run(id)}
   call('HSET', key, 'processedOn', now_text, 'pb', c.worker, 'ats', ats + 1)
+  if c.ahead then
+    call('HSET', key, 'jmw', '1')
+  elseif marked then
+    call('HDEL', key, 'jmw')
+  end
   call('SET', key .. ':lock', c.lock, 'PX', c.lock_ms)
   call('XADD', EVENTS, '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
   if feed_on then
