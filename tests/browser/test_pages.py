@@ -42,6 +42,7 @@ PAGES = {
     "ask-pause": "/ask/pause/mail",
     "ask-copy": "/ask/copy?id={failed}",
     "ask-enqueue": "/ask/enqueue",
+    "ask-add": "/ask/recur_add?cron=0+8+*+*+1-5",
     "ask-edit": "/ask/recur_edit?id={recurring}",
 }
 SCREENS: dict[str, tuple[Any, bool]] = {"light": (WIDE, False), "dark": (WIDE, True), "phone": (PHONE, False)}
@@ -159,6 +160,7 @@ async def test_dialogs_and_menus_that_are_open(
     for path, link in (
         ("/queues/mail", "Pause queue…"),
         ("/recurring", "Edit…"),
+        ("/recurring", "Add a schedule…"),
         (f"/jobs/{shop.failed}", "Edit and enqueue a copy…"),
         (f"/jobs/{shop.waiting}", "Reschedule…"),
         (f"/jobs/{shop.waiting}", "Remove…"),
@@ -172,6 +174,32 @@ async def test_dialogs_and_menus_that_are_open(
     await page.wait_for_selector("#nav:popover-open")
     await check("navigation")
     assert found == []
+
+
+@pytest.mark.slow
+async def test_a_new_schedule_is_previewed_and_added(
+    jobs: Client, tabs: Tabs, serving: Callable[..., Awaitable[str]]
+) -> None:
+    url = await serving(Dashboard(jobs))
+    page = await tabs.open(f"{url}/recurring", timezone="Europe/Berlin")
+    await page.get_by_role("link", name="Add a schedule…").click()
+    form = page.locator("dialog[open] #form")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await form.get_by_label("Handler").fill("digest")
+    await form.get_by_label("Payload").fill('{"to": "ada"}')
+    await form.get_by_label("Cron expression").fill("0 8 * * 1")
+    await form.get_by_role("button", name="Preview").click()
+    await expect(form.get_by_text("Every Monday at 08:00 Europe/Berlin")).to_be_visible()
+    await expect(form.get_by_role("list", name="The first runs").get_by_role("listitem")).to_have_count(5)
+    assert not [one for one in asked if "ada" in one]  # a payload is in no address, and so in no log of a proxy
+    await expect(form.get_by_label("Handler")).to_have_value("digest")
+    await shot(page, "open-Add-a-schedule-preview")
+    await form.get_by_label("Key", exact=True).fill("monday-mail")
+    await form.get_by_role("button", name="Add this schedule").click()
+    await expect(page.get_by_text("digest is added.")).to_be_visible()
+    (job,) = (await jobs.find(recurring=True)).jobs
+    assert (job.name, job.payload) == ("digest", {"to": "ada"})
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from jobmill import Access, Client, Context, Dashboard
 from jobmill.core.announcing import WorkerCard
+from jobmill.core.durations import to_datetime
 from jobmill.core.tallies import ErrorGroup, Tally
 from jobmill.dashboard import charts
 from jobmill.testing import ManualClock
@@ -129,7 +130,35 @@ async def test_a_range_has_what_happened_in_it(jobs: Client, visitor: Visitor, c
     assert (await visitor.json("/errors"))["range"] == "24h"
     new = next(one for one in groups if one["error_type"] == "New")
     assert (new["history"][-1], sum(new["history"])) == (1, 1)
-    assert new["first_ms"] == clock() - clock() % MINUTE_MS
+    assert new["first_ms"] == new["first_until_ms"] == clock()  # a single one
+
+
+async def test_the_first_time_is_no_more_exact_than_it_is_known(
+    jobs: Client, visitor: Visitor, clock: ManualClock
+) -> None:
+    clock.advance((HOUR_MS - clock() % HOUR_MS) / 1000 + 17 * 60 + 5)  # 5 seconds into minute 17 of an hour
+    begin = clock() - clock() % HOUR_MS
+    await _count(jobs, clock, "send", ("Often", 2))
+    await _count(jobs, clock, "send", ("Once", 1))
+    clock.advance(60)
+    await _count(jobs, clock, "send", ("Often", 1))
+
+    async def first(kind: str, range: str) -> tuple[int, int]:
+        visitor.app.reads.forget()
+        (one,) = [one for one in (await visitor.json(f"/errors?range={range}"))["groups"] if one["error_type"] == kind]
+        return one["first_ms"] - begin, one["first_until_ms"] - begin
+
+    minute = (17 * MINUTE_MS, 18 * MINUTE_MS)
+    assert await first("Often", "1h") == minute
+    assert await first("Often", "24h") == minute  # the minutes of the last hour are known
+    clock.advance(7_200)
+    assert await first("Once", "24h") == (17 * MINUTE_MS + 5_000,) * 2
+    assert await first("Often", "8h") == (10 * MINUTE_MS, 19 * MINUTE_MS)  # the last one was in minute 18
+    await _count(jobs, clock, "send", ("Often", 1))
+    assert await first("Often", "8h") == (10 * MINUTE_MS, 20 * MINUTE_MS)
+    assert await first("Often", "24h") == (0, HOUR_MS)
+    page = await visitor.get("/errors?range=24h")
+    assert f"before {to_datetime(begin + HOUR_MS):%H:%M} 0 ms ago" in page.words
 
 
 @pytest.mark.parametrize("query", ["range=2h", "page=0", "page=x", "page=-1", f"page={'9' * 30}", "page=²"])

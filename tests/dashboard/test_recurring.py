@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -439,3 +440,108 @@ def test_the_week_as_a_picture() -> None:
     assert set(re.findall('class="bar ([^"]*)"', even)) == {"h1"}
     assert "style" not in drawn
     assert charts.week([CalendarDay(date="2026-11-16", hours=[0] * 24)], True).count("<rect") == 0
+
+
+NEW: dict[str, Any] = {
+    "name": "digest",
+    "payload": '{"to": "ada"}',
+    "key": "monday-mail",
+    "queue": "mail",
+    "tenant": "",
+}
+
+
+async def test_a_schedule_is_added(jobs: Client, visitor: Visitor, clock: ManualClock) -> None:
+    assert "Add a schedule…" in (await visitor.get("/recurring")).words
+    form = await visitor.get("/ask/recur_add?back=/recurring")
+    assert "The first runs" not in form.text
+    assert 'value="UTC"' in form.text
+    page = await visitor.act(
+        "recur_add", **NEW, cron="0 8 * * 1", every="", timezone="Europe/Berlin", back="/recurring"
+    )
+    assert "digest is added. Every Monday at 08:00 Europe/Berlin." in page.words
+    (job,) = (await jobs.find(recurring=True)).jobs
+    assert (job.name, job.queue, job.payload, job.tenant) == ("digest", "mail", {"to": "ada"}, None)
+    rule = job.recurrence
+    assert rule is not None
+    assert (rule.key, rule.cron, rule.timezone, rule.pinned) == ("monday-mail", "0 8 * * 1", "Europe/Berlin", False)
+    (entry,) = (await jobs.audit_log()).entries
+    assert (entry.what, entry.who, entry.queue, list(entry.ids)) == ("enqueue", "dashboard", "mail", [job.id])
+    assert entry.note == "recurring: Every Monday at 08:00 Europe/Berlin"
+
+
+async def test_a_new_schedule_is_previewed(visitor: Visitor, clock: ManualClock) -> None:
+    data = await visitor.json("/ask/recur_add?every=10m")
+    assert [ms - clock() for ms in data["next_ms"]] == [0, 600_000, 1_200_000, 1_800_000, 2_400_000]
+    page = await visitor.get("/ask/recur_add?cron=0+8+*+*+1-5&timezone=Europe/Berlin")
+    assert "Every weekday at 08:00 Europe/Berlin" in page.words
+    assert page.text.partition("The first runs")[2].count("<li>") >= 5
+    page = await visitor.get("/ask/recur_add?cron=0+8+*+*&timezone=UTC")
+    assert "Cron expression: Must be" in page.words
+    page = await visitor.get("/ask/recur_add?every=1h&timezone=Mars")
+    assert "Time zone: Must be" in page.words
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"payload": "{"}, "payload"),
+        ({"key": ""}, "key"),
+        ({"key": "taken"}, "key"),
+        ({"cron": ""}, "cron"),
+        ({"every": "1h"}, "cron"),
+        ({"cron": "x"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "", "every": "soon"}, "every"),
+        ({"timezone": "Mars"}, "timezone"),
+        ({"queue": "a b\n"}, "queue"),
+    ],
+)
+async def test_a_new_schedule_that_is_wrong(
+    jobs: Client, visitor: Visitor, changed: dict[str, Any], field: str
+) -> None:
+    taken = (await jobs.enqueue("report", every="1h", key="taken")).id
+    given = {**NEW, "cron": "0 8 * * 1", "timezone": "UTC", **changed}
+    page = await visitor.act("recur_add", **given, back="/recurring", form="/ask/recur_add?back=/recurring")
+    assert page.status == 400, page.words
+    assert "Nothing was changed." in page.words
+    assert f'id="f-{field}-e"' in page.text
+    assert "monday-mail" in page.text or field == "key"
+    assert [job.id for job in (await jobs.find()).jobs] == [taken]
+    assert (await jobs.get(taken)).payload == {}
+    answer = await visitor.post("/acts/recur_add", {"accept": "application/json"}, **given)
+    assert answer.status == 400
+    assert (await jobs.audit_log()).entries == []
+
+
+def _always(access: Access, request: object) -> Access:
+    return access
+
+
+async def test_who_may_add_a_schedule(jobs: Client) -> None:
+    given = {**NEW, "cron": "0 8 * * 1"}
+    for access in (Access.READ, Access({"enqueue"}), Access({"recur_edit"})):
+        some = Visitor(Dashboard(jobs, authorize=partial(_always, access)))
+        assert "Add a schedule" not in (await some.get("/recurring")).words
+        assert (await some.get("/ask/recur_add")).status == 403
+        assert (await some.act("recur_add", **given)).status == 403
+    fixed = Visitor(Dashboard(jobs, read_only=True))
+    assert (await fixed.act("recur_add", **given)).status == 403
+    tenant = Visitor(Dashboard(jobs, authorize=lambda _: Access({"enqueue", "recur_edit"}, tenants={"acme"})))
+    assert 'value="acme"' in (await tenant.get("/ask/recur_add")).text
+    assert (await tenant.act("recur_add", **given)).status == 403
+    assert (await jobs.find()).jobs == []
+    await jobs.enqueue("secret", every="1h", key="theirs", tenant="rival")
+    taken = {**given, "tenant": "acme", "key": "theirs", "form": "/ask/recur_add"}
+    assert (await tenant.act("recur_add", **taken)).status == 400
+    assert (await tenant.act("recur_add", **{**given, "tenant": "acme"}, back="/recurring")).status == 200
+    assert len((await jobs.find(tenant="acme")).jobs) == 1
+
+
+async def test_the_navigation_says_how_many_there_are(jobs: Client, visitor: Visitor) -> None:
+    await _daily(jobs)
+    await jobs.enqueue("plain")
+    assert "Errors Recurring Workers" in (await visitor.get("/audit")).words
+    await visitor.app.reads.recurring_count()  # the loop of live updates
+    assert "Errors Recurring 1 Workers" in (await visitor.get("/audit")).words

@@ -39,6 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     "path",
     [
         *("/workers", "/workers?worker=w", "/audit", "/audit?who=ada", "/recurring", "/ask/recur_edit?id={id}"),
+        "/ask/recur_add?cron=0+8+*+*+*",
         *("/errors?range=1h", "/errors?range=8h", "/errors?range=24h", "/errors?range=7d"),
         *("/jobs/{full}", "/jobs/{full}?log=1", "/jobs/{id}"),
     ],

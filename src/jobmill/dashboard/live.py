@@ -104,7 +104,8 @@ class Live:
                 now: dict[str, object] = {"queues": (depths, settings), "workers": workers}
                 changed += [topic for topic, value in now.items() if seen.get(topic) != value]
                 if turn % SLOW_EVERY == 0:
-                    await asyncio.gather(self._reads.last_hour(), self._reads.marks(), self._reads.late())
+                    reads = self._reads
+                    await asyncio.gather(reads.last_hour(), reads.marks(), reads.late(), reads.recurring_count())
                     changed.append("slow")
                 seen, is_up = now, True
             except Exception as error:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from jobmill._version import __version__
 from jobmill.core.tallies import Tally, added_groups
+from jobmill.core.values import CountUpTo
 from jobmill.dashboard import charts, shown
 from jobmill.dashboard.acts.done import Done
 from jobmill.dashboard.reads import Checked, Reads
@@ -128,6 +129,9 @@ def _counts(reads: Reads) -> dict[str, tuple[int, bool]]:
         known = reads.known(key)
         if known is not None:
             found[path] = (len(known), False)
+    recurring: CountUpTo | None = reads.known("recurring")
+    if recurring is not None and recurring.exact:
+        found["recurring"] = (recurring.count, False)
     tallies: list[Tally] | None = reads.known("hour")
     if tallies is not None:
         groups = added_groups(group for tally in tallies for group in tally.error_groups)

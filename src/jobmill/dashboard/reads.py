@@ -11,7 +11,7 @@ from jobmill.client.client import Client
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.findings import Finding
-from jobmill.core.job import DAY_MS, Job
+from jobmill.core.job import DAY_MS, LIVE, Job
 from jobmill.core.tallies import MINUTE_MS, Tally
 from jobmill.core.values import CountUpTo, Depth, Filter, LogLine, Page, QueueSettings
 from jobmill.errors import StoreUnavailable
@@ -24,8 +24,8 @@ SHARED_S: Final = 0.9
 FINDINGS_SHARED_S: Final = 30.0
 #: How long a page waits for them. It shows the last ones then, and gets the new ones when they are there.
 FINDINGS_AWAITED_S: Final = 0.05
-#: Marks, late recurring jobs and tallies of long steps change slowly too. The loop of live updates reads the first two
-#: again each ten seconds.
+#: Marks, late recurring jobs, the number of recurring jobs and tallies of long steps change slowly too. The loop of
+#: live updates reads all but the last again each ten seconds.
 SLOW_SHARED_S: Final = 9.0
 #: How long an answer counts as known after that, for figures beside the page.
 _KNOWN_S: Final = 60.0
@@ -34,6 +34,8 @@ LATE_MS: Final = 60_000
 #: Marks of this time are shown in charts, and at most this many late jobs are read.
 MARKS_MS: Final = 30 * DAY_MS
 MAX_LATE: Final = 20
+#: The navigation says how many recurring jobs there are, up to this number.
+MAX_RECURRING: Final = 1_000
 _HOUR_MS: Final = 60 * MINUTE_MS
 _MAX_ENTRIES: Final = 1_000
 
@@ -174,6 +176,13 @@ class Reads:
             return (await self.jobs.store.find(wanted, None, MAX_LATE)).jobs
 
         return await self._shared("late", read, SLOW_SHARED_S)
+
+    async def recurring_count(self) -> CountUpTo:
+        """How many recurring jobs there are."""
+        wanted = Filter(recurring=True, states=LIVE)
+        return await self._shared(
+            "recurring", lambda: self.jobs.store.count_up_to(wanted, MAX_RECURRING), SLOW_SHARED_S
+        )
 
     def known_marks(self) -> list[AuditEntry]:
         """The marks, if they were read a short time ago: for pages that have made all the queries that they may."""

@@ -21,7 +21,7 @@ from jobmill.dashboard.acts.jobs import (
     stop_run,
 )
 from jobmill.dashboard.acts.queues import limit, pause, resume
-from jobmill.dashboard.acts.recurring import recur_edit, recur_pause, recur_release, recur_resume, recur_run
+from jobmill.dashboard.acts.recurring import recur_add, recur_edit, recur_pause, recur_release, recur_resume, recur_run
 from jobmill.dashboard.acts.workers import worker_stop
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.view import View
@@ -47,6 +47,7 @@ ACTS: Final[dict[str, tuple[str | None, Act]]] = {
     "recur_pause": ("recur_pause", recur_pause),
     "recur_resume": ("recur_pause", recur_resume),
     "recur_run": ("recur_run", recur_run),
+    "recur_add": ("enqueue", recur_add),
     "recur_edit": ("recur_edit", recur_edit),
     "recur_release": ("recur_edit", recur_release),
 }

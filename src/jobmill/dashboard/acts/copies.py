@@ -27,9 +27,7 @@ async def copy(view: View, fields: Fields) -> Done:
 
 
 async def _enqueue(view: View, fields: Fields, payload: Any, original: Job | None = None) -> Done:
-    tenant = fields.optional("tenant")
-    if view.access.tenants is not None and tenant not in view.access.tenants:
-        raise NotAllowed("the job must have one of your tenants")
+    tenant = tenant_of(view, fields)
     options: dict[str, Any] = {
         "queue": fields.optional("queue"),
         "delay": fields.duration("delay", "0s"),
@@ -44,6 +42,14 @@ async def _enqueue(view: View, fields: Fields, payload: Any, original: Job | Non
     queue = options["queue"]
     await view.jobs.audit("enqueue", who=view.who, queue=queue, ids=[enqueued.id], count=1, note=note)
     return Done(text=f"Job {name} is enqueued.", count=1, goto=view.url("jobs", enqueued.id))
+
+
+def tenant_of(view: View, fields: Fields) -> str | None:
+    """The tenant of a new job: one of those that the visitor may see."""
+    tenant = fields.optional("tenant")
+    if view.access.tenants is not None and tenant not in view.access.tenants:
+        raise NotAllowed("the job must have one of your tenants")
+    return tenant
 
 
 def payload_of(fields: Fields) -> Any:

@@ -1,13 +1,54 @@
-"""Acts on recurring jobs: pause and resume, run now, another rule."""
+"""Acts on recurring jobs: add one, pause and resume, run now, another rule."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from jobmill.core.changes import Changed
-from jobmill.core.values import NewJob
+from jobmill.core.job import LIVE
+from jobmill.core.values import Filter, NewJob
+from jobmill.dashboard.acts.copies import payload_of, tenant_of
 from jobmill.dashboard.acts.done import Done
 from jobmill.dashboard.fields import Fields
 from jobmill.dashboard.rules import Written, checked, recurring_job
+from jobmill.dashboard.schedules import described
 from jobmill.dashboard.view import View
+from jobmill.errors import InvalidValue
+
+
+async def recur_add(view: View, fields: Fields) -> Done:
+    """Enqueue a recurring job: `name`, `payload` (JSON), `cron` or `every`, `timezone`, `key`, `queue`, `tenant`.
+
+    It needs the permission "recur_edit" as well. A key that a live job has is refused: enqueueing it would change that
+    job, which may belong to another tenant.
+    """
+    view.require("recur_edit")
+    cron, every = fields.optional("cron"), fields.optional("every")
+    if (cron is None) == (every is None):
+        raise InvalidValue("cron", "a cron expression, or else an interval", "both" if cron else "nothing")
+    options = {
+        "queue": fields.optional("queue"),
+        "key": fields.text("key"),
+        "cron": cron,
+        "every": every,
+        "timezone": fields.optional("timezone"),
+        "tenant": tenant_of(view, fields),
+    }
+    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    draft = view.jobs.draft(fields.text("name"), payload_of(fields), **given)
+    name, key, rule = draft.name, draft.options.unique_key, draft.options.recurrence
+    assert rule is not None
+    if (await view.jobs.store.find(Filter(unique_key=key, states=LIVE), None, 1)).jobs:
+        raise InvalidValue(
+            "key", "a key that no waiting or running job has", key, "edit that job, or write another key"
+        )
+    (enqueued,) = await view.jobs.enqueue_many([draft])
+    note, queue = f"recurring: {described(rule)}", draft.options.queue
+    await view.jobs.audit("enqueue", who=view.who, queue=queue, ids=[enqueued.id], count=1, note=note)
+    if enqueued.status != "created":  # between the two calls
+        text = f"Somebody else has just added a job with the key {key}. Check its schedule."
+        return Done(text=text, level="caution", count=1)
+    return Done(text=f"{name} is added. {described(rule)}.", count=1)
 
 
 async def recur_pause(view: View, fields: Fields) -> Done:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from jobmill.dashboard.screens.ask_copy import ask_copy, ask_enqueue
 from jobmill.dashboard.screens.ask_jobs import ask_jobs
+from jobmill.dashboard.screens.ask_recur_add import ask_recur_add
 from jobmill.dashboard.screens.audit import audit
 from jobmill.dashboard.screens.errors import errors
 from jobmill.dashboard.screens.job import job
@@ -50,5 +51,6 @@ SCREENS: Final = (
     Screen("/system", system, "system.html"),
     Screen("/errors", errors, "errors.html"),
     Screen("/recurring", recurring, "recurring.html", of_all_tenants=False),
+    Screen("/ask/recur_add", ask_recur_add, "ask_recur_add.html", of_all_tenants=False),
     Screen("/ask/recur_edit", ask_recur_edit, "ask_recur_edit.html", of_all_tenants=False),
 )

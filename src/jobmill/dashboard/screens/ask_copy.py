@@ -37,7 +37,7 @@ async def ask_copy(view: View) -> CopyScreen:
         tenant=job.tenant,
         payload=_text(view.payload(job.to_dict()["payload"])),
         unique_key=job.unique_key,
-        names=await _names(view),
+        names=await known_names(view),
     )
 
 
@@ -52,11 +52,12 @@ async def ask_enqueue(view: View) -> CopyScreen:
         tenant=view.access.tenants[0] if view.access.tenants else None,
         payload="{}",
         unique_key=None,
-        names=await _names(view),
+        names=await known_names(view),
     )
 
 
-async def _names(view: View) -> list[str]:
+async def known_names(view: View) -> list[str]:
+    """The names of handlers that workers or this process have, for the list of a field."""
     names = {name for card in await view.reads.workers() for name in card.names}
     return sorted(names.union(view.jobs.handlers))
 

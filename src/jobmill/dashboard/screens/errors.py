@@ -43,8 +43,10 @@ class ListedErrorGroup(Struct, frozen=True, kw_only=True):
     count: int
     #: The part of all errors of the range, from 0 to 1.
     share: float
-    #: When the step began in which the first one was counted.
+    #: When the first one of the range was: not before `first_ms`, and not after `first_until_ms`. Workers count by
+    #: minutes, and stores add up minutes to hours, so these are up to an hour apart. They are equal if that is known.
     first_ms: int
+    first_until_ms: int
     last_ms: int
     last_job_id: str
     #: The message of the last job of the group, in one line; None if the store has that job, or that attempt of it, no
@@ -118,7 +120,7 @@ async def errors(view: View) -> ErrorsScreen:
     first = _first_minutes(recent)
     total = sum(group.count for group in found.values())
     rows = [
-        _row(group, total, _first_ms(group, first.get(fingerprint), now_ms), mark, now_ms - long_ms)
+        _row(group, total, _first(group, first.get(fingerprint), now_ms, step_ms), mark, now_ms - long_ms)
         for fingerprint, group in found.items()
     ]
     rows.sort(key=lambda row: (-row.count, -row.last_ms, row.fingerprint))
@@ -171,13 +173,19 @@ def _first_minutes(recent: list[Tally]) -> dict[str, int]:
     return found
 
 
-def _first_ms(group: GroupSum, minute_ms: int | None, now_ms: int) -> int:
-    """When a group was first counted, to the minute if that was in the last hour."""
-    is_recent = minute_ms is not None and group.first_ms > now_ms - HOUR_MS
-    return minute_ms if is_recent and minute_ms is not None else group.first_ms
+def _first(group: GroupSum, minute_ms: int | None, now_ms: int, step_ms: int) -> tuple[int, int]:
+    """Between which times the first one was: within a minute if that was in the last hour."""
+    if group.count == 1:
+        return group.latest.last_ms, group.latest.last_ms
+    first_ms, until_ms = group.first_ms, group.first_ms + step_ms
+    if minute_ms is not None:
+        first_ms = minute_ms if first_ms > now_ms - HOUR_MS else first_ms
+        until_ms = min(until_ms, minute_ms + MINUTE_MS)
+    last_minute_ms = group.latest.last_ms - group.latest.last_ms % MINUTE_MS
+    return first_ms, max(first_ms + MINUTE_MS, min(until_ms, last_minute_ms + MINUTE_MS))
 
 
-def _row(group: GroupSum, total: int, first_ms: int, mark: LastMark | None, since_ms: int) -> ListedErrorGroup:
+def _row(group: GroupSum, total: int, first: tuple[int, int], mark: LastMark | None, since_ms: int) -> ListedErrorGroup:
     latest, names = group.latest, sorted(group.names)
     words = [] if latest.error_type == NO_TYPE else [("error", latest.error_type)]
     words += [("name", name) for name in names if len(names) == 1]
@@ -189,11 +197,12 @@ def _row(group: GroupSum, total: int, first_ms: int, mark: LastMark | None, sinc
         queues=sorted(group.queues),
         count=group.count,
         share=group.count / total,
-        first_ms=first_ms,
+        first_ms=first[0],
+        first_until_ms=first[1],
         last_ms=latest.last_ms,
         last_job_id=latest.last_job_id,
         message=None,
         history=group.history,
-        is_new=mark is not None and mark.at_ms > since_ms and first_ms >= mark.at_ms - mark.at_ms % MINUTE_MS,
+        is_new=mark is not None and mark.at_ms > since_ms and first[0] >= mark.at_ms - mark.at_ms % MINUTE_MS,
         q=" ".join(f"{word}:{shlex.quote(value)}" for word, value in words),
     )
