@@ -228,7 +228,9 @@ def test_only_what_was_given_is_stored_and_defaults_are_filled_in_when_it_runs()
         ((), {}, r"arguments as in \(a: 'int', b: 'int' = 5, \*, c: 'str' = 'x'\).*, got {}; missing a required"),
         ((1, 2, 3), {}, "got {0: 1, 1: 2, 2: 3}; too many positional arguments"),
         ((1,), {"a": 1}, "multiple values for argument 'a'"),
-        ((1,), {"d": 1}, "got {0: 1, 'd': 1}; got an unexpected keyword argument 'd'"),
+        ((1,), {"d": 1}, "got {0: 1, 'd': 1}; got an unexpected keyword argument 'd'$"),
+        ((1,), {"delay": 1}, r"argument 'delay'; options come before: \.options\(delay=…\)\.enqueue\(…\)"),
+        ((1,), {"within": 1, "id": 2}, r"options come before: \.options\(within=…, id=…\)\.enqueue\(…\)"),
     ],
 )
 def test_arguments_that_do_not_fit_the_signature(args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:

@@ -294,6 +294,13 @@ async def test_within_a_transaction_the_job_exists_if_it_commits(
         connection.close()
 
 
+async def test_a_draft_cannot_be_within_a_transaction_by_itself(jobs: Client, send: Handler[..., Any]) -> None:
+    within = send.options(within=object())
+    with pytest.raises(jobmill.InvalidValue, match=r"within: .*jobs\.enqueue_many\(\[send\.draft\(…\)\], within=…\)"):
+        within.draft()
+    assert await jobs.count() == []
+
+
 # ---------------------------------------------------------------------------------------------------- opening
 
 

@@ -212,6 +212,9 @@ async def test_an_act_without_saying_on_what_is_refused(
     for wrong in (5, [5], [id, None]):
         with pytest.raises(jobmill.InvalidValue, match="which: expected an id, or several, got"):
             await do(wrong, **options)
+    enqueued = await send.enqueue()
+    with pytest.raises(jobmill.InvalidValue, match=r"expected an id, or several, got Enqueued\(.*; give its \.id"):
+        await do(enqueued, **options)
     assert await jobs.get(id) == before
 
 

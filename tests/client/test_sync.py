@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,3 +191,13 @@ def test_a_door_whose_thread_is_gone_as_after_a_fork_is_opened_anew(jobs: Client
 
 async def running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
+
+
+async def test_within_in_an_event_loop_is_refused(tmp_path: Path) -> None:
+    jobs = jobmill.connect(f"sqlite:///{tmp_path / 'jobs.db'}")
+    with (
+        closing(sqlite3.connect(tmp_path / "jobs.db")) as connection,
+        pytest.raises(JobmillError, match="await the method of jobs itself"),
+    ):
+        jobs.sync.enqueue("send", within=connection)
+    jobs.sync.close()

@@ -193,3 +193,16 @@ def test_transactions_that_the_application_begins_itself(jobs: Client, engine: s
 def test_a_session_without_an_engine_is_refused(jobs: Client) -> None:
     with pytest.raises(InvalidValue, match="within: expected a session that can be used.* not bound"):
         jobs.sync.enqueue("send", within=sqlalchemy.orm.Session())
+
+
+@pytest.mark.stores("postgres")
+def test_a_session_of_another_database_is_refused(jobs: Client, store_name: str, store_url: str) -> None:
+    at = django_database(store_name, store_url)
+    url = sqlalchemy.URL.create(
+        "postgresql+psycopg", at["USER"], at["PASSWORD"], at["HOST"], int(at["PORT"]), at["NAME"]
+    )
+    engine = sqlalchemy.create_engine(url)
+    expected = r"within: expected a connection or session of SQLAlchemy on SQLite.* its engine is postgresql\+psycopg"
+    with sqlalchemy.orm.Session(engine) as session, pytest.raises(InvalidValue, match=expected):
+        jobs.sync.enqueue("send", within=session)
+    engine.dispose()

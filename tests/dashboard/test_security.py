@@ -213,6 +213,14 @@ async def test_other_machines_need_a_token(jobs: Client, client: tuple[str, int]
         assert answer.status == (404 if "static" in address else 403), address
 
 
+async def test_the_refusal_says_how_to_let_other_machines_in(jobs: Client) -> None:
+    words = (await Visitor(Dashboard(jobs), client=OTHERS).get("/queues")).words
+    assert "has neither a token nor authorize, so it accepts only browsers on this machine" in words
+    decided = (await Visitor(Dashboard(jobs, authorize=lambda _: None), client=OTHERS).get("/queues")).words
+    assert "You may not see this page." in decided
+    assert "authorize" not in decided
+
+
 async def test_strangers_see_nothing_of_the_store(jobs: Client) -> None:
     await jobs.enqueue("send", queue="mail")
     visitor = Visitor(Dashboard(jobs), client=OTHERS)

@@ -51,7 +51,7 @@ async def test_an_attempt_with_a_retry_is_a_warning_and_the_last_one_an_error(
         await failed(enqueued)
     retrying, last = lines(caplog, f"job {enqueued.id} (charge), attempt")
     assert (retrying.levelno, last.levelno) == (logging.WARNING, logging.ERROR)
-    assert retrying.getMessage().endswith("attempt 1 errored, retrying: ValueError: no money")
+    assert retrying.getMessage().endswith("attempt 1 errored, retrying in 1ms: ValueError: no money")
     assert last.getMessage().endswith("attempt 2 errored, failed: ValueError: no money")
     assert bool(retrying.exc_info) == verbose
     assert last.exc_info is not None

@@ -30,10 +30,11 @@ from jobmill.core.changes import (
 )
 from jobmill.core.durations import Duration, to_ms
 from jobmill.core.findings import Finding
-from jobmill.core.job import FINAL
+from jobmill.core.job import FINAL, Job
 from jobmill.core.recurrence import recurrence
 from jobmill.core.values import EVERYTHING, Filter, Purged, after
 from jobmill.errors import InvalidValue
+from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.options import enqueue_options
 from jobmill.store import Store
 
@@ -252,6 +253,9 @@ def _wanted(which: Which, all: bool, filters: FilterOptions) -> Filter | list[st
         raise InvalidValue("which", "ids, or filters, or all=True, not several of them", which)
     given: Any = which
     ids = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    for one in ids:
+        if isinstance(one, Enqueued | Job):
+            raise InvalidValue("which", "an id, or several", one, "give its .id")
     return [limits.check_known_id(id, "which", "an id, or several") for id in ids]
 
 

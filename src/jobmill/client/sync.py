@@ -133,6 +133,9 @@ class Sync:
 
     def run_here(self, call: Coroutine[Any, Any, T]) -> T:
         """Run one call in this thread: a connection given as `within=` is often bound to the thread that made it."""
+        if _has_loop():
+            call.close()
+            raise JobmillError("jobs.sync with within= cannot run in an event loop: await the method of jobs itself")
         self(self._target.open())
         context = contextvars.copy_context()
         with asyncio.Runner() as runner:
@@ -153,6 +156,15 @@ class Sync:
                 thread.start()
                 self._running = loop, thread
             return self._running
+
+
+def _has_loop() -> bool:
+    """Whether this code runs in an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class SyncQueue:

@@ -52,6 +52,10 @@ STORE_NAMES: Final = {
 }
 _ASSETS: Final = frozenset({"jobmill.css", "app.js", "htmx.min.js", "hx-sse.min.js", "icon.svg"})
 _MAX_NOTICES: Final = 200
+#: Usually the first visitor who reads it has just mounted the dashboard.
+ONLY_THIS_MACHINE: Final = (
+    "this dashboard has neither a token nor authorize, so it accepts only browsers on this machine, and no proxies"
+)
 
 
 class Dashboard:
@@ -169,7 +173,8 @@ class Dashboard:
         """The view of a visitor who may enter."""
         access = await self._access(request)
         if access is None:
-            raise NotAllowed("you may not see this page")
+            is_open_here = self._authorize is None and self._login is None
+            raise NotAllowed(ONLY_THIS_MACHINE if is_open_here else "you may not see this page")
         view = View(request, self, access.reading_only() if self.is_read_only else access)
         request.state.view = view
         return view

@@ -70,12 +70,18 @@ class BoundHandler(Generic[P, R]):
 
     def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The job as a value, for `jobs.enqueue_many`."""
-        return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
+        if self._within is not None:  # a draft has no connection, so the job would be outside of the transaction
+            advice = f"jobs.enqueue_many([{self._handler.name}.draft(…)], within=…)"
+            raise InvalidValue("within", "no transaction in the options of a draft", self._within, advice)
+        return self._draft(args, kwargs)
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
         """Enqueue one job with these arguments."""
-        draft = self.draft(*args, **kwargs)
+        draft = self._draft(args, kwargs)
         return (await self._handler.client.enqueue_many((draft,), within=self._within))[0]
+
+    def _draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft:
+        return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
 
 
 class Handler(BoundHandler[P, R]):

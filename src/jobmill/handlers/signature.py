@@ -17,6 +17,10 @@ from jobmill.core.payload import check_json
 from jobmill.errors import InvalidValue
 from jobmill.handlers.annotations import check_constraints, check_result
 from jobmill.handlers.context import Context
+from jobmill.handlers.options import CommonOptions, EnqueueOptions
+
+# What many people give to `enqueue` at first, beside the arguments.
+_OPTIONS = {"within", *CommonOptions.__annotations__, *EnqueueOptions.__annotations__}
 
 # Text, which is passed over, or an integer of JavaScript with an exponent.
 _EXPONENTS = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?[0-9](?:\.[0-9]+)?e\+[0-9]{2,3}\b)')
@@ -70,7 +74,10 @@ class Arguments:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             given: dict[Any, Any] = dict(enumerate(args)) | kwargs
-            raise InvalidValue("payload", f"arguments as in {self._signature}", given, str(error)) from None
+            advice = str(error)
+            if options := [name for name in kwargs if name in _OPTIONS and name not in self._all_names]:
+                advice += f"; options come before: .options({', '.join(f'{name}=…' for name in options)}).enqueue(…)"
+            raise InvalidValue("payload", f"arguments as in {self._signature}", given, advice) from None
         if self._extra is not None:
             bound.update(bound.pop(self._extra, {}))
         return bound

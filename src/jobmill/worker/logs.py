@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from jobmill.core.durations import shown_ms
 from jobmill.core.job import Job
 from jobmill.core.values import Claimed, Lease, Settlement
 
@@ -50,6 +51,7 @@ def log_settlement(settlement: Settlement, run: Run | None, worker: str, *, lost
         text = " ".join((settlement.error or "").split())[:ERROR_SHOWN]
         state = tally_key(settlement)
         is_failed = state == "failed"
+        delay_ms = 0 if settlement.due is None else settlement.due.after_ms
         shows_traceback = is_failed or log.isEnabledFor(logging.DEBUG)
         log.log(
             logging.ERROR if is_failed else logging.WARNING,
@@ -57,7 +59,7 @@ def log_settlement(settlement: Settlement, run: Run | None, worker: str, *, lost
             job,
             settlement.attempt,
             settlement.outcome,
-            state,
+            f"retrying in {shown_ms(delay_ms)}" if state == "retrying" and delay_ms else state,
             text,
             # The exception of an isolated process is not here, but its traceback is.
             _traceback(settlement) if shows_traceback and error is None else "",

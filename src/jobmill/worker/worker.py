@@ -278,7 +278,8 @@ class Worker:
         if self._cut_off():
             patience = 0  # all tasks were cancelled, and threads cannot be waited for
             await self._restart_exchangers()
-        left = f"; {self.running} running jobs have {patience:g} s to end" if self.running else ""
+        jobs = "1 running job has" if self.running == 1 else f"{self.running} running jobs have"
+        left = f"; {jobs} {patience:g} s to end" if self.running else ""
         log.log(self._log_level, "worker %s: stopping%s", self.name, left)
         for exchanger in self._exchangers:
             exchanger.stopping = True
@@ -329,7 +330,8 @@ class Worker:
         """The time is over: cancel and release the jobs that still run. Threads cannot be stopped; they continue."""
         still = [run for run in self._context.running.runs.values() if not run.over]
         if still:
-            log.warning("worker %s: releasing %d jobs that did not end in time", self.name, len(still))
+            jobs = "1 job" if len(still) == 1 else f"{len(still)} jobs"
+            log.warning("worker %s: releasing %s that did not end in time", self.name, jobs)
         deadline = asyncio.get_running_loop().time() + LAST_CALLS_S
         while any(exchanger.has_unsettled for exchanger in self._exchangers) or self._context.running.runs:
             # In every pass: a claim that was in flight may have added runs.

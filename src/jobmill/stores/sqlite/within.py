@@ -95,11 +95,16 @@ def _driver_connection(given: Any) -> Any:
     if inspect.iscoroutine(connection) or not hasattr(connection, "in_transaction"):
         if inspect.iscoroutine(connection):
             connection.close()
-        advice = "SQLite has no async connections: give a sync one to jobs.sync.enqueue_many"
+        advice = "on SQLite, Jobmill needs the driver sqlite3 itself: give a sync session"
         raise InvalidValue("within", "a sync connection or session of SQLAlchemy", given, advice)
     if not connection.in_transaction():
         connection.begin()  # so that the caller's commit is sent
     driver = connection.connection.driver_connection
+    if not isinstance(driver, sqlite3.Connection):  # the sync face of an async one, or of another database
+        dialect = connection.dialect
+        advice = f"its engine is {dialect.name}+{dialect.driver}; give one of sqlite:///…"
+        expected = "a connection or session of SQLAlchemy on SQLite, with the driver sqlite3"
+        raise InvalidValue("within", expected, given, advice)
     if not driver.in_transaction and (driver.isolation_level is None or getattr(driver, "autocommit", None) is True):
         advice = "its isolation level is AUTOCOMMIT, in which there are none"
         raise InvalidValue("within", "a connection with transactions", given, advice)
