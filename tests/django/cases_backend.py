@@ -34,6 +34,7 @@ from jobmill.django.interface import (
     task_started,
 )
 from jobmill.django.runs import announce_failures
+from jobmill.testing import Kit
 from tests.django.cases_ported import Case, run
 from tests.django.shop import tasks
 from tests.django.shop.models import Order
@@ -253,6 +254,41 @@ class MappingTestCase(Case):
             task(run_after=timezone.now())(tasks.noop_task.func)
 
 
+class ArgumentsTestCase(Case):
+    """Mistakes in a call are found where the call is, not in a worker."""
+
+    def test_arguments_that_the_function_does_not_take(self) -> None:
+        wrong: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], str], ...] = (
+            (
+                tasks.calculate_meaning_of_life,
+                (1,),
+                {},
+                "calculate_meaning_of_life(): too many positional arguments",
+            ),
+            (tasks.unique_task, (), {}, "unique_task(number: 'int'): missing a required argument: 'number'"),
+            (tasks.unique_task, (), {"no": 1}, "unique_task(number: 'int'): "),
+            (tasks.get_task_id, (1,), {}, "get_task_id(): too many positional arguments"),
+        )
+        for one, args, kwargs, message in wrong:
+            with self.subTest(one.module_path), self.assertRaisesMessage(TypeError, message):
+                one.enqueue(*args, **kwargs)
+            with self.subTest(one.module_path), self.assertRaisesMessage(TypeError, message):
+                async_to_sync(one.aenqueue)(*args, **kwargs)
+        self.assertEqual(stored(), [])
+        tasks.get_task_id.enqueue()
+        self.assertEqual(stored(), ["get_task_id"])
+
+    def test_a_function_for_an_option_that_takes_other_arguments(self) -> None:
+        with self.assertRaisesMessage(TypeError, f"unique_key of {PATH}.unique_task: "):
+            tasks.unique_task.using(unique_key=lambda: "one").enqueue(1)
+        self.assertEqual(stored(), [])
+
+    def test_a_queue_that_the_settings_do_not_have(self) -> None:
+        message = f"{PATH}.noop_task: add 'later' to QUEUES of TASKS['default'], which has 'default', 'queue_1'"
+        with self.assertRaisesMessage(InvalidTask, message):
+            tasks.noop_task.using(queue_name="later")
+
+
 class SafetyTestCase(Case):
     """No job can make a process import or run what is not a Task."""
 
@@ -384,6 +420,23 @@ class RunTestCase(Case):
             self.assertEqual(result.return_value, 42)
             self.assertEqual(client("other").sync.find(recurring=True).jobs, [])
 
+    def test_the_test_kit_takes_a_task(self) -> None:
+        with Kit(client()) as kit:
+            tasks.unique_task.enqueue(7)
+            self.assertEqual(kit.enqueued.one(tasks.unique_task, args=[7]).name, f"{PATH}.unique_task")
+            kit.enqueued.none(tasks.noop_task)
+
+    def test_a_rollback_with_the_test_kit(self) -> None:
+        with Kit(client()) as kit:
+            with self.assertRaises(KeyError), transaction.atomic():
+                tasks.noop_task.enqueue()
+                raise KeyError
+            kit.enqueued.none()
+            with transaction.atomic():
+                tasks.noop_task.enqueue()
+                kit.enqueued.none()
+            kit.enqueued.one(tasks.noop_task)
+
 
 class ChecksTestCase(Case):
     """`manage.py check`."""
@@ -433,9 +486,31 @@ class ChecksTestCase(Case):
             schema = task_backends["default"].url + ("&" if "?" in task_backends["default"].url else "?")
             with with_options(url=f"{schema}schema=other"):
                 self.assertEqual(found(), ["jobmill.W001"])
+                with self.assertRaisesMessage(jobmill.SchemaTooOld, "run manage.py migrate"):
+                    tasks.noop_task.enqueue()
+                with self.assertRaisesMessage(jobmill.SchemaTooOld, "run manage.py migrate"):
+                    task_backends["default"].get_result("missing")
                 call_command("jobmill", "migrate")
                 client().sync.close()
                 self.assertEqual(found(), [])
+
+    def test_remedies_name_the_backend_and_the_database(self) -> None:
+        changed = copy.deepcopy(settings.TASKS)
+        changed["mail"] = copy.deepcopy(changed["default"])
+        with override_settings(TASKS=changed):
+            tasks.noop_task.enqueue()
+            hints = [message.hint for message in checks.run_checks(databases=["default"])]
+            self.assertIn("Run manage.py jobmill worker --backend mail --queue default.", hints)
+            self.assertIn("Run manage.py jobmill worker --queue default.", hints)
+            self.assertEqual(task_backends["mail"].migrate_command, "manage.py migrate")
+            with (
+                mock.patch.object(task_backends["mail"], "database", "other"),
+                mock.patch.dict(connections.settings, {"other": connections.settings["default"]}),
+            ):
+                self.assertEqual(task_backends["mail"].migrate_command, "manage.py migrate --database other")
+        changed["mail"]["OPTIONS"]["url"] = "memory://"
+        with override_settings(TASKS=changed):
+            self.assertEqual(task_backends["mail"].migrate_command, "manage.py jobmill migrate --backend mail")
 
 
 class DatabaseTestCase(Case):
@@ -499,12 +574,14 @@ class CommandTestCase(Case):
             call_command("jobmill", "doctor")
         self.assertIn("reachable", out.getvalue())
         self.assertIn("--queue", self.out("worker", "--help"))
+        self.assertIn("leave out MODULE:CLIENT", self.out("worker", "--help"))
+        self.assertIn("--backend NAME", self.out())
 
     def test_wrong_calls(self) -> None:
         with self.assertRaises(CommandError) as raised:
             self.out("jobs", "show", "missing")
         self.assertEqual(raised.exception.returncode, 1)
-        with self.assertRaisesMessage(CommandError, "TASKS['mail'] is not a backend of Jobmill"):
+        with self.assertRaisesMessage(CommandError, "TASKS['mail'] is not a backend of Jobmill; these are: default"):
             call_command("jobmill", "doctor", backend="mail")
         with self.assertRaisesMessage(ImproperlyConfigured, "is not a backend of Jobmill"), self.immediate():
             client()

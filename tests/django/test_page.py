@@ -19,7 +19,7 @@ PAGE = ROOT / "docs/django.md"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 2), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+    ("page", "tests"), [(PAGE, 4), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
 )
 def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
     for block in blocks(page):

@@ -28,14 +28,15 @@ from jobmill.django.database import is_same_database, url_of_database, uses_psyc
 from jobmill.django.discovery import check_importable, task_named
 from jobmill.django.interface import (
     BaseTaskBackend,
+    InvalidTask,
     TaskResultDoesNotExist,
     normalize_json,
     task_backends,
     task_enqueued,
 )
 from jobmill.django.results import new_result, result_of
-from jobmill.django.task import FROM_ARGUMENTS, JOB_OPTIONS, JobmillTask, for_handler, options_of
-from jobmill.errors import JobNotFound
+from jobmill.django.task import JOB_OPTIONS, JobmillTask, check_arguments, for_handler, from_arguments, options_of
+from jobmill.errors import JobNotFound, SchemaTooOld
 from jobmill.handlers.enqueued import Enqueued
 from jobmill.handlers.handler import Draft
 from jobmill.store import EnqueuesWithin
@@ -114,12 +115,52 @@ class JobmillBackend(BaseTaskBackend):
             found.mode = "join" if self.is_in_database and self.can_join else "on_commit"
         return found.mode
 
+    @property
+    def migrate_command(self) -> str:
+        """The command that creates or updates the tables of this store."""
+        if self.is_in_database:
+            return "manage.py migrate" + ("" if self.database == "default" else f" --database {self.database}")
+        return "manage.py jobmill migrate" + self.backend_argument
+
+    @property
+    def backend_argument(self) -> str:
+        """What a command of `manage.py jobmill` needs to use this store."""
+        return "" if self.alias == "default" else f" --backend {self.alias}"
+
+    @contextlib.contextmanager
+    def _remedy_of_django(self) -> Iterator[None]:
+        """Name the command of Django: `jobmill migrate` does not know TASKS, and would migrate another store."""
+        try:
+            yield
+        except SchemaTooOld as error:
+            where = f"the {self.client.store.name} store of TASKS[{self.alias!r}]"
+            raise SchemaTooOld(
+                f"the tables of Jobmill are missing or old in {where}; run {self.migrate_command}"
+            ) from error
+
     # ------------------------------------------------------------------------------------------------ enqueue
+
+    def validate_task(self, task: Any) -> None:
+        """Refuse a task that this backend cannot run; where its queue is the reason, say which setting to change."""
+        try:
+            super().validate_task(task)
+        except InvalidTask as error:
+            if not self.queues or task.queue_name in self.queues:
+                raise
+            known = ", ".join(map(repr, self.queue_names))
+            advice = f"add {task.queue_name!r} to QUEUES of TASKS[{self.alias!r}], which has {known}"
+            raise InvalidTask(f"{error} {task.module_path}: {advice}") from None
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a Task, in the transaction that is open, or when it commits, or at once."""
+        with self._remedy_of_django():
+            return self._enqueue(task, args, kwargs)
+
+    def _enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         client, draft, result = self._prepared(task, args, kwargs)
         mode = self.transaction
+        if mode == "join" and client.store.name == "memory":  # for the time of a test, which may roll back
+            mode = "on_commit"
         connection: Any = None if mode == "none" else connections[self.database]
         if mode == "join" and _is_in_transaction(connection):
             connection.validate_no_broken_transaction()
@@ -127,7 +168,7 @@ class JobmillBackend(BaseTaskBackend):
             result = self._enqueued(result, enqueued, client)
         elif mode == "on_commit" and _is_in_transaction(connection):
             send = functools.partial(client.sync.enqueue_many, [draft])
-            transaction.on_commit(send, using=self.database)
+            transaction.on_commit(self._remedy_of_django()(send), using=self.database)
         else:
             (enqueued,) = client.sync.enqueue_many([draft])
             result = self._enqueued(result, enqueued, client)
@@ -142,7 +183,8 @@ class JobmillBackend(BaseTaskBackend):
         if self.transaction != "none":
             return await super().aenqueue(task, args, kwargs)
         client, draft, result = self._prepared(task, args, kwargs)
-        (enqueued,) = await client.enqueue_many([draft])
+        with self._remedy_of_django():
+            (enqueued,) = await client.enqueue_many([draft])
         if enqueued.status == "created":
             result = self._enqueued(result, enqueued, client)
         else:
@@ -153,6 +195,7 @@ class JobmillBackend(BaseTaskBackend):
     def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft, Any]:
         self.validate_task(task)
         check_importable(task)
+        check_arguments(task, args, kwargs)
         args, kwargs = normalize_json(list(args)), normalize_json(kwargs)
         client = self.client
         id = client.store.new_id()
@@ -164,7 +207,7 @@ class JobmillBackend(BaseTaskBackend):
             priority=self.to_priority(task.priority),
             due_at=_aware(task.run_after),
             **for_handler(options := self.options_for(task)),
-            **_from_arguments(options, args, kwargs),
+            **from_arguments(task, options, args, kwargs),
         )
         return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())
 
@@ -200,14 +243,16 @@ class JobmillBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of the job with this id."""
         try:
-            return self.result_of(self.client.sync.get(result_id))
+            with self._remedy_of_django():
+                return self.result_of(self.client.sync.get(result_id))
         except JobNotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
 
     async def aget_result(self, result_id: str) -> Any:
         """The result of the job with this id."""
         try:
-            return self.result_of(await self.client.get(result_id))
+            with self._remedy_of_django():
+                return self.result_of(await self.client.get(result_id))
         except JobNotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
 
@@ -236,11 +281,6 @@ def _is_in_transaction(connection: Any) -> bool:
 
 def _aware(at: Any) -> Any:
     return timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at
-
-
-def _from_arguments(options: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    given = {name: options[name] for name in FROM_ARGUMENTS if name in options}
-    return {name: value(*args, **kwargs) if callable(value) else value for name, value in given.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- of the process

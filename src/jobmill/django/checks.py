@@ -72,9 +72,10 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     where, sync, store = f"TASKS[{backend.alias!r}]", backend.client.sync, backend.client.store
     try:
         sync.open()
-    except SchemaTooOld as error:
+    except SchemaTooOld:
         # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
-        yield checks.Warning(f"{where}: {error}", hint="Run manage.py jobmill migrate.", id="jobmill.W001")
+        hint = f"Run {backend.migrate_command}."
+        yield checks.Warning(f"{where}: the tables of Jobmill are missing or old", hint=hint, id="jobmill.W001")
         return
     except JobmillError as error:
         yield checks.Warning(f"{where}: the {store.name} store cannot be used: {error}", id="jobmill.W003")
@@ -83,5 +84,5 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     for depth in sync.depths():
         queue = depth.queue
         if depth.due and queue not in served and (not backend.queues or queue in backend.queues):
-            hint = f"Run manage.py jobmill worker --queue {queue}."
+            hint = f"Run manage.py jobmill worker{backend.backend_argument} --queue {queue}."
             yield checks.Warning(f"{where}: no worker claims from the queue {queue!r}", hint=hint, id="jobmill.W002")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -101,6 +103,42 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, check in (("unique_key", check_unique_key), ("tenant", check_tenant)):
         if options.get(name) is not None and not callable(options[name]):
             check(options[name], name)
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+
+
+def check_arguments(task: Any, args: Any, kwargs: Any) -> None:
+    """Raise TypeError if the function of the task does not take these: here, and not in a worker after all attempts."""
+    signature = _signature(task.func, task.takes_context)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.module_path}{signature}: {error}") from None
+
+
+@functools.cache  # tasks are functions at the level of a module
+def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+    # A decorator may take other arguments than the function that it wraps.
+    signature = inspect.signature(function, follow_wrapped=False)
+    parameters = list(signature.parameters.values())
+    has_context = takes_context and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL
+    own = parameters[1:] if has_context else parameters
+    return inspect.Signature(own)
+
+
+def from_arguments(task: Any, options: Mapping[str, Any], args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The options that functions make from the arguments of a task, and those that are texts."""
+    given = {name: options[name] for name in FROM_ARGUMENTS if name in options}
+    for name, value in given.items():
+        if callable(value):
+            try:
+                inspect.signature(value).bind(*args, **kwargs)
+            except TypeError as error:
+                advice = "its function gets the arguments of the task"
+                raise TypeError(f"{name} of {task.module_path}: {error}; {advice}") from None
+            given[name] = value(*args, **kwargs)
+    return given
 
 
 # ---------------------------------------------------------------------------------------------------- recurring

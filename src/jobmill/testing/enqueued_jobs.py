@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -29,8 +29,18 @@ SHOWN = 3
 #: How often `soon` and `within` query.
 EVERY_S = 0.005
 
-#: Which jobs: a handler, the name of one, or None for all.
-Which = Handler[..., Any] | str | None
+
+class HasPath(Protocol):
+    """A task of Django."""
+
+    @property
+    def module_path(self) -> str:
+        """The name of its handler."""
+        ...
+
+
+#: Which jobs: a handler, the name of one, a task of Django, or None for all.
+Which = Handler[..., Any] | str | HasPath | None
 
 
 class Difference(Struct, frozen=True):
@@ -168,7 +178,11 @@ class _Wanted:
                     raise InvalidValue(field, f"one of the parameters of {job.name}: {', '.join(known)}", field)
         else:
             payload |= options.get("payload", {})
-        return _Wanted(job.name if isinstance(job, Handler) else job, payload, options)
+        if isinstance(job, Handler):
+            name: str | None = job.name
+        else:
+            name = job if job is None or isinstance(job, str) else job.module_path
+        return _Wanted(name, payload, options)
 
     def __str__(self) -> str:
         """As a call."""

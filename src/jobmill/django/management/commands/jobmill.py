@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from jobmill.cli import main
-from jobmill.django.backend import BACKEND_VARIABLE, JobmillBackend
+from jobmill.django.backend import BACKEND_VARIABLE, JobmillBackend, backends
 from jobmill.django.interface import task_backends
 
 TARGET = "jobmill.django.worker:jobs"
@@ -59,10 +59,16 @@ class Command(BaseCommand):
 
     def _run(self, arguments: list[str], alias: str, skip_checks: bool, name: str) -> None:
         if alias not in task_backends.settings or not isinstance(task_backends[alias], JobmillBackend):
-            raise CommandError(f"TASKS[{alias!r}] is not a backend of Jobmill")
+            known = ", ".join(one.alias for one in backends()) or "none"
+            raise CommandError(f"TASKS[{alias!r}] is not a backend of Jobmill; these are: {known}")
         backend = task_backends[alias]
         command, *rest = arguments or ["--help"]
-        if command in _WITH_HANDLERS and not {"-h", "--help"} & set(rest):
+        if {"-h", "--help"} & {command, *rest}:
+            self.stdout.write(f"On the store of TASKS[{alias!r}]; --backend NAME chooses another entry of TASKS.")
+            if command in _WITH_HANDLERS:
+                self.stdout.write("Here leave out MODULE:CLIENT and --url: the tasks are those of your apps.")
+            self.stdout.write("")
+        elif command in _WITH_HANDLERS:
             if command == "worker":
                 if not skip_checks:
                     self.check()
