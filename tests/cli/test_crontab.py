@@ -74,7 +74,7 @@ def test_the_shutdown_timeout_cancels_handlers(app: Shell) -> None:
     _, rest = crontab.communicate(timeout=20)
     assert crontab.returncode == 0
     assert rest.count("\n") == 1
-    assert "1 handlers did not end in time" in rest
+    assert "1 handler did not end in time" in rest
 
 
 def test_migrate_creates_the_index_first(shell: Shell, tmp_path: Path) -> None:

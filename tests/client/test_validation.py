@@ -88,6 +88,7 @@ OPTIONS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"keep_failed": 1.5}, "keep_failed", "how many to keep (0 or more)", "1.5"),
     ({"keep_failed": "long"}, "keep_failed", "a duration such as 30", "'long'"),
     ({"colour": "red"}, "colour", "one of the options ", "'colour'"),
+    ({"countdown": 3}, "countdown", "one of the options ", "'countdown'; here it is delay"),
     ({"max_attemps": 3}, "max_attemps", "max_attempts", "'max_attemps'"),
 ]
 

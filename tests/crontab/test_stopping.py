@@ -173,7 +173,7 @@ async def test_handlers_are_cancelled_after_the_timeout_and_locks_stay(
     assert scene.told.errors == []
     assert scene.told.moments == ["start", "stop"]
     assert (
-        "crontab: 1 handlers did not end in time; their documents are handled again when their locks have ended"
+        "crontab: 1 handler did not end in time; their documents are handled again when their locks have ended"
         in caplog.text
     )
 

@@ -13,7 +13,7 @@ from jobmill.client.filters import FilterOptions, make_filter
 from jobmill.core import limits
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditFilter, AuditPage
-from jobmill.core.durations import Duration, instant_ms, to_ms
+from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
 from jobmill.core.events import Event
 from jobmill.core.explain import AHEAD_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason, explain
 from jobmill.core.findings import Finding
@@ -82,15 +82,16 @@ class QueriesJobs:
 
         Raises JobFailed, JobCancelled, ResultTimeout or JobNotFound.
         """
-        limit = None if timeout is None else to_ms(timeout, "timeout") / 1000
+        limit_ms = None if timeout is None else to_ms(timeout, "timeout")
         # The first query is not timed: with timeout=0 it answers what is known now.
         job = await self.get(id)
         if not job.is_final:
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(None if limit_ms is None else limit_ms / 1000):
                     job = await self._final(job)
             except TimeoutError:
-                raise ResultTimeout(f"job {id!r} was not final after {timeout}; it is still {job.state}") from None
+                waited = shown_ms(limit_ms or 0)
+                raise ResultTimeout(f"job {id!r} was not final after {waited}; it is still {job.state}") from None
         if job.state == "failed":
             raise JobFailed(f"job {id!r} ({job.name}) failed: {job.error}", job)
         if job.state == "cancelled":

@@ -76,7 +76,8 @@ class CrontabRun(abc.ABC):
         """Cancel running handlers; their locks stay, as after a crash. Writes continue."""
         self._handlers_cancelled = True
         if self.handling:
-            log.warning("crontab: %d handlers did not end in time; %s", len(self.handling), AGAIN)
+            handlers = "1 handler" if len(self.handling) == 1 else f"{len(self.handling)} handlers"
+            log.warning("crontab: %s did not end in time; %s", handlers, AGAIN)
         for task in self.handling:
             task.cancel()
 

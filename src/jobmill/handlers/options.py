@@ -225,8 +225,20 @@ def _recurrence(given: dict[str, Any]) -> Recurrence | None:
     )
 
 
+#: Options of other systems, and what they are here.
+_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "due_at",
+    "job_id": "id",
+    "task_id": "id",
+    "max_retries": "max_attempts, which counts the first attempt, too",
+    "time_limit": "timeout",
+}
+
+
 def _check_names(given: dict[str, Any], kind: type) -> None:
     known = kind.__annotations__.keys() | CommonOptions.__annotations__.keys()
     for option in given:
         if option not in known:
-            raise InvalidValue(option, "one of the options " + ", ".join(sorted(known)), option)
+            advice = f"here it is {_ELSEWHERE[option]}" if option in _ELSEWHERE else ""
+            raise InvalidValue(option, "one of the options " + ", ".join(sorted(known)), option, advice)
