@@ -102,7 +102,7 @@ SLOW = {("mongo", "depths; and"): MANY_COUNTS}
 
 
 def _operations(store: str) -> list[Target]:
-    wanted = {"depths; 1": ("depths()", 20), "depths; and": ("depths() with three more full queues (an aim)", 20)}
+    wanted = {"depths; [0-9]": ("depths()", 20), "depths; and": ("depths() with three more full queues (an aim)", 20)}
     wanted |= {"workers": ("workers()", 20), "page": ("a page of 50 jobs", 20)}
     wanted["dashboard"] = ("the slowest page of the dashboard", 100)
     return [

@@ -65,7 +65,7 @@ def test_each_operation_is_timed_beside_a_bare_query(grounds: Grounds, store: st
         assert {"depths", "workers", "page of 50: waiting, in claim order", "stats", "dashboard /jobs/ID"} <= called
         assert results.get(name, f"bare query; {shape}", BARE, P95) is not None
     assert all(value > 0 for one in timed for value in one.values)
-    assert len(judged := verdicts(results, [name])) == 4
+    assert len(judged := verdicts(results, [name])) == 5
     assert "–" not in {one.word for one, _ in judged}
 
 
