@@ -159,7 +159,7 @@ async def test_ask_why_a_job_waits(jobs: Client, url: str, tabs: Tabs) -> None:
     await expect(why).to_contain_text("The queue mail is paused by ada")
     await expect(why).to_contain_text("No worker")
     await why.get_by_role("button", name="Resume queue mail").click()
-    await expect(page.locator(".why")).not_to_contain_text("paused")
+    await expect(page.locator(".why")).not_to_contain_text("is paused")
     assert not (await jobs.queue("mail").settings()).paused
 
 

@@ -25,6 +25,8 @@ from tests.kit.workers import ROOT, Note
 pytestmark = pytest.mark.slow
 
 JOBS = 500
+#: How many jobs a worker may hold beside those that it runs.
+CLAIMED_AHEAD = 500
 
 #: On a busy machine. A worker that nobody wakes looks for jobs after 5 s.
 AT_ONCE_S = 2.5
@@ -88,9 +90,12 @@ async def test_another_worker_finishes_what_a_killed_one_left(server: FaultyServ
     runs = Counter((note.id, note.fence) for note in workers.notes() if note.word == "run")
     assert set(runs.values()) == {1}
     assert all(1 <= fence <= found[id].claims for id, fence in runs)
-    # What the victim held counts as one crash of each job, and nothing else does.
-    assert 1 <= sum(job.crashes for job in found.values()) <= 50
-    assert [job for job in found.values() if (job.claims, job.errors) != (1 + job.crashes, 0)] == []
+    # What the victim held is lost once for each job, and nothing else is: a crash, unless it was claimed ahead. A job
+    # that a worker claims ahead and gives back is claimed again.
+    lost = {job.id: job.crashes + job.unstarted for job in found.values()}
+    assert 1 <= sum(lost.values()) <= 50 + CLAIMED_AHEAD
+    assert set(lost.values()) <= {0, 1}
+    assert [job for job in found.values() if job.claims < 1 + lost[job.id] or job.errors] == []
     assert [job for job in found.values() if job.result != job.claims] == []
     assert await server.duplicates() == []
 
