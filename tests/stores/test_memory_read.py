@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Awaitable, Callable
 from types import FrameType
@@ -60,11 +61,14 @@ async def cost(call: Callable[[], Awaitable[object]]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # it would finalize what other tests have left, and that would count
     sys.settrace(trace)
     try:
         await call()
     finally:
         sys.settrace(before)
+        gc.enable()
     return steps
 
 
