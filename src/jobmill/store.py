@@ -24,6 +24,7 @@ from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.changes import Change, Changed
 from jobmill.core.events import Event
 from jobmill.core.findings import Finding
+from jobmill.core.flows import Dependency, Dependent, Recorded, Signal, Signalled, Step
 from jobmill.core.job import Job
 from jobmill.core.tallies import Tally
 from jobmill.core.usage import Usage
@@ -98,6 +99,11 @@ class Store(Protocol):
         jobs that this claim asks for: a worker that sleeps until then takes the job over at once. It is never an end
         that has passed, so that a job that nobody may take keeps no worker awake. A store may learn of a lease of
         another process late, but not later than half of `claim.lease_ms` after it was given: workers claim that often.
+
+        A job that becomes final sets the edges that lead to it, and releases the jobs that wait for no other job, in
+        the same step (`core.changes.resolved`). Whether edges lead to it is read then: they may be younger than the
+        lease. A call releases at most `MAX_RELEASED` jobs; the others are released by `flush_outbox`. A job with edges
+        that lead to it stays in the store as long as those jobs, whatever its retention says.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
@@ -131,7 +137,35 @@ class Store(Protocol):
 
         A seized job runs under the lease that `Seize` describes, until now + `lease_ms`; its former owner has lost it.
         The caller makes that lease, without a locator: every verb that takes a lease then finds its job by id.
+
+        A job that is cancelled sets the edges that lead to it, as a settlement does. A live job that is removed is
+        cancelled first. A job that is requeued opens the edges that lead to it again (`core.changes.reopens`).
         """
+
+    async def flush_outbox(self, limit: int = 1_000) -> int:
+        """Release jobs whose dependencies have ended, where the call that ended these could not do so; how many.
+
+        It also finishes what a process has begun that ended meanwhile. Workers call it now and then, and after an
+        exchange with `has_outbox`; calling it at any time, and several times at once, is harmless.
+        """
+
+    async def dependencies(self, id: str, first: int = 0, limit: int = 1_000) -> list[Dependency]:
+        """The edges of a job with these numbers, in order, and what the dependencies have returned."""
+
+    async def dependents(self, id: str, limit: int = 100) -> list[Dependent]:
+        """The jobs that wait for this job, or have waited for it; at most `limit`, in no certain order."""
+
+    async def record_step(self, lease: Lease, step: Step) -> bool:
+        """Store a step of a running job, under the guard; False if the lease is lost. The first one of a number counts.
+
+        Steps stay over errors, crashes and suspensions. They go with the job, and with a requeue that clears them.
+        """
+
+    async def recorded(self, id: str) -> Recorded:
+        """The steps of a job by their numbers, and its signals."""
+
+    async def signal(self, id: str, signal: Signal) -> Signalled:
+        """Store a signal for a live job, if it has none of this name. A job that waits for it is due at once."""
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """The jobs with these ids, in order; None for an unknown id."""

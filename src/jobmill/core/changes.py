@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from jobmill.core.due import NEVER_MS, NOW, Due, Held, at
 from jobmill.core.events import Event, EventType, bare_job, job_event
+from jobmill.core.flows import BY_JOBS, Dependency, FailLater, Verdict, is_bad, refused_requeue, verdict
 from jobmill.core.job import KEEP_FAILED, NULL, Job, Keep, State
 from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.values import Filter
@@ -23,10 +24,16 @@ class Cancel(Struct, frozen=True, tag=True):
 
 
 class Requeue(Struct, frozen=True, tag=True):
-    """failed, succeeded or cancelled > waiting, with fresh budgets; job i of a batch is due `i * step_ms` later."""
+    """failed, succeeded or cancelled > waiting, with fresh budgets; job i of a batch is due `i * step_ms` later.
+
+    A job that waited for others looks at them again: it is held while one of them has not ended, and refused if one has
+    failed without which it cannot run. Jobs that still wait for this job wait for its new end.
+    """
 
     due: Due = NOW
     step_ms: float = 0
+    #: Whether the steps that the job has recorded stay, and the signals that it has got.
+    keep_steps: bool = False
 
 
 class Reschedule(Struct, frozen=True, tag=True):
@@ -150,6 +157,9 @@ class Subject(Struct, frozen=True, kw_only=True):
     held: Held | None = None
     recurrence: Recurrence | None = None
     keep_failed: Keep | None = None
+    deferred_error: str | None = None
+    #: For a requeue: the edges of the job, each in the present state of its dependency.
+    edges: tuple[Dependency, ...] = ()
     #: False for a job of another system, whose own retention applies when it is cancelled.
     has_our_retention: bool = True
 
@@ -166,6 +176,7 @@ class Subject(Struct, frozen=True, kw_only=True):
             held=job.held,
             recurrence=job.recurrence,
             keep_failed=job.options.keep_failed,
+            deferred_error=job.deferred_error,
         )
 
 
@@ -179,8 +190,11 @@ class Patch(Struct, frozen=True, kw_only=True):
     seize: Seize | None = None
     #: The retention of a job that becomes final. None if it does not become final, or if another system decides this.
     keep: Keep | None = None
-    #: The job becomes live again. The store refuses this if another live job has the unique key of the job.
+    #: The job becomes live again. The store refuses this if another live job has the unique key of the job. Jobs that
+    #: still wait for it wait for its new end: see `held_again`.
     becomes_live: bool = False
+    #: The job loses the steps that it has recorded and the signals that it has got.
+    clears_steps: bool = False
     #: The store removes the job, after it has published the events.
     removes: bool = False
     events: tuple[Event, ...] = ()
@@ -209,6 +223,13 @@ def decide(change: Change, subject: Subject, now_ms: int, index: int = 0) -> Pat
             return _pin(change, subject, now_ms) if isinstance(change, Pin) else _release_pin(subject, now_ms)
 
 
+def kept(patch: Patch) -> Patch:
+    """A patch for a job that other jobs wait for: it stays, even if its retention would remove it at once."""
+    if not patch.removes:
+        return patch
+    return structs.replace(patch, removes=False, events=tuple(one for one in patch.events if one.type != "removed"))
+
+
 def removed_event(subject: Subject, now_ms: int) -> Event:
     """The event that a job has left the store."""
     return _event(subject, "removed", subject.state, now_ms)
@@ -234,11 +255,16 @@ def _cancel(subject: Subject, now_ms: int) -> Patch:
     )
 
 
-def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patch:
+def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patch | str:
+    due = at(change.due.resolve(now_ms) + round(index * change.step_ms))
+    looked = verdict(subject.edges)
+    if isinstance(looked, FailLater):
+        return next(refused_requeue(edge) for edge in subject.edges if is_bad(edge.state) and edge.if_failed == "fail")
+    waits = {"held": Held(by=(BY_JOBS,), due=due), "due_ms": NEVER_MS} if looked == "hold" else {"due_ms": due.at_ms}
     return Patch(
         fields={
             "state": "waiting",
-            "due_ms": change.due.resolve(now_ms) + round(index * change.step_ms),
+            **waits,
             "updated_ms": now_ms,
             "finished_ms": None,
             "errors": 0,
@@ -249,6 +275,7 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
             "deferred_error": None,
         },
         becomes_live=True,
+        clears_steps=not change.keep_steps,
         events=(_event(structs.replace(subject, errors=0), "enqueued", "waiting", now_ms),),
     )
 
@@ -299,6 +326,49 @@ def _release(change: Release, subject: Subject, now_ms: int) -> Patch | str:
     if change.by == "person":
         held = structs.replace(held, who=None, note=None)
     return Patch(fields={"held": structs.replace(held, by=rest), "updated_ms": now_ms})
+
+
+# ---------------------------------------------------------------------------------------------------- dependents
+
+
+def resolved(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None:
+    """What becomes of a job after one of its edges was set; None if it still waits, or does not wait for jobs."""
+    if looked == "hold" or not waits_for_jobs(dependent):
+        return None
+    patch = _release(Release(BY_JOBS), dependent, now_ms)
+    if not isinstance(patch, Patch):
+        return None
+    fails = {"deferred_error": looked.error} if isinstance(looked, FailLater) else {}
+    is_free = patch.fields.get("held", True) is None
+    events = (_event(dependent, "released", "waiting", now_ms),) if is_free else ()
+    return structs.replace(patch, fields=patch.fields | fails, events=events)
+
+
+def waits_for_jobs(dependent: Subject) -> bool:
+    """Whether a job is held because jobs that it waits for have not ended."""
+    return dependent.state == "waiting" and dependent.held is not None and BY_JOBS in dependent.held.by
+
+
+def reopens(dependent: Subject, edge: Dependency) -> bool:
+    """Whether an edge is pending again when its dependency is requeued.
+
+    It is, if the dependent still waits for jobs, or would fail because of this dependency and was not claimed so far.
+    """
+    fails = dependent.state == "waiting" and dependent.deferred_error is not None
+    return waits_for_jobs(dependent) or (fails and is_bad(edge.state) and edge.if_failed == "fail")
+
+
+def held_again(dependent: Subject, looked: Verdict, now_ms: int) -> Patch | None:
+    """What becomes of a job after one of its edges is pending again; None if nothing changes for it."""
+    if looked != "hold" or waits_for_jobs(dependent):
+        return None
+    patch = _hold(Hold(by=BY_JOBS), dependent, now_ms)
+    return structs.replace(patch, fields=patch.fields | {"deferred_error": None})
+
+
+def new_hold(due: Due, now_ms: int) -> Held:
+    """The hold of a new job that waits for others. A delay counts from its release, otherwise it keeps its position."""
+    return Held(by=(BY_JOBS,), due=due if due.after_ms else at(due.resolve(now_ms)))
 
 
 def _pin(change: Pin, subject: Subject, now_ms: int) -> Patch | str:

@@ -26,6 +26,7 @@ EventType: TypeAlias = Literal[
     "lease_lost",
     "cancelled",
     "removed",
+    "released",
 ]
 EVENT_TYPES: tuple[str, ...] = get_args(EventType)
 

@@ -162,6 +162,11 @@ class Job(
     last_finished_ms: int | None = None
     #: What holds a waiting job back; its `due_ms` is then NEVER_MS.
     held: Held | None = None
+    #: The flow that the job belongs to, and the number of jobs that it waits for or has waited for.
+    flow: str | None = None
+    dependencies: int = 0
+    #: The name of the signal that a waiting job waits for, until its due time.
+    waits_for: str | None = None
     # Why the next claim must fail this job instead of running it: BullMQ's deferred failure, or an unreadable job.
     deferred_error: str | None = None
 
@@ -251,7 +256,7 @@ _SHOWN = (
         "result",
     ),
     *("error", "attempts", "unique_key", "tenant", "headers", "options", "recurrence", "runs", "failed_runs"),
-    *("last_error", "last_finished_at"),
+    *("last_error", "last_finished_at", "flow", "dependencies", "waits_for"),
 )
 
 

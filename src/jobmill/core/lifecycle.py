@@ -54,7 +54,7 @@ from jobmill.core.retry import (
     Backoff,
     delay_ms,
 )
-from jobmill.core.values import Broken, Claimed, Due, Ended, Rearm, Refused, Runs, Settlement, after, at
+from jobmill.core.values import Broken, Claimed, Due, Ended, NewJob, Rearm, Refused, Runs, Settlement, after, at
 from jobmill.errors import InvalidValue
 
 GIVEN_BACK_DELAY_CAP_MS = 60_000
@@ -169,7 +169,18 @@ class Released(Struct, frozen=True):
     delay_ms: int | None = None
 
 
-Outcome: TypeAlias = Succeeded | Errored | Snoozed | Released
+class Suspended(Struct, frozen=True, kw_only=True):
+    """The handler waits for other jobs, for a signal, or for a time; it will run again from its beginning."""
+
+    #: Jobs that are enqueued with it and that it waits for.
+    children: tuple[NewJob, ...] = ()
+    #: The name of the signal that it waits for.
+    waits_for: str | None = None
+    #: When it runs again in any case; None if it waits for children.
+    due: Due | None = None
+
+
+Outcome: TypeAlias = Succeeded | Errored | Snoozed | Released | Suspended
 
 
 # ---------------------------------------------------------------------------------------------------- deciders
@@ -218,6 +229,9 @@ def settle(claimed: Claimed, outcome: Outcome, rules: Policy, now_ms: int, rando
             decided = _errored(claimed, outcome, rules, now_ms, random)
         case Snoozed():
             decided = _wait(claimed, "snoozed", after(outcome.delay_ms), claimed.job.errors, claimed.job.error)
+        case Suspended():
+            decided = _wait(claimed, "suspended", outcome.due, claimed.job.errors, claimed.job.error)
+            decided = structs.replace(decided, children=outcome.children, waits_for=outcome.waits_for)
         case _:  # Released
             due = None if outcome.delay_ms is None else after(outcome.delay_ms)
             decided = _wait(claimed, "released", due, claimed.job.errors, claimed.job.error)

@@ -17,6 +17,7 @@ from jobmill.core.due import NOW as NOW
 from jobmill.core.due import Due as Due
 from jobmill.core.due import after as after
 from jobmill.core.due import at as at
+from jobmill.core.flows import After
 from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, Progress, State
 from jobmill.core.recurrence import Recurrence
 
@@ -38,6 +39,10 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     recurrence: Recurrence | None = None
     #: The caller gave no due time: a live job with the same rule keeps its own due time and occurrence.
     keeps_due: bool = False
+    #: The jobs that it waits for. The position of each is the number of its edge.
+    after: tuple[After, ...] = ()
+    #: The flow that it belongs to.
+    flow: str | None = None
 
 
 class Receipt(Struct, frozen=True, gc=False):
@@ -130,7 +135,7 @@ class Broken(Struct, frozen=True, gc=False):
 
 
 #: How one attempt ended.
-Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released"]
+Ended: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released", "suspended"]
 
 
 class Runs(Struct, frozen=True, gc=False, kw_only=True):
@@ -178,6 +183,12 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     #: Of a recurring job whose run is over.
     runs: Runs | None = None
     rearm: Rearm | None = None
+    #: Of a suspended run: jobs that the store enqueues in the same step, and that the job waits for. Those whose ids
+    #: exist already are only waited for. The numbers of the new edges follow those that the job has.
+    children: tuple[NewJob, ...] = ()
+    #: Of a suspended run: the signal that the job waits for, at most until `due`. If the job has got it already, it is
+    #: due at once.
+    waits_for: str | None = None
 
     @property
     def run_state(self) -> State:
@@ -218,6 +229,8 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     claimed: list[Claimed | Broken]
     next_due_ms: int | None
     now_ms: int
+    #: More jobs wait for the settled jobs than one call may release: `flush_outbox` releases the others.
+    has_outbox: bool = False
 
 
 class LogLine(Struct, frozen=True):
@@ -261,6 +274,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     #: Only jobs that had errors since they were enqueued or requeued, or only others.
     errored: bool | None = None
     name_prefix: str | None = None
+    #: Only jobs of this flow.
+    flow: str | None = None
     #: The class of the error of the last attempt that did not succeed, as `Attempt.error_type` has it.
     error_type: str | None = None
     #: Fields of the payload, which must have these values. A store need not search more than `PAYLOADS_SEARCHED` jobs,

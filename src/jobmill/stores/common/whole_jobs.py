@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, structs
 
+from jobmill.core.changes import new_hold
 from jobmill.core.cursors import cut_page, read_ordered_cursor, shown_position
 from jobmill.core.due import NEVER_MS, at
 from jobmill.core.job import NULL, STATES, Job, Keep
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 def new_job(new: NewJob, now_ms: int) -> Job:
     """The job that a NewJob becomes."""
-    due_ms = new.due.resolve(now_ms)
+    due_ms = NEVER_MS if new.after else new.due.resolve(now_ms)
     return Job(
         id=new.id,
         name=new.name,
@@ -49,6 +50,8 @@ def new_job(new: NewJob, now_ms: int) -> Job:
         options=new.options,
         recurrence=new.recurrence,
         occurrence_ms=due_ms if new.recurrence else None,
+        held=new_hold(new.due, now_ms) if new.after else None,
+        flow=new.flow,
     )
 
 
@@ -89,6 +92,8 @@ def settled_fields(job: Job, done: Settlement, now_ms: int) -> dict[str, object]
     fields |= {"progress": None} if done.state == "waiting" else {"finished_ms": now_ms}
     if done.due is not None:
         fields["due_ms"] = done.due.resolve(now_ms)
+    if done.state == "waiting":
+        fields["waits_for"] = done.waits_for
     if done.attempts is not None:
         fields["attempts"] = done.attempts
     if done.rearm is not None:

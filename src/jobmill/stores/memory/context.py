@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 
 from msgspec import Struct, field
 
+from jobmill.core.flows import Dependency, EdgeState, Signal, Step
 from jobmill.core.job import LOG_LINES_KEPT, Job
 from jobmill.core.values import LogLine
 from jobmill.stores.common.job_hints import JobHints
@@ -24,6 +25,14 @@ class MemoryContext(Struct):
     jobs: JobTable = field(default_factory=JobTable)
     #: Log lines by the id of their job.
     logs: defaultdict[str, deque[LogLine]] = field(default_factory=lambda: defaultdict(_log))
+    #: The edges of jobs that wait or have waited for others; and by dependency, which edges lead to it.
+    edges: dict[str, list[Dependency]] = field(default_factory=dict)
+    edges_to: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    #: Jobs that have ended and have more dependents than one verb may release.
+    outbox: dict[str, EdgeState] = field(default_factory=dict)
+    #: Steps by job and number, and signals by job and name.
+    steps: dict[str, dict[int, Step]] = field(default_factory=dict)
+    signals: dict[str, dict[str, Signal]] = field(default_factory=dict)
     #: The queues that have settings; the others have the defaults.
     queues: dict[str, QueueState] = field(default_factory=dict)
     #: Finished runs of recurring jobs that wait again, for the statistics.

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from jobmill.core.events import job_event
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.common.whole_jobs import new_job, updated_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.flows import add_edges, check_dependencies
 from jobmill.stores.memory.job_table import StoredJob
 
 
 def enqueue(context: MemoryContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """Add jobs; a receipt for each, in order."""
     context.wakes = True
-    return [_enqueue_one(context, new) for new in new_jobs]
+    waits = [new for new in new_jobs if new.after]
+    if waits:
+        check_dependencies(context, new_jobs)
+    receipts = [_enqueue_one(context, new) for new in new_jobs]
+    if waits:
+        _add_edges(context, new_jobs, receipts)
+    return receipts
+
+
+def _add_edges(context: MemoryContext, new_jobs: Sequence[NewJob], receipts: Sequence[Receipt]) -> None:
+    """Give the jobs that were created their edges: to the jobs that the others became."""
+    became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
+    for new, receipt in zip(new_jobs, receipts, strict=True):
+        if new.after and receipt.created:
+            afters = [structs.replace(after, id=became.get(after.id, after.id)) for after in new.after]
+            add_edges(context, context.jobs.by_id[new.id], afters)
 
 
 def _enqueue_one(context: MemoryContext, new: NewJob) -> Receipt:

@@ -142,6 +142,8 @@ def _few(jobs: JobTable, wanted: Filter) -> Iterable[StoredJob] | None:
     """The jobs that may match, where an index has a few of them among many; None where it does not."""
     if wanted.unique_key is not None:
         return jobs.keyed[wanted.unique_key].values() if wanted.unique_key in jobs.keyed else ()
+    if wanted.flow is not None:
+        return jobs.flows[wanted.flow].values() if wanted.flow in jobs.flows else ()
     return jobs.recurring.values() if wanted.recurring or wanted.declared else None
 
 

@@ -61,9 +61,10 @@ class JobTable(Struct):
     final: defaultdict[str, defaultdict[tuple[State, str, Keep], SortedList[TimePosition]]] = field(
         default_factory=_ranges
     )
-    #: Recurring jobs, and by unique key the jobs that have or had it: few among many.
+    #: Recurring jobs, by unique key the jobs that have or had it, and the jobs of each flow: few among many.
     recurring: dict[str, StoredJob] = field(default_factory=dict)
     keyed: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
+    flows: defaultdict[str, dict[str, StoredJob]] = field(default_factory=lambda: defaultdict(dict))
     last_seq: int = 0
 
     def add(self, job: Job) -> None:
@@ -75,6 +76,8 @@ class JobTable(Struct):
             self.recurring[job.id] = stored
         if job.unique_key is not None:
             self.keyed[job.unique_key][job.id] = stored
+        if job.flow is not None:
+            self.flows[job.flow][job.id] = stored
         self._index(stored)
 
     def write(self, stored: StoredJob, **fields: object) -> Job:
@@ -93,13 +96,15 @@ class JobTable(Struct):
         self.recurring.pop(job.id, None)
         if job.unique_key is not None:
             del self.keyed[job.unique_key][job.id]
+        if job.flow is not None:
+            del self.flows[job.flow][job.id]
 
     def prune(self) -> None:
         """Forget index ranges that have no jobs any more. A claim should not have to do that."""
         indexes: list[dict[Any, SortedList[Any]]] = [self.enqueued, *self.waiting.values(), *self.final.values()]
         for ranges in indexes:
             _prune(ranges, [key for key, positions in ranges.items() if not positions.chunks[0]])
-        parents: list[dict[str, Any]] = [self.waiting, self.running, self.final, self.keyed]
+        parents: list[dict[str, Any]] = [self.waiting, self.running, self.final, self.keyed, self.flows]
         for parts in parents:
             _prune(parts, [key for key, part in parts.items() if not part])
 

@@ -11,6 +11,7 @@ from jobmill.core.job import RUNS_KEPT_MS
 from jobmill.core.values import Purged
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.flows import drop_edges, is_pinned
 from jobmill.stores.memory.job_table import StoredJob
 
 
@@ -19,7 +20,8 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     _purge_runs(context)
     context.operations.purge(context.now_ms)
     # One more shows whether there are more.
-    ids = list(dict.fromkeys([*islice(_old(context), limit + 1), *islice(_surplus(context), limit + 1)]))
+    free = [(id for id in found if not is_pinned(context, id)) for found in (_old(context), _surplus(context))]
+    ids = list(dict.fromkeys(id for found in free for id in islice(found, limit + 1)))
     for id in ids[:limit]:
         remove(context, context.jobs.by_id[id])
     context.jobs.prune()
@@ -45,7 +47,10 @@ def _surplus(context: MemoryContext) -> Iterator[str]:
     """Jobs that are kept as one of the last of their queue and state, and are older than those."""
     for ranges in context.jobs.final.values():
         for (state, _, keep), positions in ranges.items():
-            if not keep.last:
+            if keep.last is None:
+                continue
+            if keep.last == 0:  # other jobs waited for it, or it would have been removed at once
+                yield from (id for *_, id in positions.between())
                 continue
             same_state = [others.between(descending=True) for (other, *_), others in ranges.items() if other == state]
             last = islice(heapq.merge(*same_state, reverse=True), keep.last - 1, keep.last)
@@ -60,6 +65,10 @@ def remove(context: MemoryContext, stored: StoredJob) -> None:
 
 
 def delete(context: MemoryContext, stored: StoredJob) -> None:
-    """Delete a job and its log lines."""
+    """Delete a job with its log lines, edges and steps."""
+    id = stored.job.id
     context.jobs.remove(stored)
-    context.logs.pop(stored.job.id, None)
+    context.logs.pop(id, None)
+    drop_edges(context, id)
+    context.steps.pop(id, None)
+    context.signals.pop(id, None)

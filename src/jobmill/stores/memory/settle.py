@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobmill.core.events import settlement_events
+from jobmill.core.flows import edge_state
 from jobmill.core.job import Keep
 from jobmill.core.values import Settled
 from jobmill.stores.common.whole_jobs import finished_run, settled_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
+from jobmill.stores.memory.flows import hold_while_pending, is_pinned, set_edges
+from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import remove
+from jobmill.stores.memory.steps import suspend
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -29,6 +33,18 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     if done.runs is not None and job.state == "waiting":
         run = finished_run(before, done, context.now_ms)
         context.runs[run.id] = run
-    if job.state != "waiting" and stored.keep.at_once:
-        remove(context, stored)
+    if done.outcome == "suspended":
+        suspend(context, stored, done)
+    elif job.state != "waiting":
+        _end(context, stored)
+    elif job.dependencies:
+        hold_while_pending(context, stored)
     return "done"
+
+
+def _end(context: MemoryContext, stored: StoredJob) -> None:
+    """A job is final: release the jobs that wait for it. It stays as long as they do."""
+    if is_pinned(context, stored.job.id):
+        set_edges(context, stored.job, edge_state(stored.job.state))
+    elif stored.keep.at_once:
+        remove(context, stored)

@@ -22,11 +22,13 @@ from jobmill.stores.memory import (
     exchange,
     extend,
     feed,
+    flows,
     purge,
     queues,
     read,
     report,
     search,
+    steps,
 )
 from jobmill.stores.memory.context import MemoryContext
 
@@ -109,6 +111,13 @@ class MemoryStore:
     report = _verb(report.report)
     change = _verb(change.change)
     purge = _verb(purge.purge)
+
+    flush_outbox = _verb(flows.flush_outbox)
+    dependencies = _verb(flows.dependencies)
+    dependents = _verb(flows.dependents)
+    record_step = _verb(steps.record_step)
+    recorded = _verb(steps.recorded)
+    signal = _verb(steps.signal)
 
     get = _verb(read.get)
     lease_ends = _verb(read.lease_ends)

@@ -74,6 +74,7 @@ from jobmill.testing.contract.exchange_settle import LostContract, SettleContrac
 from jobmill.testing.contract.explain import ExplainContract  # noqa: E402
 from jobmill.testing.contract.extend import ExtendContract  # noqa: E402
 from jobmill.testing.contract.findings import FindingsContract  # noqa: E402
+from jobmill.testing.contract.flows import DependencyContract, FlowChangeContract  # noqa: E402
 from jobmill.testing.contract.harness import Harness, ProcessHarness, WithinHarness  # noqa: E402
 from jobmill.testing.contract.held import HoldContract  # noqa: E402
 from jobmill.testing.contract.hints import HintsContract  # noqa: E402
@@ -92,6 +93,7 @@ from jobmill.testing.contract.recurrence import RecurrenceContract  # noqa: E402
 from jobmill.testing.contract.report import ReportContract  # noqa: E402
 from jobmill.testing.contract.retention import RetentionContract  # noqa: E402
 from jobmill.testing.contract.seize import SeizeContract  # noqa: E402
+from jobmill.testing.contract.steps import SignalContract, StepContract, SuspendContract  # noqa: E402
 from jobmill.testing.contract.wait import WaitContract  # noqa: E402
 from jobmill.testing.contract.within import WithinContract  # noqa: E402
 
@@ -106,6 +108,7 @@ __all__ = [
     "ContentContract",
     "CountContract",
     "CountUpToContract",
+    "DependencyContract",
     "DepthsContract",
     "EnqueueContract",
     "EventsContract",
@@ -113,6 +116,7 @@ __all__ = [
     "ExtendContract",
     "FindContract",
     "FindingsContract",
+    "FlowChangeContract",
     "GetContract",
     "Harness",
     "HintsContract",
@@ -136,7 +140,10 @@ __all__ = [
     "SeizeContract",
     "SettingsContract",
     "SettleContract",
+    "SignalContract",
+    "StepContract",
     "StoreContract",
+    "SuspendContract",
     "TalliesContract",
     "ThreadRacesContract",
     "WaitContract",
@@ -158,6 +165,11 @@ class StoreContract(
     PauseContract,
     SettingsContract,
     RetentionContract,
+    SignalContract,
+    SuspendContract,
+    StepContract,
+    FlowChangeContract,
+    DependencyContract,
     FindingsContract,
     ExplainContract,
     AuditContract,

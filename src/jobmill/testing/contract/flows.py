@@ -1,0 +1,683 @@
+"""Flows: jobs that wait for jobs, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobmill.core.changes import Cancel, Hold, Release, Remove, Reprioritize, Requeue, Reschedule
+from jobmill.core.due import NEVER_MS, Held
+from jobmill.core.flows import MAX_RELEASED, After, Dependency, Dependent, IfFailed
+from jobmill.core.job import JobOptions, Keep
+from jobmill.core.lifecycle import Policy
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import NOW, Depth, Filter, NewJob, QueueChange, Settlement, after, at
+from jobmill.errors import InvalidValue
+from jobmill.store import Store
+from jobmill.testing.contract.harness import Harness
+from jobmill.testing.contract.support import (
+    QUEUE,
+    claim,
+    claim_ids,
+    claim_one,
+    fail,
+    find_all,
+    look,
+    new,
+    next_due,
+    only_refused,
+    put,
+    put_one,
+    retry,
+    second,
+    seize,
+    settle,
+    snooze,
+    started,
+    state_of,
+    succeed,
+)
+
+GONE = Keep(last=0)
+
+
+def waits(
+    id: str | None = None, *on: str, if_failed: IfFailed = "fail", flow: str | None = None, **about: Any
+) -> NewJob:
+    """A job that waits for others."""
+    job = new(id, **about)
+    return msgspec.structs.replace(job, after=tuple(After(one, if_failed) for one in on), flow=flow)
+
+
+async def chain(store: Store, *, if_failed: IfFailed = "fail", **about: Any) -> tuple[str, str]:
+    """A job and another one that waits for it."""
+    first, then = await put(store, new("first", **about), waits("then", "first", if_failed=if_failed))
+    return first, then
+
+
+async def run(store: Store, id: str, result: object = None, **about: Any) -> None:
+    """Claim the job that is claimable, which must be this one, and let it succeed."""
+    claimed = await claim_one(store, **about)
+    assert claimed.job.id == id
+    assert await settle(store, succeed(claimed, result)) == ["done"]
+
+
+async def edges(store: Store, id: str) -> list[tuple[str, str]]:
+    """The dependencies of a job and the states of its edges."""
+    return [(edge.id, edge.state) for edge in await store.dependencies(id)]
+
+
+async def flush(store: Store) -> int:
+    """Release all that is in the outbox; how many jobs."""
+    total = 0
+    while released := await store.flush_outbox():
+        total += released
+    return total
+
+
+class DependencyContract:
+    """enqueue with `after`, and what a settlement does to the jobs that wait."""
+
+    # ------------------------------------------------------------------------------------------------ enqueue
+
+    async def test_a_job_waits_for_another(self, harness: Harness) -> None:
+        store = harness.store
+        first, then = await put(store, new("first"), waits("then", "first", payload={"a": 1}, flow="f"))
+        job = await look(store, then)
+        due = at(store.now())
+        assert (job.state, job.held, job.due_ms) == ("waiting", Held(by=("jobs",), due=due), NEVER_MS)
+        assert (job.flow, job.dependencies, job.payload) == ("f", 1, {"a": 1})
+        assert (await look(store, first)).dependencies == 0
+        assert await store.dependencies(then) == [Dependency(id=first, number=0)]
+        assert await store.dependents(first) == [Dependent(id=then)]
+        assert await store.dependencies(first) == []
+        assert await store.dependents(then) == []
+        await run(store, first, {"n": 7})
+        assert await store.dependencies(then) == [
+            Dependency(id=first, number=0, state="succeeded", result_json=msgspec.Raw(b'{"n":7}'))
+        ]
+        claimed = await claim_one(store)
+        assert (claimed.job.id, claimed.job.held, claimed.job.dependencies) == (then, None, 1)
+        assert (claimed.job.payload, claimed.job.flow) == ({"a": 1}, "f")
+        assert await settle(store, succeed(claimed)) == ["done"]
+        assert (await look(store, then)).state == "succeeded"
+
+    async def test_the_order_in_the_call_does_not_matter(self, harness: Harness) -> None:
+        third, second_one, first = await put(harness.store, waits("c", "b"), waits("b", "a"), new("a"))
+        for id in (first, second_one, third):
+            assert await next_due(harness.store, names=("none",)) is None
+            await run(harness.store, id)
+
+    async def test_a_job_waits_for_several(self, harness: Harness) -> None:
+        store = harness.store
+        ids = await put(store, *[new(f"part-{number}") for number in range(5)])
+        last = await put_one(store, waits("last", *ids))
+        claimed = {one.job.id: one for one in await claim(store)}
+        assert sorted(claimed) == sorted(ids)
+        for number in (4, 0, 2, 1):
+            assert await settle(store, succeed(claimed[ids[number]], number)) == ["done"]
+            assert await claim(store) == []
+        assert await edges(store, last) == [(id, "pending" if id == ids[3] else "succeeded") for id in ids]
+        assert await settle(store, succeed(claimed[ids[3]], 3)) == ["done"]
+        assert await claim_ids(store) == [last]
+        results = [edge.result_json for edge in await store.dependencies(last)]
+        assert results == [msgspec.Raw(b"%d" % number) for number in range(5)]
+        page = await store.dependencies(last, 1, 2)
+        assert [(edge.number, edge.id) for edge in page] == [(1, ids[1]), (2, ids[2])]
+
+    async def test_several_wait_for_one(self, harness: Harness) -> None:
+        store = harness.store
+        first = await put_one(store, new("first"))
+        ids = await put(store, *[waits(f"then-{number}", first) for number in range(5)])
+        assert sorted(one.id for one in await store.dependents(first)) == ids
+        assert len(await store.dependents(first, limit=2)) == 2
+        await run(store, first)
+        assert sorted(await claim_ids(store)) == ids
+
+    async def test_a_dependency_that_has_ended_counts_at_once(self, harness: Harness) -> None:
+        store = harness.store
+        done = await started(store, new("done"))
+        await settle(store, succeed(done, "x"))
+        bad = await started(store, new("bad"))
+        await settle(store, fail(bad, "no luck\nsecond line"))
+        await put(store, waits("fine", "done"), waits("any", "bad", if_failed="run"))
+        assert sorted(await claim_ids(store)) == ["any", "fine"]
+        (edge,) = await store.dependencies("any")
+        assert (edge.state, edge.error, edge.result_json) == ("failed", "no luck", None)
+        await put(store, waits("not", "bad", "done"))
+        job = (await claim_one(store)).job
+        assert (job.id, job.deferred_error) == ("not", "dependency bad failed: no luck")
+
+    async def test_a_dependency_that_runs_already(self, harness: Harness) -> None:
+        claimed = await started(harness.store, new("first"))
+        then = await put_one(harness.store, waits("then", "first"))
+        assert await claim(harness.store) == []
+        assert await settle(harness.store, succeed(claimed)) == ["done"]
+        assert await claim_ids(harness.store) == [then]
+
+    async def test_an_unknown_dependency_stores_nothing(self, harness: Harness) -> None:
+        with pytest.raises(InvalidValue, match="nobody"):
+            await harness.store.enqueue([new("a"), waits("b", "a", "nobody")])
+        assert await harness.store.get(["a", "b"]) == [None, None]
+        assert await claim(harness.store) == []
+
+    async def test_recurring_jobs_are_refused_on_both_sides(self, harness: Harness) -> None:
+        rule = Recurrence(key="k", every_ms=60_000)
+        recurring = new("r", key="k", recurrence=rule)
+        with pytest.raises(InvalidValue, match="recurring"):
+            await harness.store.enqueue([recurring, waits("b", "r")])
+        with pytest.raises(InvalidValue, match="recurring"):
+            await harness.store.enqueue([new("a"), msgspec.structs.replace(recurring, after=(After("a"),))])
+        assert await harness.store.get(["a", "b", "r"]) == [None, None, None]
+        id = await put_one(harness.store, recurring)
+        with pytest.raises(InvalidValue, match="recurring"):
+            await harness.store.enqueue([waits("b", id)])
+        with pytest.raises(InvalidValue, match="recurring"):
+            await harness.store.enqueue([new("x", key="k", recurrence=rule), waits("b", "x")])
+        assert await state_of(harness.store, "b") is None
+
+    async def test_a_duplicate_dependency_leads_to_its_owner(self, harness: Harness) -> None:
+        store = harness.store
+        owner = await put_one(store, new("owner", key="k"))
+        receipts = await store.enqueue([new("twin", key="k"), new("owner"), waits("then", "twin", "owner")])
+        assert [(one.id, one.status) for one in receipts] == [
+            (owner, "duplicate"),
+            (owner, "exists"),
+            ("then", "created"),
+        ]
+        assert await edges(store, "then") == [(owner, "pending"), (owner, "pending")]
+        await run(store, owner, 5)
+        assert [edge.result_json for edge in await store.dependencies("then")] == [msgspec.Raw(b"5")] * 2
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_dependent_that_exists_gets_no_edges(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("there"), new("other", key="k"))
+        receipts = await store.enqueue([new("a"), waits("there", "a"), waits("twin", "a", key="k")])
+        assert [one.status for one in receipts] == ["created", "exists", "duplicate"]
+        assert await store.dependencies("there") == await store.dependencies("other") == []
+        assert await store.dependents("a") == []
+        assert sorted(await claim_ids(store)) == ["a", "other", "there"]
+
+    async def test_the_same_flow_twice_is_one_flow(self, harness: Harness) -> None:
+        store = harness.store
+        drafts = [new("a"), waits("b", "a")]
+        assert [one.status for one in await store.enqueue(drafts)] == ["created"] * 2
+        await run(store, "a")
+        assert [one.status for one in await store.enqueue(drafts)] == ["exists"] * 2
+        assert await edges(store, "b") == [("a", "succeeded")]
+        assert await claim_ids(store) == ["b"]
+
+    async def test_a_dependency_in_another_queue(self, harness: Harness) -> None:
+        store = harness.store
+        await store.configure("other", QueueChange(feed=True))
+        await put(store, new("first"), waits("then", "first", queue="other"))
+        async with second(harness) as elsewhere:
+            assert await next_due(elsewhere, queues=("other",)) is None
+            woken = asyncio.ensure_future(elsewhere.wait_for_work(["other"], elsewhere.now() + 60_000))
+            await asyncio.sleep(0)
+            await run(store, "first")
+            await asyncio.wait_for(woken, 30)
+            assert await claim_ids(elsewhere, queues=("other",)) == ["then"]
+        types = [event.type for event in await store.events("other")]
+        assert types == ["enqueued", "released", "claimed"]
+
+    async def test_a_large_result(self, harness: Harness) -> None:
+        await chain(harness.store)
+        await run(harness.store, "first", "x" * 4 * 1024 * 1024)
+        (edge,) = await harness.store.dependencies("then")
+        assert edge.result_json is not None
+        assert len(edge.result_json) == 4 * 1024 * 1024 + 2
+
+    async def test_many_to_one(self, harness: Harness) -> None:
+        store, count = harness.store, 2_500
+        parts = [new(f"part-{number:04}") for number in range(count)]
+        await put(store, *parts, waits("last", *[one.id for one in parts], if_failed="run"))
+        for _ in range(count // 500):
+            claimed = await claim(store, 500)
+            assert len(claimed) == 500
+            assert (await look(store, "last")).held is not None
+            results = [succeed(one, number) for number, one in enumerate(claimed)]
+            assert await settle(store, *results) == ["done"] * 500
+        assert await claim_ids(store) == ["last"]
+        assert len(await store.dependencies("last", 2_000)) == 500
+
+    async def test_one_to_many(self, harness: Harness) -> None:
+        store, count = harness.store, MAX_RELEASED + 1_500
+        first = await put_one(store, new("first"))
+        await put(store, *[waits(f"then-{number:04}", first) for number in range(count)])
+        claimed = await claim_one(store)
+        exchanged = await store.exchange([succeed(claimed, 1)], None)
+        assert (exchanged.settled, exchanged.has_outbox) == (["done"], True)
+        (depth,) = await store.depths([QUEUE])
+        assert (depth.due, depth.held) == (MAX_RELEASED, count - MAX_RELEASED)
+        assert await flush(store) == count - MAX_RELEASED
+        assert await store.flush_outbox() == 0
+        (depth,) = await store.depths([QUEUE])
+        assert (depth.due, depth.held) == (count, 0)
+        assert (await store.exchange([], None)).has_outbox is False
+
+    # ------------------------------------------------------------------------------------------------ released
+
+    async def test_a_released_job_has_the_position_in_which_it_was_enqueued(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first", priority=-1), waits("then", "first"), waits("urgent", "first", priority=-1))
+        await harness.advance(0.01)
+        await put(store, new("later"))
+        await harness.advance(0.01)
+        await run(store, "first")
+        assert await claim_ids(store, 1) == ["urgent"]
+        assert await claim_ids(store, 1) == ["then"]
+        assert await claim_ids(store) == ["later"]
+
+    async def test_a_delay_counts_from_the_release(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first"), waits("then", "first", due=after(5_000)))
+        job = await look(store, "then")
+        assert job.held == Held(by=("jobs",), due=after(5_000))
+        assert job.due_at is None
+        await harness.advance(60)
+        await run(store, "first")
+        assert await claim(store) == []
+        assert await next_due(store) == (await look(store, "then")).due_ms == store.now() + 5_000
+        await harness.advance(5)
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_due_time_means_not_before(self, harness: Harness) -> None:
+        store = harness.store
+        due_ms = store.now() + 60_000
+        await put(store, new("first"), waits("then", "first", due=at(due_ms)))
+        await run(store, "first")
+        assert (await look(store, "then")).due_ms == due_ms
+        assert await claim(store) == []
+        await harness.advance(60)
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_dependency_that_is_not_kept_still_gives_its_result(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first", options=JobOptions(keep_succeeded=GONE)), waits("then", "first"))
+        claimed = await claim_one(store)
+        rules = Policy(keep_succeeded=GONE)
+        assert await settle(store, succeed(claimed, 3, rules)) == ["done"]
+        (edge,) = await store.dependencies("then")
+        assert edge.result_json == msgspec.Raw(b"3")
+        then = await claim_one(store)
+        await store.purge()
+        assert [edge.result_json for edge in await store.dependencies("then")] == [msgspec.Raw(b"3")]
+        assert await settle(store, succeed(then, None, rules)) == ["done"]
+        assert await state_of(store, "then") is None
+        await harness.advance(1)
+        await store.purge()
+        await store.purge()
+        assert await state_of(store, "first") is None
+
+    async def test_a_purge_leaves_what_others_have_waited_for(self, harness: Harness) -> None:
+        store = harness.store
+        rules = Policy(keep_succeeded=Keep(last=1))
+        ids = [f"part-{number}" for number in range(10)]
+        await put(store, *map(new, ids), waits("last", *ids))
+        for one in await claim(store):
+            await harness.advance(0.001)
+            assert await settle(store, succeed(one, one.job.id, rules)) == ["done"]
+        await store.purge()
+        results = [msgspec.json.decode(edge.result_json or b"null") for edge in await store.dependencies("last")]
+        assert results == ids
+        last = await claim_one(store)
+        await settle(store, succeed(last, None, Policy(keep_succeeded=GONE)))
+        for _ in range(3):
+            await store.purge()
+        left = [id for id, job in zip(ids, await store.get(ids), strict=True) if job is not None]
+        assert len(left) <= 1
+
+    # ------------------------------------------------------------------------------------------------ failures
+
+    @pytest.mark.parametrize("if_failed", ["fail", "run"])
+    @pytest.mark.parametrize("how", ["failed", "crashed", "cancelled", "removed"])
+    async def test_a_dependency_ends_without_success(self, harness: Harness, how: str, if_failed: IfFailed) -> None:
+        store = harness.store
+        await chain(store, if_failed=if_failed)
+        if how == "cancelled":
+            assert (await store.change(["first"], Cancel())).ids == ["first"]
+        elif how == "removed":
+            assert (await store.change(["first"], Remove())).ids == ["first"]
+        else:
+            claimed = await claim_one(store)
+            await settle(store, fail(claimed, "no luck") if how == "failed" else crashed(claimed))
+        job = (await claim_one(store)).job
+        assert job.id == "then"
+        if if_failed == "run":
+            assert job.deferred_error is None
+        elif how in ("cancelled", "removed"):
+            assert job.deferred_error == "dependency first was cancelled"
+        else:
+            assert job.deferred_error is not None
+            assert job.deferred_error.startswith("dependency first failed: ")
+        (edge,) = await store.dependencies("then")
+        assert edge.state == ("cancelled" if how in ("cancelled", "removed") else "failed")
+        assert (edge.error is None) == (how in ("cancelled", "removed"))
+
+    async def test_a_job_fails_although_others_still_run(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("good"), new("bad"), waits("then", "good", "bad"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, fail(claimed["bad"], "no luck"))
+        then = await claim_one(store)
+        assert then.job.deferred_error == "dependency bad failed: no luck"
+        await settle(store, fail(then, "because"))
+        assert await settle(store, succeed(claimed["good"])) == ["done"]
+        assert await claim(store) == []
+        assert await state_of(store, "then") == "failed"
+
+    async def test_a_failure_goes_down_a_chain(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("a"), waits("b", "a"), waits("c", "b"))
+        await settle(store, fail(await claim_one(store), "no luck"))
+        b = await claim_one(store)
+        await settle(store, fail(b, b.job.deferred_error or ""))
+        c = await claim_one(store)
+        assert c.job.deferred_error == "dependency b failed: dependency a failed: no luck"
+
+    async def test_an_attempt_that_is_not_the_last_releases_nobody(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        claimed = await claim_one(store)
+        assert await settle(store, retry(claimed, 1_000)) == ["done"]
+        assert await edges(store, "then") == [("first", "pending")]
+        await harness.advance(1)
+        again = await claim_one(store)
+        assert await settle(store, snooze(again, 1_000)) == ["done"]
+        assert await edges(store, "then") == [("first", "pending")]
+        await harness.advance(1)
+        await run(store, "first")
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_lost_lease_sets_no_edge(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        stale = await claim_one(store)
+        await harness.advance(16)
+        fresh = await claim_one(store)
+        assert await settle(store, succeed(stale, "stale")) == ["lost"]
+        assert await edges(store, "then") == [("first", "pending")]
+        assert await settle(store, succeed(fresh, "fresh"), succeed(stale, "stale")) == ["done", "lost"]
+        (edge,) = await store.dependencies("then")
+        assert edge.result_json == msgspec.Raw(b'"fresh"')
+        assert await settle(store, succeed(fresh, "again")) == ["lost"]
+        assert await claim_ids(store) == ["then"]
+
+    # ------------------------------------------------------------------------------------------------ races
+
+    async def test_the_last_two_dependencies_end_at_once(self, harness: Harness) -> None:
+        store = harness.store
+        async with second(harness) as other:
+            for number in range(15):
+                a, b, then = f"a-{number}", f"b-{number}", f"then-{number}"
+                await put(store, new(a), new(b), waits(then, a, b))
+                one, two = await claim(store)
+                first, last = await asyncio.gather(settle(store, succeed(one)), settle(other, succeed(two)))
+                assert (first, last) == (["done"], ["done"])
+                assert await claim_ids(store) == [then]
+
+    async def test_a_dependency_ends_while_its_dependent_is_enqueued(self, harness: Harness) -> None:
+        store = harness.store
+        async with second(harness) as other:
+            for number in range(15):
+                claimed = await started(store, new(f"first-{number}"))
+                await asyncio.gather(
+                    settle(store, succeed(claimed)), put(other, waits(f"then-{number}", claimed.job.id))
+                )
+                assert await claim_ids(store) == [f"then-{number}"]
+
+    async def test_jobs_that_share_dependents_end_at_once(self, harness: Harness) -> None:
+        """Each of 60 jobs has 3 of 20 dependents, in changing order: stores that lock them must do so in one order."""
+        store = harness.store
+        parts = [f"part-{number:02}" for number in range(60)]
+        of = {f"then-{number:02}": [parts[(number * 3 + step * 7) % 60] for step in range(9)] for number in range(20)}
+        await put(store, *map(new, parts))
+        await put(store, *[waits(id, *dict.fromkeys(on)) for id, on in of.items()])
+        claimed = await claim(store)
+        async with second(harness) as other:
+            halves = [claimed[number::6] for number in range(6)]
+            calls = [settle((store, other)[n % 2], *map(succeed, part[:: (-1) ** n])) for n, part in enumerate(halves)]
+            answers = await asyncio.gather(*calls)
+        assert {one for answer in answers for one in answer} == {"done"}
+        assert sorted(await claim_ids(store)) == sorted(of)
+
+    async def test_a_cancel_meets_a_settlement(self, harness: Harness) -> None:
+        store = harness.store
+        async with second(harness) as other:
+            for number in range(10):
+                ids = [f"{part}-{number}" for part in ("a", "b", "c")]
+                await put(store, new(ids[0], payload=1), waits(ids[1], ids[0]), waits(ids[2], ids[0], ids[1]))
+                claimed = await claim_one(store)
+                await asyncio.gather(settle(store, succeed(claimed)), other.change(ids, Cancel()))
+                await store.change(ids, Cancel())
+                states = {job.state for job in await store.get(ids) if job is not None}
+                assert states <= {"succeeded", "cancelled"}
+                assert await claim(store) == []
+
+
+def crashed(claimed: Any) -> Settlement:
+    """A job that has crashed too often."""
+    settlement = fail(claimed, "crashed 3 times")
+    return msgspec.structs.replace(settlement, outcome="crashed", attempts=None)
+
+
+class FlowChangeContract:
+    """change, on jobs that wait for others or that others wait for."""
+
+    async def test_a_requeued_dependency_is_waited_for_again(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("a"), new("b"), waits("then", "a", "b", if_failed="run"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, fail(claimed["a"], "no luck"))
+        assert await edges(store, "then") == [("a", "failed"), ("b", "pending")]
+        assert (await store.change(["a"], Requeue())).ids == ["a"]
+        assert await edges(store, "then") == [("a", "pending"), ("b", "pending")]
+        await settle(store, succeed(claimed["b"]))
+        await run(store, "a", 1)
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_job_that_must_fail_is_saved_if_its_dependency_is_requeued(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await settle(store, fail(await claim_one(store), "no luck"))
+        assert (await look(store, "then")).deferred_error is not None
+        assert (await store.change(["first"], Requeue())).ids == ["first"]
+        job = await look(store, "then")
+        assert (job.deferred_error, job.held is not None) == (None, True)
+        await run(store, "first", 2)
+        then = await claim_one(store)
+        assert (then.job.id, then.job.deferred_error) == ("then", None)
+
+    async def test_a_requeue_after_the_dependent_has_started_changes_nothing(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await run(store, "first", 1)
+        then = await claim_one(store)
+        assert (await store.change(["first"], Requeue())).ids == ["first"]
+        assert await edges(store, "then") == [("first", "succeeded")]
+        # A store that keeps the result with the dependent still has the old one.
+        assert [edge.result_json for edge in await store.dependencies("then")] in ([None], [msgspec.Raw(b"1")])
+        assert await settle(store, succeed(then)) == ["done"]
+        await run(store, "first", 2)
+        assert await state_of(store, "then") == "succeeded"
+
+    async def test_a_job_whose_dependency_failed_cannot_be_requeued(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await settle(store, fail(await claim_one(store), "no luck"))
+        await settle(store, fail(await claim_one(store), "because"))
+        refusal = only_refused(await store.change(["then"], Requeue()), "then")
+        assert refusal == "its dependency first failed: requeue that job first, or retry the flow"
+        assert (await store.change(["first"], Requeue())).ids == ["first"]
+        assert (await store.change(["then"], Requeue())).ids == ["then"]
+        job = await look(store, "then")
+        assert (job.state, job.held and job.held.by, job.error) == ("waiting", ("jobs",), None)
+        assert await edges(store, "then") == [("first", "pending")]
+        await run(store, "first", 5)
+        then = await claim_one(store)
+        assert (then.job.id, then.job.deferred_error) == ("then", None)
+
+    async def test_a_requeued_job_runs_if_its_dependencies_have_succeeded(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await run(store, "first", 1)
+        await settle(store, fail(await claim_one(store), "own fault"))
+        assert (await store.change(["then"], Requeue())).ids == ["then"]
+        assert (await claim_one(store)).job.id == "then"
+
+    async def test_a_cancelled_dependent_does_not_run(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        assert (await store.change(["then"], Cancel())).ids == ["then"]
+        await run(store, "first", 1)
+        assert await claim(store) == []
+        job = await look(store, "then")
+        assert (job.state, job.held) == ("cancelled", None)
+        assert (await store.change(["then"], Requeue())).ids == ["then"]
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_cancelled_dependent_is_requeued_before_its_dependency_ends(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        await store.change(["then"], Cancel())
+        assert (await store.change(["then"], Requeue(after(5_000)))).ids == ["then"]
+        held = (await look(store, "then")).held
+        assert held == Held(by=("jobs",), due=at(store.now() + 5_000))
+        await run(store, "first", 1)
+        assert await claim(store) == []
+        await harness.advance(5)
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_requeue_meets_a_settlement(self, harness: Harness) -> None:
+        store = harness.store
+        async with second(harness) as other:
+            for number in range(15):
+                first, then = f"first-{number}", f"then-{number}"
+                await put(store, new(first), waits(then, first))
+                await store.change([then], Cancel())
+                claimed = await claim_one(store)
+                await asyncio.gather(settle(store, succeed(claimed)), other.change([then], Requeue()))
+                assert await claim_ids(store) == [then]
+
+    async def test_a_removed_dependent_frees_its_dependency(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        assert (await store.change(["then"], Remove())).ids == ["then"]
+        assert await store.dependents("first") == []
+        claimed = await claim_one(store)
+        assert await settle(store, succeed(claimed, 1, Policy(keep_succeeded=GONE))) == ["done"]
+        await store.purge()
+        assert await state_of(store, "first") is None
+
+    async def test_a_final_dependency_that_is_removed_keeps_its_edge(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first"), new("other"), waits("then", "first", "other"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, succeed(claimed["first"], 1))
+        assert (await store.change(["first"], Remove())).ids == ["first"]
+        assert await state_of(store, "first") is None
+        await settle(store, succeed(claimed["other"], 2))
+        assert await claim_ids(store) == ["then"]
+        assert await edges(store, "then") == [("first", "succeeded"), ("other", "succeeded")]
+        gone, there = await store.dependencies("then")
+        assert gone.result_json in (None, msgspec.Raw(b"1")), "a store may keep the result with the dependent"
+        assert there.result_json == msgspec.Raw(b"2")
+
+    async def test_a_person_holds_it_as_well(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        assert (await store.change(["then"], Hold(who="ada"))).ids == ["then"]
+        await run(store, "first")
+        held = (await look(store, "then")).held
+        assert held is not None
+        assert (held.by, held.who) == (("person",), "ada")
+        assert await claim(store) == []
+        assert (await store.change(["then"], Release())).ids == ["then"]
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_person_cannot_release_it(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        assert "held by jobs" in only_refused(await store.change(["then"], Release()), "then")
+        await store.change(["then"], Hold(who="ada"))
+        assert (await store.change(["then"], Release())).ids == ["then"]
+        assert await claim_ids(store) == ["first"]
+        held = (await look(store, "then")).held
+        assert held is not None
+        assert held.by == ("jobs",)
+
+    async def test_a_job_that_waits_can_be_rescheduled_and_reprioritized(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first"), waits("then", "first"), waits("urgent", "first", priority=5))
+        assert (await store.change(["then"], Reschedule(after(5_000)))).ids == ["then"]
+        assert (await store.change(["urgent"], Reprioritize(-1))).ids == ["urgent"]
+        await run(store, "first")
+        assert await claim_ids(store) == ["urgent"]
+        await harness.advance(5)
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_seized_job_that_waits_again_is_held_again(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        claimed = await seize(store, "then")
+        assert await settle(store, snooze(claimed, 0)) == ["done"]
+        assert await claim_ids(store) == ["first"]
+        held = (await look(store, "then")).held
+        assert held is not None
+        assert held.by == ("jobs",)
+
+    async def test_a_seized_job_that_ends_does_not_wait_any_more(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        claimed = await seize(store, "then")
+        assert await settle(store, succeed(claimed, 1)) == ["done"]
+        await run(store, "first", 2)
+        job = await look(store, "then")
+        assert (job.state, job.result) == ("succeeded", 1)
+        assert await claim(store) == []
+
+    async def test_a_cancelled_job_that_would_be_removed_stays_for_its_dependents(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("first", options=JobOptions(keep_failed=GONE)), waits("then", "first", if_failed="run"))
+        assert (await store.change(["first"], Cancel())).ids == ["first"]
+        assert await state_of(store, "first") == "cancelled"
+        assert await claim_ids(store) == ["then"]
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def test_jobs_of_a_flow_are_found(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, waits("a", flow="f"), waits("b", "a", flow="f", queue="other"), new("c"), waits("d", flow="g"))
+        assert sorted(await find_all(store, Filter(flow="f"), 1)) == ["a", "b"]
+        counts = await store.count(Filter(flow="f"))
+        assert sorted((one.queue, one.state, one.count) for one in counts) == [
+            (QUEUE, "waiting", 1),
+            ("other", "waiting", 1),
+        ]
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, succeed(claimed["a"]))
+        assert await find_all(store, Filter(flow="f", states=("succeeded",))) == ["a"]
+        assert (await store.change(Filter(flow="f"), Cancel())).ids == ["b"]
+        assert (await store.count_up_to(Filter(flow="f", states=("cancelled", "succeeded")), 10)).count == 2
+        assert await find_all(store, Filter(flow="none")) == []
+
+    async def test_jobs_that_wait_are_counted_as_held(self, harness: Harness) -> None:
+        store = harness.store
+        await chain(store)
+        expected = Depth(queue=QUEUE, due=1, held=1, oldest_due_ms=store.now())
+        assert await store.depths([QUEUE]) == [expected]
+        assert await find_all(store, Filter(held=True)) == ["then"]
+
+    async def test_jobs_without_edges(self, harness: Harness) -> None:
+        assert await harness.store.dependencies("nobody") == []
+        assert await harness.store.dependents("nobody") == []
+        assert await harness.store.flush_outbox() == 0
+        await put(harness.store, waits("alone", flow="f"))
+        job = await look(harness.store, "alone")
+        assert (job.held, job.dependencies, job.flow) == (None, 0, "f")
+        assert job.due_ms == harness.store.now() + NOW.after_ms
