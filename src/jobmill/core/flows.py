@@ -89,7 +89,7 @@ class Recorded(Struct, frozen=True):
     signals: list[Signal] = []
 
 
-#: What a store answers to a signal: it was stored; the job has one of this name; the job has ended; there is no such job.
+#: What a store answers to a signal: it was stored; the job has one of this name; the job has ended; no such job exists.
 Signalled: TypeAlias = Literal["stored", "exists", "final", "unknown"]
 
 
