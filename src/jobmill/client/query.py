@@ -72,10 +72,11 @@ class QueriesJobs:
         await self.open()
         job = (await self._bound.get([id]))[0]
         if job is None:
-            raise JobNotFound(
-                f"there is no job {id!r} in the {self.store.name} store: it was removed, or never existed"
-            )
+            raise self._not_found(id)
         return job
+
+    def _not_found(self, id: str) -> JobNotFound:
+        return JobNotFound(f"there is no job {id!r} in the {self.store.name} store: it was removed, or never existed")
 
     async def result(self, id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job is final and return its result, as the type that its handler returns.
