@@ -122,10 +122,7 @@ def fine(facts: Facts, found: Sequence[Reason]) -> list[str]:
     no_worker = {"no_worker", "no_worker_for_queue", "no_worker_for_name", "workers_stopping"}
     checked: tuple[tuple[set[str], str | None], ...] = (
         ({"held", "held_by_person", "held_by_jobs"}, "nothing holds the job"),
-        (
-            {"not_due", "retry_backoff", "waits_for_signal"},
-            None if job.held else f"the job is due since {_iso(job.due_ms)}",
-        ),
+        ({"not_due", "retry_backoff", "waits_for_signal"}, due),
         ({"unreadable", "dependency_failed"}, "its payload can be read"),
         ({"queue_paused"}, f"the queue {job.queue} is not paused"),
         (no_worker, f"{able} {'worker' if able == 1 else 'workers'} can run it" if able else None),
