@@ -178,6 +178,21 @@ async def test_except_exception_does_not_catch_it(jobs: Client, worker: Worker) 
     assert await (await careful.enqueue()).result(timeout="30s") == "slept"
 
 
+async def test_a_recurring_job_cannot_wait(jobs: Client, worker: Worker) -> None:
+    @jobs.handler(max_attempts=1)
+    async def nightly(context: Context) -> None:
+        await context.sleep("nap", 1)
+
+    await worker.start()
+    enqueued = await nightly.options(every="1h", key="k").enqueue()
+    await jobs.reschedule(enqueued.id, delay=0)
+
+    async def last_error() -> str | None:
+        return (await enqueued.job()).last_error
+
+    assert "recurring job cannot" in str(await until(last_error))
+
+
 async def test_a_wait_ends_at_its_timeout_for_ever(jobs: Client, worker: Worker) -> None:
     @jobs.handler(max_attempts=2, backoff="1ms")
     async def ask(context: Context) -> str:

@@ -74,6 +74,11 @@ def prepare(run: Run, store: Store, loop: asyncio.AbstractEventLoop) -> Context:
     return context
 
 
+def may_have_recorded(job: Job) -> bool:
+    """Whether an earlier run of the job may have recorded steps, which this run must take as well."""
+    return job.claims > 1 and job.recurrence is None
+
+
 async def check_end(context: Context) -> None:
     """The handler has returned. It must not have caught its suspension, and must have taken all recorded steps."""
     if context.durable.suspended is not None:

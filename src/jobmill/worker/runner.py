@@ -111,7 +111,7 @@ class Runner:
             value = await call(**arguments)
         else:
             value = await self._surrounded(run, functools.partial(call, **arguments))
-        if run.is_durable:
+        if run.is_durable or (handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job)):
             await durable.check_end(run.context)
         return outcomes.returned(value, handler)
 
