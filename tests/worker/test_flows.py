@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,40 @@ async def test_many_dependents_are_released_at_once(jobs: Client, worker: Worker
         return (await flow.progress()).succeeded == 2_501
 
     await until(is_done, timeout=60)
+
+
+# ---------------------------------------------------------------------------------------------------- isolated handlers
+
+
+@pytest.fixture
+async def isolated(store_url: str) -> AsyncIterator[Any]:
+    """A module with isolated handlers, on a store of this test, and a worker that runs them."""
+    from tests.worker import durable_handlers
+
+    async with durable_handlers.jobs.using(make_store(store_url)) as client:
+        worker = Worker(client, concurrency=10)
+        await worker.start()
+        yield durable_handlers
+        await worker.stop()
+
+
+@pytest.mark.parametrize("kind", ["forked", "pooled", "spawned", "sync_forked", "sync_pooled", "sync_spawned"])
+async def test_an_isolated_handler(isolated: Any, kind: str, tmp_path: Path) -> None:
+    enqueued = await getattr(isolated, kind).enqueue(n=5, path=str(tmp_path / "calls"))
+    assert await isolated.jobs.signal(enqueued.id, "go", 7)
+    *values, pid = await enqueued.result(timeout="60s")
+    assert values == [1, 10, [6, 8], 7]
+    assert pid != os.getpid()
+    job = await enqueued.job()
+    assert (job.errors, job.crashes, job.attempts) == (0, 0, ())
+
+
+async def test_the_steps_of_an_isolated_process_that_died(isolated: Any, tmp_path: Path) -> None:
+    enqueued = await isolated.dies.enqueue(path=str(tmp_path / "calls"))
+    assert await enqueued.result(timeout="60s") == 1
+    assert (tmp_path / "calls").read_text() == "x\n"
+
+
+async def test_an_isolated_handler_that_leaves_a_step_out(isolated: Any) -> None:
+    with pytest.raises(JobFailed, match="StepsChanged.*'first'"):
+        await (await isolated.forgets.enqueue()).result(timeout="60s")
