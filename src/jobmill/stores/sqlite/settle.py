@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from jobmill.core.events import written_events
+from jobmill.core.events import Event, settlement_events, written_events
 from jobmill.core.values import Settled
 from jobmill.stores.sqlite.codec import as_json, plain_success, settlement_row
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.flows import hold_while_pending, known_edges, pinned, set_edges
 from jobmill.stores.sqlite.leases import held, locate
 from jobmill.stores.sqlite.queues import known_queues
+from jobmill.stores.sqlite.steps import suspend
 
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
@@ -25,14 +27,41 @@ def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Se
     answers: list[Settled] = ["done"] * len(settlements)
     if context.careful:
         settlements, answers = _standing(context, settlements)
-    if _write(context, settlements) != len(settlements):
+    stay = _kept_for_dependents(context, settlements)
+    if _write(context, settlements, stay) != len(settlements):
         raise NeedsCare
     if queues := feeding(context):
         written = [done for done in settlements if done.lease.queue in queues]
-        publish(context, [event for done in written for event in written_events(done, context.now_ms)])
+        publish(context, [event for done in written for event in _events(context, done, stay)])
+    for done in settlements:
+        if done.outcome == "suspended":
+            suspend(context, done)
+    if known_edges(context):
+        _tell_dependents(context, settlements)
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
     context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
     return answers
+
+
+def _kept_for_dependents(context: SqliteContext, settlements: Iterable[Settlement]) -> set[int]:
+    """Jobs that would be removed at once, but stay because others wait for them."""
+    return pinned(context, [locate(context, done.lease) for done in settlements if done.keep and done.keep.at_once])
+
+
+def _tell_dependents(context: SqliteContext, settlements: Iterable[Settlement]) -> None:
+    """Release the jobs that waited for those that have ended. A job that waits again may have to wait for others."""
+    ended: list[int] = []
+    back: list[int] = []
+    for done in settlements:
+        if done.outcome != "suspended":
+            (back if done.state == "waiting" else ended).append(locate(context, done.lease))
+    set_edges(context, ended)
+    hold_while_pending(context, back)
+
+
+def _events(context: SqliteContext, done: Settlement, stay: set[int]) -> list[Event]:
+    stays = bool(stay) and locate(context, done.lease) in stay
+    return settlement_events(done, context.now_ms) if stays else written_events(done, context.now_ms)
 
 
 def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
@@ -48,8 +77,11 @@ def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tupl
     return [settlements[index] for index in sorted(standing)], answers
 
 
-def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
-    """Write settlements. Return how many of them were written, because their leases had not ended."""
+def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[int]) -> int:
+    """Write settlements. Return how many of them were written, because their leases had not ended.
+
+    `stay`: jobs that are not removed, whatever their retention says.
+    """
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     removed: list[tuple[object, ...]] = []
@@ -57,7 +89,7 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement]) -> int:
         seq = locate(context, done.lease)
         if done.runs is not None:
             done = _end_run(context, done, done.runs, seq)  # noqa: PLW2901 - the settlement that counts
-        if done.keep is not None and done.keep.at_once:
+        if done.keep is not None and done.keep.at_once and seq not in stay:
             removed.append((seq, done.lease.token))
         elif (plain := plain_success(done)) is not None:
             alike.setdefault(plain, []).append(seq)
