@@ -17,7 +17,7 @@ from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.core.values import Refused
-from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze
+from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze, StepsChanged
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
 
@@ -51,7 +51,7 @@ def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Ou
             return Snoozed(to_ms(error.delay, "delay"))
         except Exception as wrong:
             error = wrong
-    final = isinstance(error, Fail) or not handler.retries(error)
+    final = isinstance(error, Fail | StepsChanged) or not handler.retries(error)
     kind = type_name(error)
     outcome = Errored(
         error=described(error), error_type=kind, traceback=printed(error), location=location(error), final=final
