@@ -21,6 +21,7 @@ from jobmill.core.flows import (
     EdgeState,
     IfFailed,
     Verdict,
+    circular_dependency,
     edge_state,
     edge_to,
     first_line,
@@ -125,6 +126,12 @@ def add_edges(context: SqliteContext, added: Sequence[NewEdges], may_live: set[s
         if one.first:
             looked[one.job_seq] = verdict(_stored_edges(context, one.job_seq))
     _release(context, looked)
+
+
+def refuse_circle(context: SqliteContext, seq: int, id: str) -> None:
+    """Raise InvalidValue if a job waits for itself, by way of other jobs."""
+    if context.row("circle", (seq,)):
+        raise circular_dependency(id)
 
 
 def _dependencies(context: SqliteContext, ids: set[str], may_live: set[str] | None) -> dict[str, tuple[int, Job]]:

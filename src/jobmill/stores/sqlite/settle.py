@@ -26,16 +26,19 @@ def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Se
     """Write the settlements whose leases have not ended. Return one answer per settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
     if context.careful:
-        settlements, answers = _standing(context, settlements)
+        answers = _standing(context, settlements)
+    if any(done.outcome == "suspended" for done in settlements):
+        answers = [
+            suspend(context, done) if done.outcome == "suspended" and how == "done" else how
+            for done, how in zip(settlements, answers, strict=True)
+        ]
+    settlements = [done for done, how in zip(settlements, answers, strict=True) if how == "done"]
     stay = _kept_for_dependents(context, settlements)
     if _write(context, settlements, stay) != len(settlements):
         raise NeedsCare
     if queues := feeding(context):
         written = [done for done in settlements if done.lease.queue in queues]
         publish(context, [event for done in written for event in _events(context, done, stay)])
-    for done in settlements:
-        if done.outcome == "suspended":
-            suspend(context, done)
     if known_edges(context):
         _tell_dependents(context, settlements)
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
@@ -64,8 +67,8 @@ def _events(context: SqliteContext, done: Settlement, stay: set[int]) -> list[Ev
     return settlement_events(done, context.now_ms) if stays else written_events(done, context.now_ms)
 
 
-def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
-    """The settlements whose leases have not ended, and the answers for all settlements.
+def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
+    """The answers for all settlements: "done" where the lease has not ended.
 
     If there are several settlements for one job, only the first one counts.
     """
@@ -73,8 +76,7 @@ def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> tupl
     for index in sorted(held(context, [done.lease for done in settlements])):
         first.setdefault(settlements[index].lease.id, index)
     standing = set(first.values())
-    answers: list[Settled] = ["done" if index in standing else "lost" for index in range(len(settlements))]
-    return [settlements[index] for index in sorted(standing)], answers
+    return ["done" if index in standing else "lost" for index in range(len(settlements))]
 
 
 def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[int]) -> int:
@@ -85,7 +87,11 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     removed: list[tuple[object, ...]] = []
+    suspended = 0
     for done in settlements:
+        if done.outcome == "suspended":  # it is written
+            suspended += 1
+            continue
         seq = locate(context, done.lease)
         if done.runs is not None:
             done = _end_run(context, done, done.runs, seq)  # noqa: PLW2901 - the settlement that counts
@@ -97,7 +103,9 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[
             others.append(settlement_row(done, seq, context.now_ms))
     many = [(plain, seqs) for plain, seqs in alike.items() if len(seqs) > _FEW]
     few = [(seq, *plain) for plain, seqs in alike.items() if len(seqs) <= _FEW for seq in seqs]
-    written = sum(context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many)
+    written = suspended + sum(
+        context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many
+    )
     for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
         written += context.write_rows(statement, (context.now_ms,), rows)
     return written

@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 # The maximum number of rows in a statement. SQLite prepares and caches one statement for each number of rows.
 MAX_ROWS = 100
 
+#: Whether an edge keeps its job waiting, as the partial index has it.
+BLOCKS = "(edges.state = 'pending' OR (edges.if_failed = 'wait' AND edges.state <> 'succeeded'))"
+
 _PARTS = {
     "{never}": str(NEVER_MS),
     "{uncounted}": f"(unstarted IS NULL AND substr(token, 1, {len(AHEAD)}) = '{AHEAD}')",
@@ -28,8 +31,7 @@ _PARTS = {
     f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence,"
     " jobs.doomed, jobs.dependencies",
     "{pinned}": "EXISTS (SELECT 1 FROM jobmill_edges AS pins WHERE pins.on_seq = jobs.seq)",
-    # As the partial index has it.
-    "{blocks}": "(edges.state = 'pending' OR (edges.if_failed = 'wait' AND edges.state <> 'succeeded'))",
+    "{blocks}": BLOCKS,
     "{edge}": "edges.job_seq, edges.number, edges.if_failed, jobs.seq, jobs.id, jobs.state, jobs.error",
 }
 _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")

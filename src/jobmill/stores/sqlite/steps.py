@@ -7,26 +7,46 @@ from typing import TYPE_CHECKING
 from jobmill.core.changes import Hold, Patch, Reschedule, decide
 from jobmill.core.flows import BY_JOBS, After, Recorded, Signal, Signalled, Step
 from jobmill.core.job import LIVE
-from jobmill.core.values import NOW, Lease
-from jobmill.stores.sqlite.codec import SubjectRow, patched_columns, subject_of
-from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.core.values import NOW, Lease, Refused, Settled
+from jobmill.errors import InvalidValue
+from jobmill.stores.sqlite.codec import SubjectRow, patched_columns, settlement_row, subject_of
+from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
-from jobmill.stores.sqlite.flows import NewEdges, add_edges
+from jobmill.stores.sqlite.flows import NewEdges, add_edges, refuse_circle
 from jobmill.stores.sqlite.leases import held, locate
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
 
-def suspend(context: SqliteContext, done: Settlement) -> None:
-    """A run was suspended: enqueue its children and hold the job until they have ended; or wait for a signal."""
+def suspend(context: SqliteContext, done: Settlement) -> Settled:
+    """Settle a run that was suspended. If it cannot wait for its children, all that was written is undone."""
+    context.cursor.execute("SAVEPOINT jobmill_suspend")
+    try:
+        row = settlement_row(done, locate(context, done.lease), context.now_ms)
+        if context.write_rows("settle", (context.now_ms,), [row]) != 1:
+            raise NeedsCare
+        _wait(context, done)
+    except InvalidValue as error:
+        context.cursor.execute("ROLLBACK TO jobmill_suspend")
+        context.queue_rows = None
+        return Refused(str(error))
+    finally:
+        context.cursor.execute("RELEASE jobmill_suspend")
+    return "done"
+
+
+def _wait(context: SqliteContext, done: Settlement) -> None:
+    """Enqueue the children and hold the job until they have ended; or wait for a signal."""
     row: SubjectRow = context.row("subject", (done.lease.id,))
     seq, edges = row[0], row[-1] or 0
     if done.children:
-        afters = [After(receipt.id, "run") for receipt in enqueue(context, done.children)]
+        receipts = enqueue(context, done.children)
         _apply(context, row, Hold(by=BY_JOBS))
-        context.update_job(seq, {"dependencies": edges + len(afters)})
-        add_edges(context, [NewEdges(seq, edges, afters)])
+        context.update_job(seq, {"dependencies": edges + len(receipts)})
+        add_edges(context, [NewEdges(seq, edges, [After(receipt.id, "run") for receipt in receipts])])
+        if not all(receipt.created for receipt in receipts) or any(child.after for child in done.children):
+            refuse_circle(context, seq, done.lease.id)
     if done.waits_for is not None and context.row("has_signal", (seq, done.waits_for)):
         _apply(context, row, Reschedule(NOW))
 

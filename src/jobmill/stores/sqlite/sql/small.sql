@@ -235,6 +235,16 @@ WHERE EXISTS (
     SELECT 1 FROM jobmill_edges AS edges INDEXED BY jobmill_blocking WHERE edges.job_seq = wanted.value AND {blocks}
 )
 
+-- name: circle
+-- ?1 seq. One row if the job waits for a job that waits for it, or for itself.
+WITH RECURSIVE reached (seq) AS (
+    SELECT edges.on_seq FROM jobmill_edges AS edges WHERE edges.job_seq = ?1 AND edges.state = 'pending'
+    UNION
+    SELECT edges.on_seq
+    FROM reached CROSS JOIN jobmill_edges AS edges ON edges.job_seq = reached.seq WHERE edges.state = 'pending'
+)
+SELECT 1 FROM reached WHERE reached.seq = ?1 LIMIT 1
+
 -- name: subjects_of
 -- ?1 seqs as JSON. Rows: the subject of a change.
 SELECT {subject} FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = wanted.value
