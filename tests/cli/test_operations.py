@@ -279,7 +279,7 @@ def test_a_repair_says_how_many_records_of_each_check(busy: Shell) -> None:
     assert [check for check, line in lines.items() if "repaired" in line] == ["token_on_waiting", "payload_without_job"]
     assert lines["token_on_waiting"].endswith("; 1 record repaired")
     assert lines["payload_without_job"].endswith("; 2 records repaired")
-    assert said.stderr.splitlines()[-1] == "7 checks, 0 with a problem or warning; 3 records repaired"
+    assert said.stderr.splitlines()[-1].endswith("checks, 0 with a problem or warning; 3 records repaired")
     assert "repaired" not in busy("fsck", "--repair", "--yes").output
     plant(8_001)
     found = busy.json("fsck", "--repair", "--yes")
