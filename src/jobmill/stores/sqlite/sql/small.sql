@@ -109,7 +109,7 @@ SELECT {subject} FROM jobmill_jobs AS jobs WHERE jobs.id = ?1
 
 -- name: subjects
 -- The same for jobs that match, oldest first. The conditions' parameters, then limit.
-SELECT {subject} FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+SELECT {subject} FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} ORDER BY jobs.seq LIMIT ?
 
 -- name: rival
 -- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
@@ -423,7 +423,7 @@ SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
-SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
 -- name: count_up_to
 -- The parameters of the rest, of the conditions and of the range, limit. One row: how many jobs match, how many were read.
