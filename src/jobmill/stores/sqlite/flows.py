@@ -304,6 +304,11 @@ def dependents(context: SqliteContext, id: str, limit: int = 100) -> list[Depend
     return [Dependent(id=job_id, if_failed=if_failed, state=state) for job_id, if_failed, state in rows]
 
 
+def flows(context: SqliteContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order."""
+    return [id for (id,) in context.rows("flows", (before, limit))]
+
+
 def _edge(number: int, id: str, if_failed: IfFailed, state: EdgeState, error: str | None) -> Dependency:
     return Dependency(id=id, number=number, if_failed=if_failed, state=state, error=error)
 

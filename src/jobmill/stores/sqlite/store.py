@@ -249,6 +249,7 @@ class SqliteStore:
     events = _read(feed.events)
     dependencies = _read(flows.dependencies)
     dependents = _read(flows.dependents)
+    flows = _read(flows.flows)
     recorded = _read(steps.recorded)
 
     workers = _read(announce.workers)

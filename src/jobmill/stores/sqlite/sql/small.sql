@@ -561,3 +561,16 @@ INSERT OR IGNORE INTO jobmill_audit (id, at_ms, entry) VALUES {rows of 3 from ?1
 -- Audit entries, newest first. ?1 the number before which they are, ?2 they are kept if they are later. Rows: number,
 -- the entry as JSON.
 SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER BY number DESC
+
+-- name: flows
+-- The ids of flows in descending order. ?1 before this id, or NULL; ?2 how many.
+-- A skip scan: one seek for each flow, however many jobs it has.
+WITH RECURSIVE found (flow, number) AS (
+    SELECT max(jobs.flow), 1 FROM jobmill_jobs AS jobs
+    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'') -- every text is before every blob
+    UNION ALL
+    SELECT (SELECT max(jobs.flow) FROM jobmill_jobs AS jobs WHERE jobs.flow IS NOT NULL AND jobs.flow < found.flow),
+        found.number + 1
+    FROM found WHERE found.flow IS NOT NULL AND found.number < ?2
+)
+SELECT flow FROM found WHERE flow IS NOT NULL
