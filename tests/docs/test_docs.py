@@ -277,7 +277,7 @@ def anchor_of(heading: str) -> str:
 
 # Words that the glossary avoids for one concept, and that are right for another: an error has a message, a file has a
 # lock, a process gets signals, Django has tasks and their backends.
-PLAIN = {"app", "args", "body", "data", "driver", "finish", "group", "item", "lock", "message", "server", "signal"}
+PLAIN = {"app", "args", "body", "data", "driver", "finish", "group", "item", "lock", "message", "server"}
 PLAIN |= {"status", "task", "try", "touch", "trigger", "backend"}
 
 # "Slot" is an internal word of the worker, for pages about the code.
