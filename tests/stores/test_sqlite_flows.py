@@ -107,6 +107,7 @@ def plan(store: SqliteStore, statement: str, width: int) -> str:
         ("circle", 1, "SEARCH edges USING PRIMARY KEY (job_seq=?)"),
         ("dependencies", 3, "SEARCH edges USING PRIMARY KEY (job_seq=? AND number>?)"),
         ("dependents", 2, "SEARCH edges USING INDEX jobmill_edges_on (on_seq=?)"),
+        ("flows", 2, "SEARCH jobs USING COVERING INDEX jobmill_flow (flow>? AND flow<?)"),
         ("freed", 3, "SEARCH edges USING PRIMARY KEY (job_seq=?)"),
         ("steps", 1, "SEARCH steps USING INDEX sqlite_autoindex_jobmill_steps_1 (seq=?)"),
     ],
@@ -276,10 +277,8 @@ async def test_processes_are_killed_while_they_work_on_a_flow(tmp_path: Path) ->
         assert [edge.id for edge in await store.dependencies(job.id)] == [one.id for one in job.after]
         assert all(edge.result_json is not None for edge in await store.dependencies(job.id))
     assert {job.state for job in await store.get([job.id for job in jobs]) if job} == {"succeeded"}
-    started_ms = {job.id: (job.started_ms, job.finished_ms) for job in await store.get([one.id for one in jobs]) if job}
+    times = {job.id: (job.started_ms, job.finished_ms) for job in await store.get([one.id for one in jobs]) if job}
     for job in jobs:
-        for one in job.after:
-            assert (started_ms[job.id][0] or 0) >= (started_ms[one.id][1] or 0), (
-                "a job began before its dependency ended"
-            )
+        for on in job.after:
+            assert (times[job.id][0] or 0) >= (times[on.id][1] or 0), "a job began before its dependency ended"
     await store.close()

@@ -564,10 +564,10 @@ SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER B
 
 -- name: flows
 -- The ids of flows in descending order. ?1 before this id, or NULL; ?2 how many.
--- A skip scan: one seek for each flow, however many jobs it has.
+-- A skip scan: one seek for each flow, however many jobs it has. Every text is before every blob.
 WITH RECURSIVE found (flow, number) AS (
     SELECT max(jobs.flow), 1 FROM jobmill_jobs AS jobs
-    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'') -- every text is before every blob
+    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'')
     UNION ALL
     SELECT (SELECT max(jobs.flow) FROM jobmill_jobs AS jobs WHERE jobs.flow IS NOT NULL AND jobs.flow < found.flow),
         found.number + 1
