@@ -33,12 +33,9 @@ def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool 
 
 
 def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
-    if any(new.after or new.flow is not None for new in new_jobs):
-        rows = [new_job_row_in_flow(new, context.now_ms) for new in new_jobs]
-        inserted = context.write_rows("insert_in_flow", (context.now_ms,), rows)
-    else:
-        rows = [new_job_row(new, context.now_ms) for new in new_jobs]
-        inserted = context.write_rows("insert", (context.now_ms,), rows)
+    in_flow = any(new.after or new.flow is not None for new in new_jobs)
+    statement, row = ("insert_in_flow", new_job_row_in_flow) if in_flow else ("insert", new_job_row)
+    inserted = context.write_rows(statement, (context.now_ms,), [row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         created, receipts = new_jobs, [Receipt(new.id, "created") for new in new_jobs]
     else:

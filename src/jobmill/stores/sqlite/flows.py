@@ -76,11 +76,11 @@ def known_edges(context: SqliteContext) -> bool:
     return context.has_edges
 
 
-def pinned(context: SqliteContext, seqs: Sequence[int]) -> set[int]:
+def pinned(context: SqliteContext, seqs: Sequence[int]) -> frozenset[int]:
     """Of these jobs, those that edges lead to: they must stay."""
     if not seqs or not known_edges(context):
-        return set()
-    return {seq for (seq,) in context.rows("pinned", (as_json(seqs),))}
+        return frozenset()
+    return frozenset(seq for (seq,) in context.rows("pinned", (as_json(seqs),)))
 
 
 # ---------------------------------------------------------------------------------------------------- new edges

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobmill.core.changes import Hold, Patch, Reschedule, decide
+from jobmill.core.events import settlement_events
 from jobmill.core.flows import BY_JOBS, After, Recorded, Signal, Signalled, Step
 from jobmill.core.job import LIVE
 from jobmill.core.values import NOW, Lease, Refused, Settled
@@ -12,6 +13,7 @@ from jobmill.errors import InvalidValue
 from jobmill.stores.sqlite.codec import SubjectRow, patched_columns, settlement_row, subject_of
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
+from jobmill.stores.sqlite.feed import publish
 from jobmill.stores.sqlite.flows import NewEdges, add_edges, refuse_circle
 from jobmill.stores.sqlite.leases import held, locate
 
@@ -27,6 +29,8 @@ def suspend(context: SqliteContext, done: Settlement) -> Settled:
         if context.write_rows("settle", (context.now_ms,), [row]) != 1:
             raise NeedsCare
         _wait(context, done)
+        publish(context, settlement_events(done, context.now_ms))
+        context.wakes += 1
     except InvalidValue as error:
         context.cursor.execute("ROLLBACK TO jobmill_suspend")
         context.queue_rows = None

@@ -109,7 +109,7 @@ SELECT {subject} FROM jobmill_jobs AS jobs WHERE jobs.id = ?1
 
 -- name: subjects
 -- The same for jobs that match, oldest first. The conditions' parameters, then limit.
-SELECT {subject} FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+SELECT {subject} FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} ORDER BY jobs.seq LIMIT ?
 
 -- name: rival
 -- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
@@ -423,7 +423,7 @@ SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
-SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
 -- name: count_up_to
 -- The parameters of the rest, of the conditions and of the range, limit. One row: how many jobs match, how many were read.
@@ -564,10 +564,10 @@ SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER B
 
 -- name: flows
 -- The ids of flows in descending order. ?1 before this id, or NULL; ?2 how many.
--- A skip scan: one seek for each flow, however many jobs it has.
+-- A skip scan: one seek for each flow, however many jobs it has. Every text is before every blob.
 WITH RECURSIVE found (flow, number) AS (
     SELECT max(jobs.flow), 1 FROM jobmill_jobs AS jobs
-    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'') -- every text is before every blob
+    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'')
     UNION ALL
     SELECT (SELECT max(jobs.flow) FROM jobmill_jobs AS jobs WHERE jobs.flow IS NOT NULL AND jobs.flow < found.flow),
         found.number + 1
