@@ -1,6 +1,11 @@
 -- Settle jobs that end, under the guard: they move to the history, or are deleted where they are not kept.
 -- An array in which no job has a value may be empty. Returns the ids that were settled. `tracebackses` has attempts, as
 -- JSON; the name stays, because functions cannot be replaced otherwise, and a new one would have other rights.
+--
+-- Without `states`, all jobs are plain successes: they have no errors, crashes or runs, and all are kept alike, by the one
+-- value of `ages` and of `lasts`. Instructions of the server for settle + claim, a job, at 25 a call (callgrind): 171,700
+-- with the long statement, 152,100 with the short one, 153,500 with the columns of recurring jobs, which no plain success
+-- uses but which are not to be lost. Without the list of settled ids 2,300 less.
 CREATE OR REPLACE FUNCTION {schema}.settle_final(
     now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
@@ -10,46 +15,57 @@ CREATE OR REPLACE FUNCTION {schema}.settle_final(
 DECLARE
     done text[];
 BEGIN
-    WITH ended AS (
-        SELECT *
-        FROM unnest(
+    IF cardinality(states) = 0 THEN
+        WITH gone AS (
+            DELETE FROM {schema}.jobs USING unnest(ids, tokens, results) AS ended (given_id, given_token, final_result)
+            WHERE jobs.id = ended.given_id AND jobs.token = ended.given_token AND jobs.lease_until_ms > now_ms
+            RETURNING {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, ended.final_result
+        ),
+
+        kept AS (
+            INSERT INTO {schema}.history (
+                {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, state, errors, crashes, result,
+                updated_ms, finished_ms, expires_ms, keep_last
+            )
+            SELECT
+                {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, 'succeeded', 0, 0,
+                nullif(final_result, 'null'), now_ms, now_ms, now_ms + ages[1], lasts[1]
+            FROM gone
+        )
+
+        SELECT coalesce(array_agg(gone.id), '{}') INTO done FROM gone;
+        RETURN done;
+    END IF;
+
+    WITH gone AS (
+        DELETE FROM {schema}.jobs
+        USING unnest(
             ids, tokens, states, errorses, crasheses, results, error_texts, tracebackses, ages, lasts, runses,
             failed_runses, last_errors, revisions
-        ) AS one (
-            id, token, final_state, final_errors, final_crashes, final_result, final_error, final_attempts, age_ms,
-            keep_last, final_runs, final_failed_runs, final_last_error, decided_from
+        ) AS ended (
+            given_id, given_token, final_state, final_errors, final_crashes, final_result, final_error, final_attempts,
+            age_ms, keep_last, final_runs, final_failed_runs, final_last_error, decided_from
         )
-    ),
-
-    gone AS (
-        DELETE FROM {schema}.jobs USING ended
         WHERE
-            jobs.id = ended.id AND jobs.token = ended.token AND jobs.lease_until_ms > now_ms
+            jobs.id = ended.given_id AND jobs.token = ended.given_token AND jobs.lease_until_ms > now_ms
             AND (ended.decided_from IS NULL OR ended.decided_from = coalesce(jobs.revision, 0))
         RETURNING
-            jobs.due_ms, jobs.created_ms, jobs.priority, jobs.claims, jobs.started_ms, jobs.worker, jobs.id, jobs.queue,
-            jobs.name, jobs.payload, jobs.unique_key, jobs.tenant, jobs.options, jobs.log_lines, jobs.progress,
-            jobs.attempts, jobs.tracebacks, jobs.doomed, jobs.recurrence, jobs.revision, jobs.slot_ms, jobs.runs,
-            jobs.failed_runs, jobs.last_error, jobs.last_finished_ms, jobs.unstarted, ended.final_state, ended.final_errors,
+            {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, ended.final_state, ended.final_errors,
             ended.final_crashes, ended.final_result, ended.final_error, ended.final_attempts, ended.age_ms,
             ended.keep_last, ended.final_runs, ended.final_failed_runs, ended.final_last_error
     ),
 
     kept AS (
         INSERT INTO {schema}.history (
-            due_ms, created_ms, priority, errors, crashes, claims, updated_ms, started_ms, finished_ms, expires_ms,
-            keep_last, state, worker, id, queue, name, payload, unique_key, tenant, options, log_lines, error, result,
-            progress, attempts, tracebacks, doomed, recurrence, revision, slot_ms, runs, failed_runs, last_error,
-            last_finished_ms, unstarted
+            {moved}, state, errors, crashes, result, error, updated_ms, finished_ms, expires_ms, keep_last, attempts,
+            runs, failed_runs, last_error, last_finished_ms
         )
         SELECT
-            due_ms, created_ms, priority, final_errors, final_crashes, claims, now_ms, started_ms, now_ms,
-            now_ms + age_ms, keep_last, final_state, worker, id, queue, name, payload, unique_key, tenant, options,
-            log_lines, final_error, nullif(final_result, 'null'), progress, coalesce(final_attempts, attempts),
-            tracebacks, doomed, recurrence, revision, slot_ms, coalesce(final_runs, runs),
+            {moved}, final_state, final_errors, final_crashes, nullif(final_result, 'null'), final_error, now_ms, now_ms,
+            now_ms + age_ms, keep_last, coalesce(final_attempts, attempts), coalesce(final_runs, runs),
             coalesce(final_failed_runs, failed_runs),
             CASE WHEN final_runs IS NULL THEN last_error ELSE final_last_error END,
-            CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END, unstarted
+            CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END
         FROM gone
         WHERE
             (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)

@@ -248,6 +248,11 @@ gone AS (
 
 INSERT INTO {schema}.history ({columns}) SELECT {values} FROM gone JOIN patch ON patch.id = gone.id
 
+-- name: moved
+-- The columns that a settlement leaves unchanged when its job moves to the history.
+due_ms, created_ms, priority, claims, started_ms, worker, id, queue, name, payload, unique_key, tenant, options, log_lines,
+progress, tracebacks, doomed, recurrence, revision, slot_ms, unstarted
+
 -- name: remove
 -- Delete jobs that are not running, with their log lines. $1 ids.
 WITH live AS (
