@@ -155,6 +155,12 @@ class Store(Protocol):
     async def dependents(self, id: str, limit: int = 100) -> list[Dependent]:
         """The jobs that wait for this job, or have waited for it; at most `limit`, in no certain order."""
 
+    async def flows(self, before: str | None = None, limit: int = 50) -> list[str]:
+        """The ids of flows that have jobs in the store, in descending order: those before this id, at most `limit`.
+
+        An id that Jobmill has made comes before older ones, where the ids of the store sort by time.
+        """
+
     async def record_step(self, lease: Lease, step: Step) -> bool:
         """Store a step of a running job, under the guard; False if the lease is lost. The first one of a number counts.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from msgspec import structs
@@ -146,6 +147,12 @@ def dependents(context: MemoryContext, id: str, limit: int = 100) -> list[Depend
     found = sorted(context.edges_to.get(id, ()))[:limit]
     edges = ((job_id, _edge(context, (job_id, number))) for job_id, number in found)
     return [Dependent(id=job_id, if_failed=edge.if_failed, state=edge.state) for job_id, edge in edges]
+
+
+def flows(context: MemoryContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order."""
+    ids = (id for id, jobs in context.jobs.flows.items() if jobs and (before is None or id < before))
+    return heapq.nlargest(limit, ids)
 
 
 def _edge(context: MemoryContext, key: tuple[str, int]) -> Dependency:

@@ -666,6 +666,18 @@ class FlowChangeContract:
         assert (await store.count_up_to(Filter(flow="f", states=("cancelled", "succeeded")), 10)).count == 2
         assert await find_all(store, Filter(flow="none")) == []
 
+    async def test_flows_are_listed(self, harness: Harness) -> None:
+        store = harness.store
+        assert await store.flows() == []
+        names = [f"flow-{number}" for number in range(7)]
+        await put(store, *[waits(flow=name, queue=queue) for name in names for queue in (QUEUE, "other")], new())
+        assert await store.flows() == names[::-1]
+        assert await store.flows(limit=3) == ["flow-6", "flow-5", "flow-4"]
+        assert await store.flows("flow-4", 2) == ["flow-3", "flow-2"]
+        assert await store.flows("flow-0") == []
+        await store.change(Filter(flow="flow-5"), Remove())
+        assert await store.flows(limit=3) == ["flow-6", "flow-4", "flow-3"]
+
     async def test_jobs_that_wait_are_counted_as_held(self, harness: Harness) -> None:
         store = harness.store
         await chain(store)
