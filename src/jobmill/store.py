@@ -104,6 +104,9 @@ class Store(Protocol):
         the same step (`core.changes.resolved`). Whether edges lead to it is read then: they may be younger than the
         lease. A call releases at most `MAX_RELEASED` jobs; the others are released by `flush_outbox`. A job with edges
         that lead to it stays in the store as long as those jobs, whatever its retention says.
+
+        A suspended run is Refused, and nothing of it is stored, if it cannot wait for its children: one is recurring,
+        waits for an unknown job, or waits for the suspended job itself.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
@@ -254,7 +257,8 @@ class Store(Protocol):
     async def purge(self, limit: int = 1_000) -> Purged:
         """Remove final jobs that are past their own retention (`Keep`), at most `limit`; and runs past `KEEP_RUN`.
 
-        Tallies, cards and audit entries past their time go as well, here or by themselves.
+        Tallies, cards and audit entries past their time go as well, here or by themselves. There may be more to remove
+        if a job went that had waited for others, which stayed because of it.
         """
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
