@@ -20,6 +20,18 @@ _PLAIN = ("succeeded", 0, 0, None, None, None)
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 
 
+class ReleasedJobs(msgspec.Struct, frozen=True):
+    """What an exchange has released: the settled jobs that others wait for, and the queues of released jobs."""
+
+    awaited: list[str] = []
+    queues: list[str] | None = None
+    has_more: bool = False
+
+
+NOTHING = ReleasedJobs()
+_decode_released = msgspec.json.Decoder(ReleasedJobs).decode
+
+
 def first_of_each(settlements: Sequence[Settlement]) -> tuple[dict[str, Settlement], list[Settlement]]:
     """By id the settlements that one statement takes, and further settlements of the same jobs."""
     by_id: dict[str, Settlement] = {}
@@ -94,12 +106,18 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "last_error": runs and runs.last_error,
         "revision": runs.revision if runs is not None and has_revision(one) else None,
         "run_state": runs and one.run_state,
+        "waits_for": one.waits_for,
     }
 
 
 def done_ids(by_id: dict[str, Settlement], answer: str | None) -> set[str]:
     """The ids that were settled, by the answer of the function exchange: NULL for all."""
     return set(by_id) if answer is None else set(_decode_ids(answer))
+
+
+def released(answer: str | None) -> ReleasedJobs:
+    """What was released, by the answer of the function exchange: NULL for nothing."""
+    return NOTHING if answer is None else _decode_released(answer)
 
 
 def freed_queues(settled: Iterable[Settlement]) -> set[str]:

@@ -1,6 +1,7 @@
 -- Settle jobs that end, under the guard: they move to the history, or are deleted where they are not kept.
--- An array in which no job has a value may be empty. Returns the ids that were settled. `tracebackses` has attempts, as
--- JSON; the name stays, because functions cannot be replaced otherwise, and a new one would have other rights.
+-- An array in which no job has a value may be empty. `tracebackses` has attempts, as JSON. Returns the ids that were
+-- settled, and of these `awaited`, which other jobs wait for (NULL: none). Those stay in the history as long as their
+-- dependents; the column says it, and not the lease: edges may be younger than that.
 --
 -- Without `states`, all jobs are plain successes: they have no errors, crashes or runs, and all are kept alike, by the one
 -- value of `ages` and of `lasts`. Instructions of the server for settle + claim, a job, at 25 a call (callgrind): 171,700
@@ -9,11 +10,11 @@
 CREATE OR REPLACE FUNCTION {schema}.settle_final(
     now_ms bigint, ids text[], tokens text[], states text[], errorses integer[], crasheses integer[], results text[],
     error_texts text[], tracebackses text[], ages bigint[], lasts integer[], runses integer[], failed_runses integer[],
-    last_errors text[], revisions integer[]
-) RETURNS text[] LANGUAGE plpgsql AS $$
+    last_errors text[], revisions integer[], OUT done text[], OUT awaited text[]
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    done text[];
+    leftover text[];
 BEGIN
     IF cardinality(states) = 0 THEN
         WITH gone AS (
@@ -25,16 +26,20 @@ BEGIN
         kept AS (
             INSERT INTO {schema}.history (
                 {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, state, errors, crashes, result,
-                updated_ms, finished_ms, expires_ms, keep_last
+                updated_ms, finished_ms, expires_ms, keep_last, pinned_expires_ms, pinned_keep_last
             )
             SELECT
                 {moved}, attempts, runs, failed_runs, last_error, last_finished_ms, 'succeeded', 0, 0,
-                nullif(final_result, 'null'), now_ms, now_ms, now_ms + ages[1], lasts[1]
+                nullif(final_result, 'null'), now_ms, now_ms,
+                CASE WHEN has_dependents IS NULL THEN now_ms + ages[1] END,
+                CASE WHEN has_dependents IS NULL THEN lasts[1] END,
+                CASE WHEN has_dependents THEN now_ms + ages[1] END, CASE WHEN has_dependents THEN lasts[1] END
             FROM gone
         )
 
-        SELECT coalesce(array_agg(gone.id), '{}') INTO done FROM gone;
-        RETURN done;
+        SELECT coalesce(array_agg(gone.id), '{}'), array_agg(gone.id) FILTER (WHERE gone.has_dependents)
+        INTO done, awaited FROM gone;
+        RETURN;
     END IF;
 
     WITH gone AS (
@@ -57,28 +62,35 @@ BEGIN
 
     kept AS (
         INSERT INTO {schema}.history (
-            {moved}, state, errors, crashes, result, error, updated_ms, finished_ms, expires_ms, keep_last, attempts,
-            runs, failed_runs, last_error, last_finished_ms
+            {moved}, state, errors, crashes, result, error, updated_ms, finished_ms, expires_ms, keep_last,
+            pinned_expires_ms, pinned_keep_last, attempts, runs, failed_runs, last_error, last_finished_ms
         )
         SELECT
             {moved}, final_state, final_errors, final_crashes, nullif(final_result, 'null'), final_error, now_ms, now_ms,
-            now_ms + age_ms, keep_last, coalesce(final_attempts, attempts), coalesce(final_runs, runs),
+            CASE WHEN has_dependents IS NULL THEN now_ms + age_ms END,
+            CASE WHEN has_dependents IS NULL THEN keep_last END,
+            CASE WHEN has_dependents THEN now_ms + age_ms END, CASE WHEN has_dependents THEN keep_last END,
+            coalesce(final_attempts, attempts), coalesce(final_runs, runs),
             coalesce(final_failed_runs, failed_runs),
             CASE WHEN final_runs IS NULL THEN last_error ELSE final_last_error END,
             CASE WHEN final_runs IS NULL THEN last_finished_ms ELSE now_ms END
         FROM gone
         WHERE
-            (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0)
+            (coalesce(age_ms, 1) > 0 AND coalesce(keep_last, 1) > 0) OR has_dependents
             -- The trigger of a jobs table (jobmill.harmonyk) reads the end of its jobs from the history, and deletes
             -- those that are not kept.
             OR (options = '{"preset":"harmonyk"}' AND (SELECT to_regclass('{schema}.jobs_table') IS NOT NULL))
-    ),
-
-    silenced AS (
-        DELETE FROM {schema}.logs
-        WHERE logs.id IN (SELECT gone.id FROM gone WHERE log_lines IS NOT NULL AND (age_ms <= 0 OR keep_last <= 0))
     )
 
-    SELECT coalesce(array_agg(gone.id), '{}') INTO done FROM gone;
-    RETURN done;
+    SELECT
+        coalesce(array_agg(gone.id), '{}'), array_agg(gone.id) FILTER (WHERE gone.has_dependents),
+        array_agg(gone.id) FILTER (
+            WHERE
+                (age_ms <= 0 OR keep_last <= 0) AND has_dependents IS NULL
+                AND NOT (log_lines, has_records, dependencies) IS NULL
+        )
+    INTO done, awaited, leftover FROM gone;
+    IF leftover IS NOT NULL THEN
+        PERFORM {schema}.forget(leftover);
+    END IF;
 END $$;
