@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 from jobmill.core.due import NEVER_MS
+from jobmill.core.flows import MAX_RELEASED
 from jobmill.core.job import DAY_MS, KEEP_FAILED, LOG_LINES_KEPT
 from jobmill.core.limits import MAX_KEY, MAX_NAME, MAX_PRIORITY
 from jobmill.core.payload import MAX_BYTES
@@ -38,6 +39,7 @@ DEFAULTS = {
     "max_name": str(MAX_NAME),
     "max_payload_bytes": str(MAX_BYTES),
     "max_priority": str(MAX_PRIORITY),
+    "max_released": str(MAX_RELEASED),
     "never_ms": str(NEVER_MS),
     "payloads_searched": str(PAYLOADS_SEARCHED),
 }

@@ -1,4 +1,5 @@
 -- Insert jobs without recurrence and with different ids. An array in which no job has a value may be empty.
+-- `helds`, `dependencieses` and `flows` are columns of jobs in flows; `awaiteds`, whether others of them wait for it.
 -- at_ms is the time (NULL: the server's clock). `inside` a transaction of the caller's, its commit wakes sleepers.
 -- Rows are returned only for jobs that were not created: their number, the id of the job that exists instead, and how:
 -- 'exists', 'duplicate' or 'again'. One row where nothing was done: 'feed', a feed is on and the caller does not add
@@ -7,7 +8,8 @@
 -- INSERT first 4.6 to 6.2 us and 402 B. The query of the history cannot be measured.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_jobs(
     at_ms bigint, told boolean, inside boolean, home bigint, ids text[], queues text[], names text[], priorities integer[],
-    dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[]
+    dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[], helds text[],
+    dependencieses integer[], flows text[], awaiteds boolean[]
 ) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -28,7 +30,7 @@ BEGIN
         RETURN QUERY SELECT 0, NULL::text, 'feed';
         RETURN;
     END IF;
-    IF cardinality(unique_keys) = 0 THEN
+    IF cardinality(unique_keys) + cardinality(dependencieses) + cardinality(flows) + cardinality(awaiteds) = 0 THEN
         -- Ids are almost always new, and a plain INSERT is cheaper than ON CONFLICT, which checks before it inserts.
         BEGIN
             INSERT INTO {schema}.jobs (
@@ -54,19 +56,25 @@ BEGIN
     WHILE made IS NULL LOOP
         WITH given AS (
             SELECT *
-            FROM unnest(ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses)
-                WITH ORDINALITY
-                AS one (id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, n)
+            FROM unnest(
+                ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants, optionses, helds,
+                dependencieses, flows, awaiteds
+            ) WITH ORDINALITY AS one (
+                id, queue, name, priority, due_ms, delay_ms, payload, unique_key, tenant, options, held, dependencies,
+                flow, is_awaited, n
+            )
             WHERE one.id <> ALL (final)
         ),
 
         inserted AS (
             INSERT INTO {schema}.jobs (
-                id, queue, name, priority, due_ms, created_ms, updated_ms, payload, unique_key, tenant, options
+                id, queue, name, priority, due_ms, created_ms, updated_ms, payload, unique_key, tenant, options, held,
+                dependencies, flow, has_dependents
             )
             SELECT
                 given.id, given.queue, given.name, given.priority, coalesce(given.due_ms, now_ms + given.delay_ms),
-                now_ms, now_ms, given.payload, given.unique_key, given.tenant, given.options
+                now_ms, now_ms, given.payload, given.unique_key, given.tenant, given.options, given.held,
+                given.dependencies, given.flow, nullif(given.is_awaited, false)
             FROM given ORDER BY given.n
             ON CONFLICT DO NOTHING
             RETURNING jobs.id
@@ -107,6 +115,19 @@ BEGIN
         ON owner.queue = one.queue AND owner.name = one.name AND owner.unique_key IS NOT NULL
         AND {schema}.key_hash(owner.unique_key) = {schema}.key_hash(one.unique_key)
     WHERE one.id NOT IN (SELECT unnest(made));
+END $$;
+
+-- The same for clients of older versions.
+CREATE OR REPLACE FUNCTION {schema}.enqueue_jobs(
+    at_ms bigint, told boolean, inside boolean, home bigint, ids text[], queues text[], names text[], priorities integer[],
+    dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[]
+) RETURNS TABLE (number integer, id text, how text) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM {schema}.enqueue_jobs(
+        at_ms, told, inside, home, ids, queues, names, priorities, dues, delays, payloads, unique_keys, tenants,
+        optionses, '{}', '{}', '{}', '{}'
+    );
 END $$;
 
 -- In a transaction that keeps its first snapshot, only a unique index sees a job that has ended since then. Raise a
