@@ -264,9 +264,9 @@ class DependencyContract:
 
     async def test_a_released_job_has_the_position_in_which_it_was_enqueued(self, harness: Harness) -> None:
         store = harness.store
-        await put(store, new("first", priority=-1), waits("then", "first"), waits("urgent", "first", priority=-1))
+        await put(store, new("first"), waits("then", "first", priority=1), waits("urgent", "first"))
         await harness.advance(0.01)
-        await put(store, new("later"))
+        await put(store, new("later", priority=1))
         await harness.advance(0.01)
         await run(store, "first")
         assert await claim_ids(store, 1) == ["urgent"]
@@ -613,9 +613,9 @@ class FlowChangeContract:
 
     async def test_a_job_that_waits_can_be_rescheduled_and_reprioritized(self, harness: Harness) -> None:
         store = harness.store
-        await put(store, new("first"), waits("then", "first"), waits("urgent", "first", priority=5))
+        await put(store, new("first"), waits("then", "first", priority=1), waits("urgent", "first", priority=5))
         assert (await store.change(["then"], Reschedule(after(5_000)))).ids == ["then"]
-        assert (await store.change(["urgent"], Reprioritize(-1))).ids == ["urgent"]
+        assert (await store.change(["urgent"], Reprioritize(0))).ids == ["urgent"]
         await run(store, "first")
         assert await claim_ids(store) == ["urgent"]
         await harness.advance(5)
