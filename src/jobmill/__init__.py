@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmill._version import __version__
 from jobmill.errors import (
+    DependencyFailed,
     Fail,
     HandlerNotFound,
     InvalidValue,
@@ -24,6 +25,8 @@ from jobmill.errors import (
     SchemaTooNew,
     SchemaTooOld,
     Snooze,
+    StepFailed,
+    StepsChanged,
     StoreBusy,
     StoreError,
     StoreUnavailable,
@@ -46,10 +49,13 @@ if TYPE_CHECKING:
     from jobmill.core.values import Count, Depth, LogLine, Page, Pause, QueueSettings, Stats
     from jobmill.dashboard import Access, Dashboard
     from jobmill.handlers.context import Context
+    from jobmill.handlers.draft import Draft, Group
     from jobmill.handlers.enqueued import Enqueued
-    from jobmill.handlers.handler import Draft, Handler
+    from jobmill.handlers.flow import Flow, FlowProgress
+    from jobmill.handlers.handler import Handler
     from jobmill.handlers.logs import JobLogFilter, JobLogHandler
     from jobmill.handlers.observers import RunEnd
+    from jobmill.handlers.placeholders import JobOutcome
     from jobmill.worker.tick import Tick
     from jobmill.worker.worker import Worker
 
@@ -64,12 +70,16 @@ __all__ = [
     "Context",
     "Count",
     "Dashboard",
+    "DependencyFailed",
     "Depth",
     "Draft",
     "Enqueued",
     "Event",
     "Fail",
     "Finding",
+    "Flow",
+    "FlowProgress",
+    "Group",
     "Handler",
     "HandlerNotFound",
     "Held",
@@ -80,6 +90,7 @@ __all__ = [
     "JobLogFilter",
     "JobLogHandler",
     "JobNotFound",
+    "JobOutcome",
     "JobmillError",
     "Keep",
     "LogLine",
@@ -98,6 +109,8 @@ __all__ = [
     "Snooze",
     "State",
     "Stats",
+    "StepFailed",
+    "StepsChanged",
     "StoreBusy",
     "StoreError",
     "StoreUnavailable",
@@ -116,7 +129,10 @@ __all__ = [
 _HOMES = {
     "jobmill.client.client": ("Client", "connect"),
     "jobmill.handlers.enqueued": ("Enqueued",),
-    "jobmill.handlers.handler": ("Draft", "Handler"),
+    "jobmill.handlers.draft": ("Draft", "Group"),
+    "jobmill.handlers.flow": ("Flow", "FlowProgress"),
+    "jobmill.handlers.handler": ("Handler",),
+    "jobmill.handlers.placeholders": ("JobOutcome",),
     "jobmill.handlers.context": ("Context",),
     "jobmill.handlers.logs": ("JobLogFilter", "JobLogHandler"),
     "jobmill.handlers.observers": ("RunEnd",),

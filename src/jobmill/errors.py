@@ -8,6 +8,9 @@
     ├── JobNotFound                 the job is not in the store: it was removed, or never existed
     ├── JobFailed                   the result of a failed job was awaited
     │   └── JobCancelled
+    ├── DependencyFailed            a handler needs the result of a job that did not succeed
+    ├── StepFailed                  a step of an earlier run of this job had failed
+    ├── StepsChanged                a handler does not take the steps that it has recorded
     ├── ResultTimeout (TimeoutError)
     └── StoreError                  the store refused a call, or could not do it
         ├── StoreUnavailable        it cannot be reached now: a later retry may work
@@ -93,6 +96,18 @@ class JobFailed(JobmillError):
 
 class JobCancelled(JobFailed):
     """The awaited job was cancelled."""
+
+
+class DependencyFailed(JobmillError):
+    """A handler needs the result of a job that failed or was cancelled."""
+
+
+class StepFailed(JobmillError):
+    """A step failed in an earlier run of this job, and the handler continued after it. The message is its error."""
+
+
+class StepsChanged(JobmillError):
+    """A handler takes other steps, or takes them in another order, than an earlier run of the same job recorded."""
 
 
 class ResultTimeout(JobmillError, TimeoutError):

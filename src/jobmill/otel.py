@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jobmill.client.client import Client
     from jobmill.core.job import Job
     from jobmill.handlers.context import Context
+    from jobmill.handlers.draft import Draft
     from jobmill.handlers.enqueued import Enqueued
-    from jobmill.handlers.handler import Draft
     from jobmill.handlers.observers import RunEnd
 
 #: The version of the conventions. Those for messaging are still in development.
@@ -144,7 +144,7 @@ class _Traced:
 
     # ------------------------------------------------------------------------------------------------ enqueueing
 
-    def enqueue(self, drafts: list[Draft]) -> Generator[None, list[Enqueued[Any]], None]:
+    def enqueue(self, drafts: list[Draft[Any]]) -> Generator[None, list[Enqueued[Any]], None]:
         """A span around a call that enqueues. Its context, or that of the span of each job, goes into the headers."""
         began = time.perf_counter()
         queues = Counter(draft.options.queue for draft in drafts)
@@ -179,7 +179,7 @@ class _Traced:
                 self._sent.add(count, self._labels("enqueue", "send", name) | failed)
             self._call_time.record(time.perf_counter() - began, labels)
 
-    def _batch(self, drafts: list[Draft]) -> dict[str, Any]:
+    def _batch(self, drafts: list[Draft[Any]]) -> dict[str, Any]:
         names = {draft.name for draft in drafts}
         attributes: dict[str, Any] = {}
         if len(drafts) != 1:
@@ -190,7 +190,7 @@ class _Traced:
             attributes["messaging.message.body.size"] = sum(len(draft.payload_json) for draft in drafts)
         return attributes
 
-    def _create(self, drafts: list[Draft], at: int) -> Span:
+    def _create(self, drafts: list[Draft[Any]], at: int) -> Span:
         """Start the span of one job, and put its context into the headers of the job."""
         draft = drafts[at]
         queue = draft.options.queue

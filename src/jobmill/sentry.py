@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from jobmill.core.job import Job
     from jobmill.core.recurrence import Recurrence
     from jobmill.handlers.context import Context
+    from jobmill.handlers.draft import Draft
     from jobmill.handlers.enqueued import Enqueued
-    from jobmill.handlers.handler import Draft
     from jobmill.handlers.observers import RunEnd
     from jobmill.worker.worker import Worker
 
@@ -174,7 +174,7 @@ class JobmillIntegration(Integration):
 
     # ------------------------------------------------------------------------------------------------ enqueueing
 
-    def _enqueue(self, drafts: list[Draft]) -> Generator[None, list[Enqueued[Any]], None]:
+    def _enqueue(self, drafts: list[Draft[Any]]) -> Generator[None, list[Enqueued[Any]], None]:
         if not self._is_active() or not _is_traced():
             yield
             return

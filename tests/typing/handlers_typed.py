@@ -13,7 +13,8 @@ from typing import Any, assert_type
 
 import jobmill
 from jobmill import Client, Context, Enqueued, Event
-from jobmill.handlers.handler import ContextHandler, Draft, Handler
+from jobmill.handlers.draft import Draft
+from jobmill.handlers.handler import ContextHandler, Handler
 
 jobs: Client = jobmill.connect("memory://")
 

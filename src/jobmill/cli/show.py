@@ -66,6 +66,8 @@ def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:
         ("finished", _instant(job.finished_ms, now_ms)),
         ("updated", _instant(job.updated_ms, now_ms)),
         ("unique key", job.unique_key),
+        ("flow", job.flow),
+        ("waits for", job.waits_for and f"signal {job.waits_for}"),
         ("tenant", job.tenant),
         ("options", _options(job)),
         ("recurrence", rule and _recurrence(rule)),

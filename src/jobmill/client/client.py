@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, Never, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
+from msgspec import Raw
 
 from jobmill.client.bound_store import StoreSwap
+from jobmill.client.filters import make_filter
+from jobmill.client.flows import FlowPlan, all_drafts
 from jobmill.client.manage import ManagesJobs
 from jobmill.client.queue import Queue
 from jobmill.core import limits
 from jobmill.core.durations import to_datetime
 from jobmill.core.events import EventType, enqueued_events
+from jobmill.core.flows import Signal
+from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
 from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
-from jobmill.errors import HandlerNotFound, InvalidValue
+from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
 from jobmill.handlers.context import Context
+from jobmill.handlers.draft import Draft, Group
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Draft, Handler, PlainHandler
+from jobmill.handlers.flow import Flow
+from jobmill.handlers.handler import AsyncContextHandler, AsyncHandler, ContextHandler, Handler, PlainHandler
 from jobmill.handlers.hooks import Hooks, LifespanT, Moment
 from jobmill.handlers.observers import Begun, Observed, ObserverT
 from jobmill.handlers.options import NO_OPTIONS_GIVEN, EnqueueOptions, HandlerOptions, Options, enqueue_options
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The options of one job are never larger: only a payload within this distance of the limit has its size checked.
@@ -168,7 +177,7 @@ class Client(ManagesJobs):
 
     # ------------------------------------------------------------------------------------------------ enqueue
 
-    def draft(self, name: str, payload: object = None, **given: Unpack[EnqueueOptions]) -> Draft:
+    def draft(self, name: str, payload: object = None, **given: Unpack[EnqueueOptions]) -> Draft[Any]:
         """A job as a value, by the name of its handler, to be enqueued with others by `enqueue_many`.
 
         Where this client has a handler of that name, its options and annotations apply.
@@ -180,7 +189,23 @@ class Client(ManagesJobs):
         else:
             options = enqueue_options(dict(given), handler.options_given)
             encoded = handler.arguments.encode_payload(payload)
-        return Draft(limits.check_name(name), encoded, options)
+        return Draft(limits.check_name(name), encoded, options, self)
+
+    def group(self, drafts: Iterable[Draft[T] | Group[T]], *, id: str | None = None) -> Group[T]:
+        """Several drafts, whose results are one argument of another draft: `merge.draft(jobs.group(...).results)`.
+
+        With an `id`, the ids of its jobs follow from it, so that the same group is enqueued once.
+        """
+        return Group(self, all_drafts(drafts), None if id is None else limits.check_id(id))
+
+    def chain(self, *drafts: Draft[Any]) -> Draft[Any]:
+        """The last of these drafts, to run after the one before it, and so on. It passes no results."""
+        last, *rest = drafts or (None,)
+        if last is None:
+            raise InvalidValue("drafts", "at least one draft", drafts)
+        for draft in rest:
+            last = draft.after(last)
+        return last
 
     async def enqueue(
         self, name: str, payload: object = None, *, within: Any = None, **given: Unpack[EnqueueOptions]
@@ -188,26 +213,56 @@ class Client(ManagesJobs):
         """Enqueue a job by the name of its handler, which may be defined in another application."""
         return (await self.enqueue_many((self.draft(name, payload, **given),), within=within))[0]
 
-    def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
-        """Enqueue many jobs in one call: `[send.draft(to="a"), send.options(delay="1m").draft(to="b")]`."""
-        return (self._send_observed if self.hooks.observers.enqueue else self._send)(drafts, within)
+    def enqueue_many(
+        self, drafts: Iterable[Draft[Any]], *, within: Any = None
+    ) -> Coroutine[Any, Any, list[Enqueued[Any]]]:
+        """Enqueue many jobs in one call: `[send.draft(to="a"), send.options(delay="1m").draft(to="b")]`.
 
-    async def _send_observed(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
+        Drafts that these wait for are enqueued as well.
+        """
+        listed = drafts if isinstance(drafts, tuple) else list(drafts)
+        if any(draft.needs for draft in listed):
+            return self._send_flow(listed, within)
+        return (self._send_observed if self.hooks.observers.enqueue else self._send)(listed, within)
+
+    async def enqueue_group(self, group: Group[Any], *, within: Any = None) -> Flow:
+        """Enqueue the drafts of a group, and all that they wait for, in one call."""
+        if not group.drafts:
+            return Flow(self, group.id or self.store.new_id())
+        return (await self._send_flow(group.drafts, within, group.id))[0].flow
+
+    async def _send_flow(
+        self, drafts: Sequence[Draft[Any]], within: Any, flow: str | None = None
+    ) -> list[Enqueued[Any]]:
+        plan = FlowPlan.of(drafts, flow)
+        enqueued = await (self._send_observed if self.hooks.observers.enqueue else self._send)(
+            plan.drafts, within, plan
+        )
+        return [enqueued[at] for at in plan.wanted]
+
+    async def _send_observed(
+        self, drafts: Sequence[Draft[Any]], within: Any, plan: FlowPlan | None = None
+    ) -> list[Enqueued[Any]]:
         drafts = list(drafts)
         begun = Begun(self.hooks.observers.enqueue, drafts)
         try:
-            enqueued = await self._send(drafts, within)
+            enqueued = await self._send(drafts, within, plan)
         except BaseException as error:
             begun.fail(error)
             raise
         begun.end(enqueued)
         return enqueued
 
-    async def _send(self, drafts: Iterable[Draft], within: Any) -> list[Enqueued[Any]]:
+    async def _send(
+        self, drafts: Sequence[Draft[Any]], within: Any, plan: FlowPlan | None = None
+    ) -> list[Enqueued[Any]]:
         bound = self._bound
         if not bound.is_open:
             await self.open()
-        new_jobs = [_new_job(bound.store, draft) for draft in drafts]
+        if plan is None:
+            new_jobs = [_new_job(bound.store, draft) for draft in drafts]
+        else:
+            new_jobs = plan.new_jobs(drafts, bound.store.new_id, partial(_new_job, bound.store))
         if within is None:
             if bound.transactional is not None:
                 bound.transactional.check_unlocked()
@@ -218,6 +273,8 @@ class Client(ManagesJobs):
             receipts = await self._enqueue_within(within, new_jobs)
         if self.hooks.wants_events:
             await self._call_hooks(new_jobs, receipts)
+        if plan is not None:
+            return [Enqueued(self, receipt, new.flow) for receipt, new in zip(receipts, new_jobs, strict=True)]
         return [Enqueued(self, receipt) for receipt in receipts]
 
     async def _enqueue_within(self, within: Any, new_jobs: Sequence[NewJob]) -> list[Receipt]:
@@ -230,6 +287,39 @@ class Client(ManagesJobs):
         # Within a transaction of the caller these jobs may still be rolled back.
         for event in enqueued_events(new_jobs, receipts, self.store.now()):
             await self.hooks.call_event(event)
+
+    def child_jobs(self, drafts: Sequence[Draft[Any]], parent: Job, first: int) -> tuple[list[NewJob], list[int]]:
+        """Drafts that a handler runs, as new jobs. Their ids follow from that of the job, the same in every run."""
+        plan = FlowPlan.of(drafts, parent.flow or parent.id)
+        ids = (f"{parent.id}.{number}" for number in itertools.count(first))
+        made = plan.new_jobs(plan.drafts, lambda: next(ids), partial(_new_job, self.store), derive=False)
+        return made, plan.wanted
+
+    def decode_result_of(self, name: str, result: Raw) -> Any:
+        """A result as the type that the handler of this name returns, if this client has it."""
+        handler = self.handlers.get(name)
+        return msgspec.json.decode(result) if handler is None else handler.decode_result(result)
+
+    async def signal(self, id: str, name: str, value: object = None) -> bool:
+        """Send a value to a job that waits for it, or will wait for it: `context.wait_for(name, ...)`.
+
+        The first signal of a name counts. Returns False if the job had one already, or has ended. Raises JobNotFound.
+        """
+        limits.check_known_id(id)
+        encoded = msgspec.json.encode(to_plain(value, "value"))
+        check_size(encoded, field="value")
+        await self.open()
+        answer = await self.store.signal(id, Signal(name=limits.check_name(name), value_json=encoded))
+        if answer == "unknown":
+            raise self._not_found(id)
+        return answer == "stored"
+
+    async def flow(self, id: str) -> Flow:
+        """A flow by its id; JobNotFound if the store has no job of it."""
+        await self.open()
+        if not (await self.store.count_up_to(make_filter({"flow": id}), 1)).count:
+            raise JobNotFound(f"there is no flow {id!r} in the {self.store.name} store: its jobs were removed")
+        return Flow(self, id)
 
     def queue(self, name: str) -> Queue:
         """One queue: pause, resume, limits, settings, event feed."""
@@ -287,12 +377,12 @@ class Client(ManagesJobs):
             await self.close()
 
 
-def _new_job(store: Store, draft: Draft) -> NewJob:
+def _new_job(store: Store, draft: Draft[Any], id: str | None = None) -> NewJob:
     given = draft.options
     if len(draft.payload_json) > MAX_BYTES - MAX_OPTIONS_BYTES:
         check_size(draft.payload_json, b"" if given == NO_OPTIONS_GIVEN else msgspec.json.encode(given))
     return NewJob(
-        id=given.id or store.new_id(),
+        id=id or given.id or store.new_id(),
         name=draft.name,
         queue=given.queue,
         payload_json=draft.payload_json,
@@ -317,7 +407,7 @@ def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
     return at(first) if given.due == NOW else given.due
 
 
-def _dedupe(draft: Draft) -> str:
+def _dedupe(draft: Draft[Any]) -> str:
     """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 

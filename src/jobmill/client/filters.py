@@ -23,6 +23,7 @@ class FilterOptions(TypedDict, total=False):
     states: State | Sequence[State] | None
     tenant: str | None
     unique_key: str | None
+    flow: str | None
     name_prefix: str | None
     error_type: str | None
     held: bool | None

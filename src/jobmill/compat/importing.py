@@ -17,7 +17,8 @@ from jobmill.compat.tagged import to_tagged
 from jobmill.core.durations import to_datetime
 from jobmill.core.payload import MAX_BYTES
 from jobmill.errors import InvalidValue
-from jobmill.handlers.handler import Draft, Handler
+from jobmill.handlers.draft import Draft
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import DEFAULT_QUEUE
 
 #: Jobs that are written in one call.
@@ -53,7 +54,7 @@ async def import_jobs(
     apply: bool,
 ) -> Imported:
     """Read all jobs of a source and, with `apply`, enqueue them. `names` and `queues` give others than theirs."""
-    done, drafts = Imported(), list[Draft]()
+    done, drafts = Imported(), list[Draft[Any]]()
     async for one in source:
         try:
             if isinstance(one, NotImportable):
@@ -73,7 +74,7 @@ async def import_jobs(
     return done
 
 
-def to_draft(client: Client, job: ForeignJob, names: Mapping[str, str], queues: Mapping[str, str]) -> Draft:
+def to_draft(client: Client, job: ForeignJob, names: Mapping[str, str], queues: Mapping[str, str]) -> Draft[Any]:
     """The job as one of this client. Where the client has handlers, the job must fit one of them."""
     name = names.get(job.name, job.name)
     options: dict[str, Any] = {
@@ -97,7 +98,7 @@ def to_draft(client: Client, job: ForeignJob, names: Mapping[str, str], queues: 
     return draft
 
 
-def _draft(client: Client, name: str, job: ForeignJob, options: dict[str, Any]) -> Draft:
+def _draft(client: Client, name: str, job: ForeignJob, options: dict[str, Any]) -> Draft[Any]:
     handler = client.handlers.get(name)
     if handler is None and client.handlers:
         raise NotImportable(f"there is no handler named {name!r}: define it, or give --rename {name}=HANDLER", job.id)
@@ -117,7 +118,7 @@ def _reason(error: InvalidValue, job: ForeignJob) -> str:
     return error.without_value()
 
 
-async def _write(client: Client, drafts: list[Draft], done: Imported, apply: bool) -> None:
+async def _write(client: Client, drafts: list[Draft[Any]], done: Imported, apply: bool) -> None:
     if apply and drafts:
         for draft, enqueued in zip(drafts, await client.enqueue_many(drafts), strict=True):
             counted = done.created if enqueued.created else done.existed

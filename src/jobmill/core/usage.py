@@ -8,7 +8,7 @@ from msgspec import Struct
 
 #: How a run ended: the outcome that the store accepted, or cancelled (the job was cancelled while it ran), or lost (the
 #: lease had ended).
-RunEnded: TypeAlias = Literal["succeeded", "errored", "snoozed", "released", "cancelled", "lost"]
+RunEnded: TypeAlias = Literal["succeeded", "errored", "snoozed", "released", "suspended", "cancelled", "lost"]
 
 #: The tenant of jobs that have none.
 GLOBAL = "global"

@@ -37,8 +37,8 @@ from jobmill.django.interface import (
 from jobmill.django.results import new_result, result_of
 from jobmill.django.task import JOB_OPTIONS, JobmillTask, check_arguments, for_handler, from_arguments, options_of
 from jobmill.errors import JobNotFound, SchemaTooOld
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.handler import Draft
 from jobmill.store import EnqueuesWithin
 
 PRIORITY_BASE: Final = 100
@@ -192,7 +192,7 @@ class JobmillBackend(BaseTaskBackend):
         await task_enqueued.asend(type(self), task_result=result)
         return result
 
-    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft, Any]:
+    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Client, Draft[Any], Any]:
         self.validate_task(task)
         check_importable(task)
         check_arguments(task, args, kwargs)

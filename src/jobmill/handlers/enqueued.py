@@ -7,11 +7,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from jobmill.core.durations import Duration
 from jobmill.core.job import Job
 from jobmill.core.values import Receipt
+from jobmill.errors import JobmillError
+from jobmill.handlers.flow import Flow, ManagesFlows
 
 R = TypeVar("R", covariant=True)
 
 
-class ReadsJobs(Protocol):
+class ReadsJobs(ManagesFlows, Protocol):
     """The methods of a client that an Enqueued uses."""
 
     async def get(self, id: str) -> Job:
@@ -28,10 +30,11 @@ class Enqueued(Generic[R]):
     (a live job has the unique key) or updated (a live recurring job).
     """
 
-    __slots__ = ("_client", "id", "status")
+    __slots__ = ("_client", "_flow", "id", "status")
 
-    def __init__(self, client: ReadsJobs, receipt: Receipt) -> None:
+    def __init__(self, client: ReadsJobs, receipt: Receipt, flow: str | None = None) -> None:
         self._client = client
+        self._flow = flow
         self.id = receipt.id
         self.status = receipt.status
 
@@ -39,6 +42,13 @@ class Enqueued(Generic[R]):
     def created(self) -> bool:
         """Whether this call created the job."""
         return self.status == "created"
+
+    @property
+    def flow(self) -> Flow:
+        """The flow that the job was enqueued with: the jobs that it waits for, and those that wait for it."""
+        if self._flow is None:
+            raise JobmillError(f"job {self.id!r} was enqueued alone, not with jobs that it waits for: it has no flow")
+        return Flow(self._client, self._flow)
 
     def __repr__(self) -> str:
         """Id and status."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
-
-from msgspec import Struct
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from jobmill.core.lifecycle import Policy, policy
 from jobmill.core.limits import check_bool, check_int, check_name
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import Context
+from jobmill.handlers.draft import Draft, EnqueuesDrafts, Needs, first_edge
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.options import (
     BackoffFunction,
     EnqueueOptions,
@@ -29,31 +27,11 @@ from jobmill.handlers.options import (
     handler_options,
     isolate_mode,
 )
+from jobmill.handlers.placeholders import FoundPlaceholder
 from jobmill.handlers.signature import Arguments, result_decoder
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Draft(Struct, frozen=True):
-    """A validated job that is not in a store yet: `handler.draft(...)` makes it for `jobs.enqueue_many`."""
-
-    name: str
-    payload_json: bytes
-    options: Options
-
-    def __repr__(self) -> str:
-        """Name and payload."""
-        return f"Draft({self.name!r}, {self.payload_json[:200].decode(errors='replace')})"
-
-
-class EnqueuesDrafts(Protocol):
-    """What a handler uses of a client."""
-
-    hooks: Hooks
-
-    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
-        """Enqueue drafts in one call to the store."""
 
 
 class BoundHandler(Generic[P, R]):
@@ -68,8 +46,8 @@ class BoundHandler(Generic[P, R]):
         """The handler."""
         return f"<{self._handler!r} with options>"
 
-    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The job as a value, for `jobs.enqueue_many`."""
+    def draft(self, /, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
+        """The job as a value, for `jobs.enqueue_many` and for flows."""
         if self._within is not None:  # a draft has no connection, so the job would be outside of the transaction
             advice = f"jobs.enqueue_many([{self._handler.name}.draft(…)], within=…)"
             raise InvalidValue("within", "no transaction in the options of a draft", self._within, advice)
@@ -77,11 +55,23 @@ class BoundHandler(Generic[P, R]):
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R]:
         """Enqueue one job with these arguments."""
-        draft = self._draft(args, kwargs)
-        return (await self._handler.client.enqueue_many((draft,), within=self._within))[0]
+        return await self._draft(args, kwargs).enqueue(within=self._within)
 
-    def _draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft:
-        return Draft(self._handler.name, self._handler.arguments.encode(args, kwargs), self._options)
+    def _draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft[R]:
+        handler = self._handler
+        try:
+            return Draft(handler.name, handler.arguments.encode(args, kwargs), self._options, handler.client)
+        except FoundPlaceholder:
+            return self._waiting_draft(args, kwargs)
+
+    def _waiting_draft(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Draft[R]:
+        """A draft with results of other drafts as arguments: it waits for those."""
+        handler, needs = self._handler, Needs()
+        if self._options.dedupe:
+            advice = "the results are not known yet; give a unique_key of your own"
+            raise InvalidValue("dedupe", "arguments that are no results of other drafts", True, advice)
+        payload = handler.arguments.encode_waiting(args, kwargs, lambda one: first_edge(needs, one))
+        return Draft(handler.name, payload, self._options, handler.client, tuple(needs.list))
 
 
 class Handler(BoundHandler[P, R]):
@@ -127,7 +117,7 @@ class Handler(BoundHandler[P, R]):
         where = f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
         return f"<handler {self.name!r}: {where}>"
 
-    def _declared_draft(self, given: dict[str, Any]) -> Draft | None:
+    def _declared_draft(self, given: dict[str, Any]) -> Draft[R] | None:
         options = declared_options(given, self.name, self.options_given)
         if options is None:
             return None
@@ -138,7 +128,7 @@ class Handler(BoundHandler[P, R]):
                 self.name,
                 f"give them defaults, or enqueue the recurring job: {self.name}.options(cron=…, key=…).enqueue(…)",
             )
-        return Draft(self.name, self.arguments.encode((), {}), options)
+        return Draft(self.name, self.arguments.encode((), {}), options, self.client)
 
     def retries(self, error: BaseException) -> bool:
         """Whether this error may be retried: `fail_on` does not name it, and `retry_on`, if given, does."""

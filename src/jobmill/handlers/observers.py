@@ -19,7 +19,7 @@ from jobmill.errors import InvalidValue
 
 if TYPE_CHECKING:
     from jobmill.core.job import Job
-    from jobmill.handlers.handler import Draft
+    from jobmill.handlers.draft import Draft
 
 log = logging.getLogger("jobmill")
 
@@ -34,7 +34,7 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     """How a run ended. The store has not accepted it yet."""
 
     #: lost: the job was cancelled, or its lease has ended.
-    outcome: Literal["succeeded", "errored", "snoozed", "released", "lost"]
+    outcome: Literal["succeeded", "errored", "snoozed", "released", "suspended", "lost"]
     #: What the handler raised. A TimeoutError or RuntimeError stands for an error that is no exception in this process.
     error: BaseException | None = None
     #: The qualified name of the class of the error, and the traceback as text. They also come from isolated processes.
@@ -62,7 +62,7 @@ class Observers:
         return observer
 
 
-def add_headers(drafts: list[Draft], headers: dict[str, str]) -> None:
+def add_headers(drafts: list[Draft[Any]], headers: dict[str, str]) -> None:
     """Add the context of a trace to drafts. Headers of a draft stay, and one that has no room for more gets none.
 
     A recurring job gets none: all its runs, for months, would belong to one trace.

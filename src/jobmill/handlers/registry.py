@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.handler import Draft, Handler
+from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.usage import UsageRecorder
 from jobmill.store import Store
@@ -26,5 +27,5 @@ class Registry(Protocol):
     async def open(self) -> None:
         """Open the store. A second call does nothing."""
 
-    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
+    async def enqueue_many(self, drafts: Iterable[Draft[Any]], *, within: Any = None) -> list[Enqueued[Any]]:
         """Enqueue drafts in one call to the store."""

@@ -18,6 +18,7 @@ from jobmill.errors import InvalidValue
 from jobmill.handlers.annotations import check_constraints, check_result
 from jobmill.handlers.context import Context
 from jobmill.handlers.options import CommonOptions, EnqueueOptions
+from jobmill.handlers.placeholders import FoundPlaceholder, Placeholder, has_placeholder, with_markers
 
 # What many people give to `enqueue` at first, beside the arguments.
 _OPTIONS = {"within", *CommonOptions.__annotations__, *EnqueueOptions.__annotations__}
@@ -52,6 +53,7 @@ class Arguments:
         #: The names of the parameters without a default.
         self.required = tuple(parameter.name for parameter in named if parameter.default is parameter.empty)
         self._all_names = frozenset(self._names)
+        self._hints = hints
         # If another program wrote a payload that is not an object, this parameter gets the whole payload.
         self._takes_payload = "payload" in self._names
         self._decoder = _decoder_of(fn, named, hints, strict=not extra)
@@ -68,6 +70,24 @@ class Arguments:
         if payload is None or isinstance(payload, dict):
             return self.encode((), payload or {})
         return self._encode(payload)
+
+    def encode_waiting(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], mark: Callable[[Placeholder], Any]
+    ) -> bytes:
+        """Encode arguments with results of other drafts, which `mark` turns into numbers. The others are validated."""
+        bound = self._bind(args, kwargs)
+        for name, value in bound.items():
+            if not has_placeholder(value):
+                self._check_argument(name, value)
+        plain = with_markers(bound, mark, lambda value: to_plain(value, "payload"))
+        return msgspec.json.encode(to_plain(plain, "payload"))
+
+    def _check_argument(self, name: str, value: Any) -> None:
+        encoded = msgspec.json.encode(to_plain(value, f"payload.{name}"))
+        try:
+            msgspec.json.decode(encoded, type=self._hints.get(name, Any), dec_hook=_from_json)
+        except Exception as error:  # a validator may raise anything
+            raise _misfit(Raw(encoded), error) from None
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -163,6 +183,8 @@ def _converted(value: object, field: str, refused: InvalidValue) -> Any:
 def _converted_parts(value: Any, seen: dict[int, Any]) -> Any:
     """Convert all values whose types are not builtin, with msgspec. (Alone, msgspec would also convert sets.)"""
     kind = type(value)
+    if kind is Placeholder:
+        raise FoundPlaceholder
     if kind not in (dict, list, tuple):
         return value if kind.__module__ == "builtins" else _to_builtins(value)
     # Convert a value only once if it occurs several times. Otherwise lists that share one list could fill the memory.

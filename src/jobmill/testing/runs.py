@@ -16,8 +16,8 @@ from jobmill.core.lifecycle import was_written
 from jobmill.core.values import Claim, Claimed, Exchanged, Refused, Settlement
 from jobmill.errors import JobFailed, StoreUnavailable
 from jobmill.handlers.context import Context
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.enqueued import Enqueued
-from jobmill.handlers.handler import Draft
 from jobmill.handlers.observers import RunEnd
 from jobmill.store import Store
 from jobmill.worker.lifespans import Lifespans
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 #: How an attempt ended. crashed: the job had crashed too often, and failed. lost: the worker died, or lost the job.
-RunOutcome: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released", "lost"]
+RunOutcome: TypeAlias = Literal["succeeded", "errored", "crashed", "snoozed", "released", "suspended", "lost"]
 
 #: How many times in a row a flaky store may refuse a tick.
 MAX_TRIES = 1_000
@@ -157,7 +157,7 @@ class RecordingRegistry:
         """Open the store."""
         await self._plain.open()
 
-    async def enqueue_many(self, drafts: Iterable[Draft], *, within: Any = None) -> list[Enqueued[Any]]:
+    async def enqueue_many(self, drafts: Iterable[Draft[Any]], *, within: Any = None) -> list[Enqueued[Any]]:
         """Enqueue the recurrences that handlers declare."""
         return await self._plain.enqueue_many(drafts, within=within)
 

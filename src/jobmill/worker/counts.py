@@ -23,7 +23,7 @@ from jobmill.handlers.handler import Handler
 from jobmill.metrics.histogram import Histogram, add_counts
 
 #: How a run can end without success. A crash is counted by the worker that takes the job over.
-OUTCOMES: Final = ("errored", "crashed", "snoozed", "released", "cancelled", "lost")
+OUTCOMES: Final = ("errored", "crashed", "snoozed", "released", "suspended", "cancelled", "lost")
 
 #: What a store can answer to a new job.
 STATUSES: Final = ("created", "exists", "duplicate", "updated", "pinned")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from jobmill.core.changes import Cancel
@@ -12,7 +12,7 @@ from jobmill.core.job import LIVE, Job
 from jobmill.core.values import Filter
 
 if TYPE_CHECKING:
-    from jobmill.handlers.handler import Draft
+    from jobmill.handlers.draft import Draft
     from jobmill.handlers.registry import Registry
     from jobmill.store import Store
 
@@ -74,5 +74,5 @@ async def _undeclared(registry: Registry) -> AsyncIterator[Job]:
             return
 
 
-def _is_declared(job: Job, draft: Draft | None) -> bool:
+def _is_declared(job: Job, draft: Draft[Any] | None) -> bool:
     return draft is not None and (job.queue, job.unique_key) == (draft.options.queue, draft.options.unique_key)

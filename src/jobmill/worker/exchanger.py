@@ -129,6 +129,8 @@ class Exchanger:
         if self._unanswered:
             batch, answer = await self._resolve_unanswered(batch, answer)
         self._apply_settled(batch, answer)
+        if answer.has_outbox:
+            self._context.outbox.set()
         self.stopping = self.stopping or self._once
         self.claimed += len(answer.claimed)
         self._begin(answer, asked + self._settings.lease_ms / 1000)

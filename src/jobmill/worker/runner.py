@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
+from msgspec import Raw, structs
+
 from jobmill.core.lifecycle import Errored, Outcome, Released
 from jobmill.core.values import Settlement
 from jobmill.errors import InvalidValue
 from jobmill.handlers import logs
+from jobmill.handlers.durable import Suspend
 from jobmill.handlers.observers import Begun
-from jobmill.worker import outcomes
+from jobmill.worker import durable, outcomes
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.running import Run
 
@@ -90,18 +93,27 @@ class Runner:
         return None if run.why == "lost" else outcome
 
     async def _attempt(self, run: Run) -> Outcome:
-        handler = run.handler
+        handler, payload = run.handler, run.claimed.job.payload_json
+        if run.claimed.job.dependencies:
+            payload = await durable.filled_payload(self._context.store, run.claimed.job)
         if handler.isolate:
-            return await self._isolated(run)
+            return await self._isolated(run, payload)
         try:
-            arguments = handler.arguments.decode(run.claimed.job.payload_json)
+            arguments = handler.arguments.decode(payload)
         except InvalidValue as error:
             # The payload will not fit at the next attempt either.
             return Errored(error=error.without_value(), final=True)
-        call: Any = functools.partial(handler.fn, run.context) if handler.arguments.takes_context else handler.fn
+        if not handler.arguments.takes_context:
+            call: Any = handler.fn
+        else:
+            call = functools.partial(handler.fn, durable.prepare(run, self._context.store, self._loop))
         if handler.is_async and not self._around_functions:
-            return outcomes.returned(await call(**arguments), handler)
-        return outcomes.returned(await self._surrounded(run, functools.partial(call, **arguments)), handler)
+            value = await call(**arguments)
+        else:
+            value = await self._surrounded(run, functools.partial(call, **arguments))
+        if run.is_durable or (handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job)):
+            await durable.check_end(run.context)
+        return outcomes.returned(value, handler)
 
     def _surrounded(self, run: Run, call: Callable[[], Any]) -> Awaitable[Any]:
         """Call the handler in a thread, or inside of the functions of `jobs.around`, or both."""
@@ -110,12 +122,16 @@ class Runner:
         in_thread = functools.partial(self._in_thread, run)
         return self._around.run(run.context, call, is_async=run.handler.is_async, in_thread=in_thread)
 
-    async def _isolated(self, run: Run) -> Outcome:
+    async def _isolated(self, run: Run, payload: Raw) -> Outcome:
         if self._context.isolation is None:
             from jobmill.worker.isolate.isolation import Isolation
 
             self._context.isolation = Isolation(self._context.handlers)
-        return await self._context.isolation.run(run.handler, run.claimed.job, run.report, run.trace_id)
+        job = run.claimed.job
+        if payload is not job.payload_json:
+            job = structs.replace(job, payload_json=payload)
+        access = durable.StoreAccess(self._context.store, run) if run.handler.arguments.takes_context else None
+        return await self._context.isolation.run(run.handler, job, run.report, run.trace_id, access)
 
     async def _in_thread(self, run: Run, call: Callable[[], Any]) -> Any:
         future = self._context.threads.run(call)
@@ -136,6 +152,8 @@ class Runner:
             raise
 
     def _interrupted(self, run: Run, error: BaseException) -> Outcome:
+        if isinstance(error, Suspend):
+            return error.outcome or Released()
         run.error = None if isinstance(error, asyncio.CancelledError) else error
         if run.why == "shutdown" or (run.why is None and self._context.cut_off()):
             # If a handler raises because the worker stops, this does not count as an error of the job.

@@ -66,6 +66,11 @@ class Run(Struct, eq=False):
         return self._context
 
     @property
+    def is_durable(self) -> bool:
+        """Whether the handler has taken a step or waited."""
+        return self._context is not None and self._context.is_durable
+
+    @property
     def trace_id(self) -> str | None:
         """The trace that this run belongs to."""
         return None if self._context is None else self._context.trace_id

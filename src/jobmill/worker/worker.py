@@ -31,6 +31,7 @@ from jobmill.worker.lifespans import Lifespans
 from jobmill.worker.loop_monitor import LoopMonitor
 from jobmill.worker.metrics import worker_metrics
 from jobmill.worker.options import WorkerOptions, worker_settings
+from jobmill.worker.outbox import OutboxLoop
 from jobmill.worker.recycle import MemoryLimit
 from jobmill.worker.reporter import Reporter
 from jobmill.worker.running import RunningJobs
@@ -184,6 +185,7 @@ class Worker:
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
             self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),
+            self._loop("outbox", OutboxLoop(context).turn, self.watchdog),
         ]
         if not once:
             self._loops.append(self._loop("announcer", self._announcer.turn, self.watchdog))
@@ -222,6 +224,7 @@ class Worker:
             usage=UsageLog(store, self.name, queues) if queues else None,
             cut_off=self._cut_off,
             recycle=self._recycle,
+            outbox=asyncio.Event(),
         )
 
     def _not_ready(self) -> dict[str, Any]:

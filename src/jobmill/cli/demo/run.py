@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -24,7 +25,7 @@ from jobmill.cli.demo.view import counted, view
 from jobmill.cli.output import duration_text, plural
 from jobmill.cli.serving import dashboard_beside
 from jobmill.client.client import Client, connect
-from jobmill.handlers.handler import Draft
+from jobmill.handlers.draft import Draft
 from jobmill.worker.worker import Worker
 
 BURST = 2_000
@@ -125,11 +126,11 @@ async def _enqueue_all(client: Client, story: Story) -> None:
         await asyncio.sleep(STEP_S)
 
 
-def _plan() -> list[tuple[list[str], list[Draft], str]]:
+def _plan() -> list[tuple[list[str], list[Draft[Any]], str]]:
     """What to enqueue, in this order: kinds, the jobs of one call, and a note."""
     until = datetime.now(UTC) + timedelta(seconds=7)
     pages = [handlers.print_page.options(priority=priority).draft(page=page) for priority, page in PAGES]
-    plan = [
+    plan: list[tuple[list[str], list[Draft[Any]], str]] = [
         (["recovered"], [handlers.make_backup.draft(demo_pid=os.getpid())], "for a second worker"),
         (["progress"], [handlers.encode_video.draft(frames=60)], "reports its progress"),
         (["retried"], [handlers.call_api.draft()], "raises twice, the backoff doubles"),

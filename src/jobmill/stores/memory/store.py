@@ -115,6 +115,7 @@ class MemoryStore:
     flush_outbox = _verb(flows.flush_outbox)
     dependencies = _verb(flows.dependencies)
     dependents = _verb(flows.dependents)
+    flows = _verb(flows.flows)
     record_step = _verb(steps.record_step)
     recorded = _verb(steps.recorded)
     signal = _verb(steps.signal)

@@ -25,5 +25,11 @@ def exchange(context: SqliteContext, settlements: Sequence[Settlement], wish: Cl
     answers = zip(settlements, settled, strict=True)
     back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
     claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, back)
-    exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
+    exchanged = Exchanged(
+        settled=settled,
+        claimed=claimed,
+        next_due_ms=next_due_ms,
+        now_ms=context.now_ms,
+        has_outbox=context.has_outbox,
+    )
     return exchanged, context.rings + context.wakes

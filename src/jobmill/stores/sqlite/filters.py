@@ -29,6 +29,8 @@ def index_of_few(filter: Filter) -> str | None:
     """The index that has few jobs among many, where a filter asks for them."""
     if filter.unique_key is not None:
         return "jobmill_keyed"
+    if filter.flow is not None:
+        return "jobmill_flow"
     return "jobmill_declared" if filter.declared else "jobmill_recurring" if filter.recurring else None
 
 

@@ -25,6 +25,7 @@ from jobmill.stores.sqlite import (
     exchange,
     extend,
     feed,
+    flows,
     fsck,
     purge,
     queues,
@@ -32,6 +33,7 @@ from jobmill.stores.sqlite import (
     report,
     schema,
     search,
+    steps,
     usage,
 )
 from jobmill.stores.sqlite.clock import ForwardClock, system_ms
@@ -96,6 +98,8 @@ class SqliteStore:
         #: How many tasks wait for the end of a job, and how many changes this store has made.
         self._awaiting = 0
         self._changes = 0
+        #: Where the search for jobs continues whose dependencies have ended unnoticed.
+        self._searched = flows.FIRST
         self._file: OpenFile | None = None
 
     @property
@@ -210,6 +214,12 @@ class SqliteStore:
         self._changes += 1
         return changed
 
+    async def flush_outbox(self, limit: int = 1_000) -> int:
+        """See the port. Reads first, so that a call with nothing to do does not wait for the write lock."""
+        find = self._opened().reader.submit(lambda context: flows.find_unreleased(context, self._searched))
+        unreleased, has_outbox, self._searched = await find
+        return await self._write(flows.flush_outbox, unreleased, limit) if unreleased or has_outbox else 0
+
     async def diagnose(self) -> list[Finding]:
         return await self._opened().reader.submit(lambda context: diagnose.diagnose(context, self.path))
 
@@ -224,6 +234,8 @@ class SqliteStore:
     configure = _written(queues.configure)
     publish = _written(feed.publish)
     record_usage = _written(usage.record_usage)
+    record_step = _written(steps.record_step)
+    signal = _written(steps.signal)
 
     get = _read(read.get)
     lease_ends = _read(read.lease_ends)
@@ -235,6 +247,10 @@ class SqliteStore:
     logs = _read(read.logs)
     settings = _read(queues.settings)
     events = _read(feed.events)
+    dependencies = _read(flows.dependencies)
+    dependents = _read(flows.dependents)
+    flows = _read(flows.flows)
+    recorded = _read(steps.recorded)
 
     workers = _read(announce.workers)
     tallies = _read(announce.tallies)
