@@ -19,6 +19,7 @@ from jobmill.core.flows import (
     Dependency,
     Dependent,
     IfFailed,
+    circular_dependency,
     dependency_error,
     recurring_dependency,
     unknown_dependency,
@@ -27,11 +28,11 @@ from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
-from jobmill.stores.redis.ids import RUN, check_no_queue_key, local_id, port_id
+from jobmill.stores.redis.ids import RUN, check_no_queue_key, deduplication_id, local_id, port_id
 from jobmill.stores.redis.job_request import job_request
 from jobmill.stores.redis.queues import registered_queues
-from jobmill.stores.redis.read import queues_of
-from jobmill.stores.redis.scripts import DEPENDENCIES, FLOW, RELAY
+from jobmill.stores.redis.read import QUEUES_PER_CALL, queues_of
+from jobmill.stores.redis.scripts import DEPENDENCIES, FLOW, FLOWS, RELAY
 from jobmill.stores.redis.url import slot_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ _decode_edges = msgspec.json.Decoder(list[tuple[str, str, str, float]]).decode
 
 class _Lost(Exception):
     """The lease of a run that was to be suspended is lost."""
+
+
+class _Circular(Exception):
+    """A run was to be suspended that would wait for itself."""
 
 
 class _Flow(NamedTuple):
@@ -102,10 +107,16 @@ async def enqueue_children(c: RedisContext, settlement: Settlement, suspend: dic
             await c.register(child.queue)
         waits_for.append(len(new_jobs) if its_queue == child.queue else _key(c, its_queue, child.id))
     references = await _references(c, new_jobs)
+    for position, child in enumerate(new_jobs, 1):
+        if child.recurrence is not None:
+            raise recurring_dependency(child.id)
+        references.setdefault(child.id, position)
     try:
         await _enqueue_flow(c, _Flow(queue, new_jobs, references), suspend | {"waits_for_jobs": waits_for})
     except _Lost:
         return False
+    except _Circular:
+        raise circular_dependency(settlement.lease.id) from None
     return True
 
 
@@ -161,7 +172,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     if max(len(flow.new_jobs) / MAX_JOBS_PER_FLOW, edges / MAX_EDGES_PER_CALL, size / MAX_BYTES_PER_CALL) > 1:
         return await _enqueue_in_parts(c, flow, suspend)
     now_ms = c.clock.now()
-    request = {"jobs": _jobs(c, flow.new_jobs, now_ms), **_checks(flow)}
+    request = {"jobs": _jobs(c, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
     request["edges"] = [
         (position, _waits_for(flow, new), True)
         for position, new in enumerate(flow.new_jobs, 1)
@@ -179,11 +190,25 @@ def _jobs(c: RedisContext, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]
     return [(c.key(new.queue), job_request(new, now_ms), bool(new.after)) for new in new_jobs]
 
 
-def _checks(flow: _Flow) -> dict[str, Any]:
-    return {
+def _checks(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> dict[str, Any]:
+    """What flow.lua checks before it writes."""
+    checks: dict[str, Any] = {
         "known": [(key, id) for id, key in flow.references.items() if isinstance(key, str)],
         "in_call": [position for position in flow.references.values() if isinstance(position, int) and position],
     }
+    if suspend is not None:
+        keys = [[key for key, _ in _waits_for(flow, new) if isinstance(key, str)] for new in flow.new_jobs]
+        checks["children"] = [
+            (c.key(new.queue), local_id(new.queue, new.id), _deduplication_id(new), own)
+            for new, own in zip(flow.new_jobs, keys, strict=True)
+        ]
+        waits = [reference for reference in suspend["waits_for_jobs"] if isinstance(reference, str)]
+        checks |= {"waits": waits, "own": suspend["id"]}
+    return checks
+
+
+def _deduplication_id(new: NewJob) -> str | None:
+    return None if new.unique_key is None else deduplication_id(new.name, new.unique_key)
 
 
 def _receipts(new_jobs: Sequence[NewJob], answers: list[Any]) -> list[Receipt]:
@@ -200,6 +225,8 @@ async def _run(c: RedisContext, queue: str, now_ms: int, **request: Any) -> Any:
             raise unknown_dependency(rest[0].decode())
         case b"recurring":
             raise recurring_dependency(rest[0].decode())
+        case b"circular":
+            raise _Circular
         case b"lost":
             raise _Lost
         case b"refused":
@@ -218,7 +245,7 @@ async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any
     """
     index = staging_index(c, flow.queue)
     key = f"{index}:{secrets.token_hex(8)}"
-    await _run(c, flow.queue, c.clock.now(), known=_checks(flow)["known"])
+    await _run(c, flow.queue, c.clock.now(), **{**_checks(c, flow, suspend), "in_call": []})
     receipts: list[Receipt] = []
     for part in chunks(
         flow.new_jobs, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, lambda new: len(new.payload_json) + 50 * len(new.after)
@@ -408,3 +435,10 @@ async def dependents(c: RedisContext, id: str, limit: int = 100) -> list[Depende
             )
         )
     return found
+
+
+async def flows(c: RedisContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """See the port."""
+    items = [(queue, c.key(queue)) for queue in await registered_queues(c)]
+    found = await c.run_in_batches(FLOWS, "queues", items, QUEUES_PER_CALL, before=before, limit=limit)
+    return sorted({id.decode() for ids in found for id in ids}, reverse=True)[:limit]

@@ -90,6 +90,7 @@ class RedisStore:
     flush_outbox = verb(flows.flush_outbox)
     dependencies = verb(flows.dependencies)
     dependents = verb(flows.dependents)
+    flows = verb(flows.flows)
     record_step = verb(steps.record_step)
     recorded = verb(steps.recorded)
     signal = verb(steps.signal)

@@ -233,6 +233,10 @@ end
 if paused and next_due >= 0 then
   next_due = math.max(next_due, resumes)
 end
+if #taken == 0 and outbox == 0 then
+--- include relay_queue
+  outbox = call('EXISTS', relays(Q) .. ':wait')  -- Node has ended jobs that several others wait for
+end
 local only_foreign = passed and not left and #taken == 0 and not beyond
 local why_no_more = only_foreign and 1 or (is_full or room == 0) and 2 or 0
 return {plain_answers, answers, taken, next_due, why_no_more, feed_on and 1 or 0, beyond or 0, fruitless, outbox}

@@ -3,12 +3,14 @@
 -- valid; then edges are set, and the jobs are freed. flush_outbox finishes or undoes what a process has left.
 -- ask, each where the call does it, in this order:
 --   known [[key, id]]: jobs in the store that others wait for; in_call [position]: those of this call; both are checked.
+--   children [[what the keys of its queue begin with, id, deduplication id or nil, [key that it waits for]]] and waits [key]: what a
+--   suspended job is to wait for. None of that may wait for the job itself.
 --   suspend: a settlement, see settle.py. jobs [[what the keys of its queue begin with, job as in enqueue.lua, whether it waits]].
 --   append: edges (JSON) that the suspended job gets, where its children are staged.
 --   staging {key: a list of staged jobs, index: a sorted set of these lists, commit: true, ended: true}
 --   edges [[position or key of a dependent, [[position or key of a dependency, policy]], whether jmg is to be written]].
 --   records [[key, jmg]]: edges are recorded. free [key]. abort [key]: staged jobs that are removed. texts: see flows.lua.
--- Returns: {"unknown", id}, {"recurring", id}, {"lost"}, {"refused", why}, or {"done", receipts: see enqueue.lua, how many of
+-- Returns: {"unknown", id}, {"recurring", id}, {"circular"}, {"lost"}, {"refused", why}, or {"done", receipts: see enqueue.lua, how many of
 --   `free` and `edges` were staged, has_outbox}.
 --- include request
 --- include events
@@ -41,6 +43,38 @@ for _, position in ipairs(ask.in_call or {}) do
   local live = special and special.sid and in_queue(jobs[position][1], live_run, special.sid)
   if live then
     return {'recurring', jobs[position][2][1]}
+  end
+end
+-- Whether one of these jobs waits for the suspended job, also through others.
+local function is_circular(own, left)
+  local seen = {}
+  while #left > 0 do
+    local key = table.remove(left)
+    if key == own then
+      return true
+    end
+    for _, other in ipairs(not seen[key] and call('SMEMBERS', key .. ':dependencies') or {}) do
+      left[#left + 1] = other
+    end
+    seen[key] = true
+  end
+  return false
+end
+
+if ask.children then
+  local left = ask.waits
+  for _, child in ipairs(ask.children) do
+    local key = child[1] .. ':' .. child[2]
+    local owner = child[3] and call('GET', child[1] .. ':de:' .. child[3])
+    if call('EXISTS', key) == 0 then
+      key = owner and child[1] .. ':' .. owner
+    end
+    for _, start in ipairs(key and {key} or child[4]) do
+      left[#left + 1] = start
+    end
+  end
+  if is_circular(job_key(resolve(ask.own)), left) then
+    return {'circular', ''}
   end
 end
 call('DEL', NOTHING)

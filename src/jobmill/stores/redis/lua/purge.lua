@@ -18,7 +18,7 @@ if call('EXISTS', Q .. ':id', Q .. ':meta', Q .. ':wait', Q .. ':active', Q .. '
   end
   return {0, 0}
 end
-local removed = 0
+local removed, frees = 0, false
 -- Whether the job was removed: others may wait for it.
 local function remove(id, set)
   local h = redis.pcall('HMGET', job_key(id), 'name', 'atm', 'parentKey')
@@ -26,6 +26,8 @@ local function remove(id, set)
     keep_pinned(id)
     return false
   end
+  -- The jobs that it had waited for may go now.
+  frees = frees or redis.pcall('HEXISTS', job_key(id), 'jmg') == 1
   feed_event('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
   forget(id, set)
   removed = removed + 1
@@ -105,4 +107,4 @@ for i = 1, #cancelled, 2 do
   end
 end
 set_markers()
-return {removed, more and 1 or 0}
+return {removed, (more or frees) and 1 or 0}

@@ -28,6 +28,9 @@ local function delete_keys(id, flow)
   end
   if flow then
     call('SREM', Q .. ':jobmill:flow:' .. flow, id)
+    if call('EXISTS', Q .. ':jobmill:flow:' .. flow) == 0 then
+      call('ZREM', Q .. ':jobmill:flows', flow)
+    end
   end
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',

@@ -131,6 +131,7 @@ local function enqueue(job, number, held)
     lifo = special.lifo, deid = special.deid, timestamp = special.timestamp, held = held})
   if own[1] == 'jmy' then
     call('SADD', Q .. ':jobmill:flow:' .. own[2], id)
+    call('ZADD', Q .. ':jobmill:flows', 0, own[2])
   end
   feed_event('enqueued', id, job[2], 1)
   return 'created', id

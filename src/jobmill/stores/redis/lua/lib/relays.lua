@@ -1,3 +1,4 @@
+--- include relay_queue
 -- Relays: see flows.lua. A relay is in BullMQ's words the parent of one job, so that Node tells it how that job ended.
 -- Then it is in the list <relays>:wait, and relay.lua tells the dependents. We tell them at once when we settle the job.
 -- Fields of its hash: child, number (of dependents so far), told (the score up to which dependents were told).
@@ -11,12 +12,10 @@ local function is_relay(key)
   return string.find(key, '^jobmill:.*:relays:') ~= nil
 end
 
--- The queue and the id of a job's relay. On a cluster, it must be in the slot of the job.
+-- The queue and the id of a job's relay.
 local function relay_of(child)
-  local prefix, queue = string.match(child, '^(.*):([^:]*):[^:]*$')
-  local tag = not string.find(prefix, '{', 1, true) and string.match(queue, '{[^}]+}')
   local id = string.gsub(string.gsub(child, '%%', '%%25'), ':', '%%3A')
-  return 'jobmill:' .. prefix .. ':relays' .. (tag and ':' .. tag or ''), id
+  return relays(string.match(child, '^(.*):[^:]*$')), id
 end
 
 local function delete_relay(queue, id)
