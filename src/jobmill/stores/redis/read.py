@@ -158,14 +158,17 @@ def _times(text: str, lines: int) -> list[int]:
 # ---------------------------------------------------------------------------------------------------- ids
 
 
-async def queues_of(c: RedisContext, ids: Sequence[str]) -> dict[str, str | None]:
-    """The queue of each id. None if no queue has a job with this id, "" if several queues have one."""
+async def queues_of(c: RedisContext, ids: Sequence[str], *, everywhere: bool = True) -> dict[str, str | None]:
+    """The queue of each id. None if no queue has a job with this id, "" if several queues have one.
+
+    Unless `everywhere`, only queues are searched that Jobmill has put jobs into.
+    """
     found: dict[str, str | None] = {id: queue_of(id) for id in ids}
     without = [id for id, queue in found.items() if queue is None and id]
     if without:
         registered = await registered_queues(c)
         await _search(c, without, registered, found)
-        if without := [id for id in without if found[id] is None]:
+        if everywhere and (without := [id for id in without if found[id] is None]):
             await _search(c, without, sorted(set(await all_queues(c)).difference(registered)), found)
     return found
 
