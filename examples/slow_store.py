@@ -188,7 +188,7 @@ def report(db: Database, now_ms: int, reports: Sequence[values.Report]) -> list[
         if (stored := held(jobs, one.lease, now_ms)) is None:
             lost.append(one.lease.id)
             continue
-        lines = [*stored.lines, *(values.LogLine(now_ms, text) for text in one.lines)]
+        lines = [*stored.lines, *(values.LogLine(now_ms, text, one.attempt, one.level) for text in one.lines)]
         stored.lines = lines[-LOG_LINES_KEPT:]
         save(db, stored)
         if one.progress is not None:

@@ -104,7 +104,10 @@ class Store(Protocol):
         """Extend leases to now + `for_ms`; returns the ids of lost leases."""
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases."""
+        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases.
+
+        Several reports of one lease in one call apply in their order.
+        """
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""

@@ -80,8 +80,15 @@ async def _claim(jobs: Client) -> None:
     """A worker has the job, and has reported."""
     claim = Claim(queues=("images",), names={"resize": 1}, n=1, lease_ms=3_600_000, worker="worker-1", token="t")
     (claimed,) = (await jobs.store.exchange([], claim)).claimed
-    lines = ("reading uploads/linen-shirt.tif (48.2 MB)", "2 of 5 sizes written")
-    await jobs.store.report([Report(lease=claimed.lease, progress=Progress(40, "2 of 5 sizes"), lines=lines)])
+    lease, progress = claimed.lease, Progress(40, "2 of 5 sizes")
+    reading, slow = "reading uploads/linen-shirt.tif (48.2 MB)", "slow: 4.1 of 48.2 MB after 5 s"
+    reports = [
+        Report(lease=lease, lines=(reading,), attempt=1),
+        Report(lease=lease, lines=(slow,), attempt=1, level="warning"),
+        Report(lease=lease, lines=("no answer in 10 s",), attempt=1, level="error"),
+        Report(lease=lease, progress=progress, lines=(reading, "2 of 5 sizes written"), attempt=2),
+    ]
+    await jobs.store.report(reports)
 
 
 async def _announce(jobs: Client) -> None:

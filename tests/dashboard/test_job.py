@@ -14,7 +14,7 @@ from jobmill import Access, Client, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
-from jobmill.core.values import Claim
+from jobmill.core.values import Claim, Report
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
 
@@ -62,6 +62,7 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     async def send(context: jobmill.Context, to: str) -> None:
         context.log(f"trying {to}")
         if context.job.attempt == 5:
+            context.log("no <answer>", "error")
             raise TimeoutError("no answer")
         raise ConnectionError("relay <refused>")
 
@@ -76,9 +77,23 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     assert "Attempt 5 errored" in page.words
     assert "relay &lt;refused&gt;" in page.text
     assert "What changed since the previous attempt" in page.words
-    assert "trying ada" in page.words
+    assert "Log lines the number before the text is the attempt" in page.words
+    assert [f"  {n}</span>  trying ada\n" in page.text for n in (1, 5, 6)] == [True, True, False]
+    assert '  5</span>  <span class="x">error    no &lt;answer&gt;</span>\n' in page.text
+    (*_, last) = (await visitor.json(f"/jobs/{enqueued.id}"))["log"]
+    assert (last["text"], last["attempt"], last["level"]) == ("no <answer>", 5, "error")
     assert "Attempt 5 of 5" in page.words
     assert ">Requeue</button>" in page.text
+
+
+async def test_log_lines_of_other_programs_have_no_attempt(jobs: Client, visitor: Visitor) -> None:
+    enqueued = await jobs.enqueue("send")
+    claim = Claim(queues=("default",), names={"send": 1}, n=1, lease_ms=60_000, worker="w", token="t")
+    (claimed,) = (await jobs.store.exchange([], claim)).claimed
+    await jobs.store.report([Report(lease=claimed.lease, lines=("hello",))])
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert "is the attempt" not in page.words
+    assert "</span>  hello\n" in page.text
 
 
 async def test_a_succeeded_job_shows_its_result(jobs: Client, visitor: Visitor) -> None:

@@ -10,7 +10,7 @@ import socket
 
 import msgspec
 
-from jobmill.core.job import Progress
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import GRACE_S
@@ -139,7 +139,7 @@ class ForkedProcess:
             self._end()
 
     def _on_answer(self, answer: Answer) -> None:
-        if isinstance(answer, Progress | str):
+        if isinstance(answer, Progress | LogEntry):
             if not self.outcome.done():
                 self._report(answer)
         elif isinstance(answer, Idle):

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from jobmill.core.job import Job, Progress
+from jobmill.core.job import Job, LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.worker.isolate.find import Where
 
@@ -45,10 +45,10 @@ class Idle(Struct, frozen=True):
     has_left_overs: bool
 
 
-Answer: TypeAlias = Outcome | Progress | str | Idle
+Answer: TypeAlias = Outcome | Progress | LogEntry | Idle
 
 #: What the process sends, by the kind of its frame.
-_ANSWERS: dict[bytes, Any] = {b"l": str, b"p": Progress, b"s": Succeeded, b"e": Errored, b"z": Snoozed, b"i": Idle}
+_ANSWERS: dict[bytes, Any] = {b"l": LogEntry, b"p": Progress, b"s": Succeeded, b"e": Errored, b"z": Snoozed, b"i": Idle}
 _KINDS: dict[type, bytes] = {type: kind for kind, type in _ANSWERS.items()}
 
 
@@ -140,7 +140,7 @@ class Channel:
             if self._is_forked or (reports is not None and not reports.is_open):
                 return
             if reports is not None:
-                reports.is_open = isinstance(answer, Progress | str)
+                reports.is_open = isinstance(answer, Progress | LogEntry)
             # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
@@ -161,7 +161,7 @@ class Reports:
         #: Whether the outcome has not been sent. The channel guards it.
         self.is_open = True
 
-    def send(self, answer: Outcome | Progress | str) -> None:
+    def send(self, answer: Outcome | Progress | LogEntry) -> None:
         """Send a report, or the outcome."""
         self._channel.send(answer, self)
 

@@ -191,7 +191,7 @@ WHERE nth <= $3 GROUP BY queue, name
 
 -- name: logs
 -- The last log lines of a job, newest first. $1 id, $2 limit. Rows: at_ms, text.
-SELECT at_ms, text FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
+SELECT at_ms, text, attempt, coalesce(level, 'info') FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
 
 -- ---------------------------------------------------------------------------------------------------- change
 
