@@ -235,6 +235,7 @@ class Store(Protocol):
     async def diagnose(self) -> list[Finding]:
         """How the database is set up and how it is doing, one finding for each check that this store has.
 
+        One of them is that the store answers, with the facts about it: `core.findings.reachable`.
         For example settings of the server that endanger jobs, the size of files, missing indexes. It changes nothing.
         """
 

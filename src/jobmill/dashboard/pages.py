@@ -61,6 +61,7 @@ def environment() -> jinja2.Environment:
         number=shown.number,
         count=shown.count,
         duration=shown.duration,
+        size=shown.size,
         short_id=shown.short_id,
         json=shown.json_element,
         lines=shown.lines,

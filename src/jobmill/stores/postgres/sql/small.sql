@@ -385,8 +385,11 @@ WHERE
 ORDER BY position DESC LIMIT $1
 
 -- name: diagnose_settings
--- Settings of the server.
+-- Settings of the server, the number of the last migration, and what the tables take with their indexes.
 SELECT
+    (SELECT max(number) FROM {schema}.migrations) AS schema,
+    (SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+    WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r') AS size_bytes,
     current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
     current_setting('track_counts') AS track_counts
