@@ -103,7 +103,7 @@ async def test_a_note_about_limits_is_in_the_audit_log(jobs: Client, visitor: Vi
     assert notes == {"running_limit": "4; the bank <b> asks", "rate_limit": "30 per 1m; the bank <b> asks"}
     page = await visitor.act("limit", queue="mail", form="/queues/mail", note="x" * 2_000)
     assert page.status == 400
-    assert 'aria-invalid="true"' in field(page, "note")
+    assert 'aria-invalid="true"' in field(page, "why")
     assert (await jobs.queue("mail").settings()).running_limit == 4
 
 
