@@ -86,6 +86,32 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     assert ">Requeue</button>" in page.text
 
 
+async def test_how_much_of_its_time_a_job_ran(
+    jobs: Client, visitor: Visitor, dashboard: Dashboard, clock: ManualClock
+) -> None:
+    @jobs.handler(max_attempts=2, backoff="20s")
+    async def send(context: jobmill.Context) -> None:
+        clock.advance(5)
+        if context.attempt == 1:
+            raise ConnectionError
+
+    async def words(id: str) -> str:
+        dashboard.reads.forget()
+        return (await visitor.get(f"/jobs/{id}")).words
+
+    enqueued = await send.enqueue()
+    clock.advance(30)
+    assert "since it was enqueued" not in await words(enqueued.id)  # it never ran
+    await jobs.tick()
+    assert "Attempts 35 s since it was enqueued, 5.0 s of it running" in await words(enqueued.id)
+    clock.advance(60)
+    await jobs.tick()
+    assert "Attempts 1 min 40 s from enqueue to end, 10 s of it running" in await words(enqueued.id)
+    recurring = await jobs.enqueue("send", every="1h", key="k")
+    await jobs.tick()
+    assert "of it running" not in await words(recurring.id)
+
+
 async def test_log_lines_of_other_programs_have_no_attempt(jobs: Client, visitor: Visitor) -> None:
     enqueued = await jobs.enqueue("send")
     claim = Claim(queues=("default",), names={"send": 1}, n=1, lease_ms=60_000, worker="w", token="t")

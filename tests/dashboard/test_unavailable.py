@@ -106,6 +106,7 @@ async def test_the_last_figures_are_shown_with_their_time(seen: Dashboard, clock
     assert "mail" in stale
     assert "The error of the store no connection to <db>:5432" in page.words
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page.text
+    assert "Overview Jobs Queues Errors Recurring Workers Audit System" in page.words  # without counts
     # Nothing can be changed now, and nobody reads that this is a matter of permission.
     assert "<form method" not in stale
     assert "hx-get" not in stale

@@ -101,10 +101,10 @@ class ReportContract:
 
     async def test_a_thousand_short_reports_keep_their_attempts(self, harness: Harness) -> None:
         claimed = await started(harness.store)
-        reports = [Report(lease=claimed.lease, lines=(str(n),), attempt=100 + n % 3) for n in range(1_100)]
+        reports = [Report(lease=claimed.lease, lines=(str(n),), attempt=100 + n % 3) for n in range(1_300)]
         assert await harness.store.report(reports) == []
         lines = await harness.store.logs(claimed.job.id)
-        assert [(line.text, line.attempt) for line in lines] == [(str(n), 100 + n % 3) for n in range(100, 1_100)]
+        assert [(line.text, line.attempt) for line in lines] == [(str(n), 100 + n % 3) for n in range(300, 1_300)]
 
     async def test_the_last_thousand_lines_are_kept(self, harness: Harness) -> None:
         claimed = await started(harness.store)
