@@ -138,6 +138,7 @@ async def test_a_succeeded_job_shows_its_result(jobs: Client, visitor: Visitor) 
 async def test_a_job_that_is_gone_says_so(visitor: Visitor) -> None:
     page = await visitor.get("/jobs/no-such-job")
     assert (page.status, "This job is gone" in page.words) == (404, True)
+    assert '<a class="button" href="/audit?job=no-such-job">Look in the audit log</a>' in page.text
     answer = await visitor.get("/jobs/no-such-job", accept="application/json")
     assert (answer.status, answer.json["status"]) == (404, 404)
 
@@ -201,6 +202,7 @@ async def test_a_tenant_sees_its_own_jobs_only(jobs: Client) -> None:
     page = await visitor.get(f"/jobs/{other.id}")
     assert page.status == 404
     assert page.words == (await visitor.get("/jobs/none")).words
+    assert "/audit" not in page.text
     assert (await visitor.get("/queues")).status == 403
     page = await visitor.act("enqueue", name="send", payload="{}", tenant="globex")
     assert page.status == 403

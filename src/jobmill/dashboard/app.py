@@ -346,7 +346,7 @@ class Dashboard:
         return self._failed(request, error)
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        response = self._problem(request, problem_of(error, self.reads.down_since_ms))
+        response = self._problem(request, problem_of(error, self.reads.down_since_ms, request.path_params.get("id")))
         if isinstance(error, HTTPException):  # which methods are allowed, or where `authorize` sends people to log in
             response.headers.update(error.headers or {})
         return response
