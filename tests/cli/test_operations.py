@@ -230,7 +230,7 @@ def test_doctor(busy: Shell) -> None:
     findings = busy.json("doctor")
     assert {"reachable", "clock_skew", "no_worker", "late_recurrences"} <= {one["check"] for one in findings}
     said = busy("doctor")
-    assert "ok      reachable: the sqlite store answers" in said.stdout
+    assert re.search(r"^ok      reachable: SQLite 3\.\S+ answers in \S+ ms, and its schema is current", said.stdout)
     assert re.search(r"\d+ checks, 0 with a problem or warning", said.stderr)
 
 

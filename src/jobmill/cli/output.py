@@ -22,6 +22,7 @@ STATE_COLORS = {
     "failed": "red",
     "cancelled": "bright_black",
 }
+LEVEL_COLORS = {"debug": "bright_black", "info": "", "warning": "yellow", "error": "red"}
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from jobmill.core.job import Progress
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Policy
 from jobmill.core.usage import RunEnded
 from jobmill.core.values import Claimed, Settlement
@@ -34,7 +34,7 @@ class Run(Struct, eq=False):
     #: When the lease ends on this worker's own clock.
     expires: float
     series: Series
-    _report: Callable[[Claimed, Progress | str], None]
+    _report: Callable[[Claimed, Progress | LogEntry], None]
     #: Has the state that all runs of this worker share.
     _shared: Lifespans = Lifespans(())
     _context: Context | None = None

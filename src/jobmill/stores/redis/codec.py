@@ -12,7 +12,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmq`: the result of the last run.
 - `jmf`: the last error with its type. BullMQ's reason is the message alone.
 - `jmk`: how long the job is kept after its end, if that is not the default.
-- `jmt`: the times of the log lines.
+- `jmt`: the times, attempts and levels of the log lines (`log_lines`).
 - `jma`: the attempts that errored or crashed, with checksums of their tracebacks, which are in BullMQ's `stacktrace`.
 - `jmh`: what holds the job while it is in `waiting-children` (`Held`). That its children do is not in it.
 - `jmn`: the time until which claims leave the job to Node.
