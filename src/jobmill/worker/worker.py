@@ -176,6 +176,7 @@ class Worker:
 
     async def _start(self, once: bool) -> None:
         context = self._context
+        janitor = Janitor(context, self._registry, self._has_undeclared, checks_queues=not once)
         self._announcer = Announcer(
             context, is_stopping=lambda: self._stopping is not None, on_stop=self._stop_by_order
         )
@@ -183,7 +184,7 @@ class Worker:
             self._loop("heartbeat", Heartbeat(context, hints=not once).turn, self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
-            self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),
+            self._loop("janitor", janitor.turn, Watchdog()),
         ]
         if not once:
             self._loops.append(self._loop("announcer", self._announcer.turn, self.watchdog))
