@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jobmill
 from jobmill import Client, Context, InvalidValue
-from tests.helpers import FaultyStore
+from tests.helpers import FaultyStore, until
+from tests.kit.places import free_port
+from tests.kit.processes import launched
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -63,10 +72,95 @@ async def test_without_a_worker_it_only_opens_and_closes_the_client() -> None:
     assert "exchange" not in store.calls
 
 
+async def test_the_worker_stops_when_the_server_begins_to_stop(jobs: Client) -> None:
+    """Before the end of the lifespan, for which a server waits until its requests have ended."""
+    stops = False
+
+    @jobs.handler
+    async def work() -> None: ...
+
+    async with jobs.app_lifespan(worker=True, is_stopping=lambda: stops)(None):
+        await (await work.enqueue()).result(timeout=10)
+        stops = True
+
+        async def is_gone() -> bool:
+            return not await jobs.workers()
+
+        await until(is_gone)
+        late = await work.enqueue()
+    async with jobs:
+        assert (await jobs.get(late.id)).state == "waiting"
+
+
+async def test_a_function_that_raises_does_not_end_the_worker(jobs: Client, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> bool:
+        raise KeyError("no server")
+
+    @jobs.handler
+    async def work() -> int:
+        return 7
+
+    async with jobs.app_lifespan(worker=True, is_stopping=broken)(None):
+        await until(lambda: "cannot ask whether its server stops" in caplog.text)
+        assert await (await work.enqueue()).result(timeout=10) == 7
+
+
+@pytest.mark.slow
+async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path: Path) -> None:
+    url, port = f"sqlite:///{tmp_path / 'jobs.db'}", free_port()
+    command = [sys.executable, "-m", "uvicorn", "tests.frameworks.held_app:app", "--port", str(port)]
+    server = subprocess.Popen(
+        launched(None, signal.SIGKILL, command),
+        cwd=ROOT,
+        env={**os.environ, "JOBMILL_URL": url},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        async with jobmill.connect(url) as jobs:
+
+            async def workers() -> int:
+                return len(await jobs.workers())
+
+            async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+                try:
+                    return await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    return None
+
+            await until(workers, 60)
+            opened = await until(connected, 60)
+            assert opened is not None
+            reader, writer = opened
+            writer.write(b"POST /held HTTP/1.1\r\nhost: shop\r\ncontent-length: 2\r\n\r\n1")
+
+            async def found() -> list[jobmill.Job]:
+                return (await jobs.find()).jobs
+
+            (first,) = await until(found, 60)
+            await jobs.result(first.id, timeout=60)  # the request runs, and so does the worker
+
+            server.send_signal(signal.SIGTERM)
+
+            async def is_gone() -> bool:
+                return not await workers()
+
+            await until(is_gone, 60)
+            writer.write(b"2")
+            assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200")
+            await asyncio.to_thread(server.wait, 60)
+            writer.close()
+            assert sorted(job.state for job in await found()) == ["succeeded", "waiting"]
+    finally:
+        server.kill()
+        server.wait()
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"concurrency": 5}, "worker"),
+        ({"is_stopping": bool}, "worker"),
+        ({"worker": True, "is_stopping": True}, "is_stopping"),
         ({"worker": True, "concurrency": 0}, "concurrency"),
         ({"worker": True, "color": "red"}, "color"),
         ({"worker": True, "max_jobs": 5}, "max_jobs"),

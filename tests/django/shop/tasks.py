@@ -89,6 +89,16 @@ def gives_up() -> None:
     raise jobmill.Fail("there is no such customer")
 
 
+@task(max_attempts=3, backoff="1ms", retry_on=(LookupError, ValueError), fail_on=UnicodeError)
+def raises(what: str) -> None:
+    raise {"value": TypeError, "key": KeyError, "unicode": UnicodeError}[what](what)
+
+
+@task(takes_context=True)
+def say_workers(context: JobmillContext) -> list[str]:
+    return list(context.task_result.worker_ids)
+
+
 @task()
 def count_orders() -> int:
     return int(Order.objects.count())
