@@ -494,7 +494,7 @@ class ChecksTestCase(Case):
 
     def test_paths_of_tasks(self) -> None:
         self.assertEqual(self.ids(tasks={f"{PATH}.noop_task": {}}), [])
-        wrong = {f"{PATH}.noop_tsak": {}, "elsewhere": {}}
+        wrong: dict[str, Any] = {f"{PATH}.noop_tsak": {}, "elsewhere": {}}
         with with_options(tasks=wrong):
             first, second = [one for one in checks.run_checks() if str(one.id) == "jobmill.W004"]
         self.assertIn(f"'{PATH}.noop_tsak', which is not the path of a Task", first.msg)

@@ -105,16 +105,20 @@ async def test_a_function_that_raises_does_not_end_the_worker(jobs: Client, capl
         assert await (await work.enqueue()).result(timeout=10) == 7
 
 
-@pytest.mark.slow
-async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path: Path) -> None:
-    url, port = f"sqlite:///{tmp_path / 'jobs.db'}", free_port()
+def uvicorn(url: str, port: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "uvicorn", "tests.frameworks.held_app:app", "--port", str(port)]
-    server = subprocess.Popen(
+    return subprocess.Popen(
         launched(None, signal.SIGKILL, command),
         cwd=ROOT,
         env={**os.environ, "JOBMILL_URL": url},
         stderr=subprocess.DEVNULL,
     )
+
+
+@pytest.mark.slow
+async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path: Path) -> None:
+    url, port = f"sqlite:///{tmp_path / 'jobs.db'}", free_port()
+    server = uvicorn(url, port)
     try:
         async with jobmill.connect(url) as jobs:
 
@@ -152,7 +156,7 @@ async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path:
             assert sorted(job.state for job in await found()) == ["succeeded", "waiting"]
     finally:
         server.kill()
-        server.wait()
+        await asyncio.to_thread(server.wait)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,9 @@ def test_a_task_that_fails_is_one_event(sentry: Sentry, tmp_path: Path) -> None:
     django = [sys.executable, "-m", "django"]
 
     def run(*arguments: str) -> None:
-        subprocess.run([*django, *arguments], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [*django, *arguments], cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60
+        )
 
     run("migrate", "--run-syncdb", "-v", "0")
     run("shell", "-c", ENQUEUE)

@@ -80,9 +80,11 @@ def _asks_uvicorn() -> IsStopping | None:
 async def _stop_with(worker: Worker, is_stopping: IsStopping) -> None:
     """Stop the worker when its server begins to stop. The end of the lifespan waits for the same stop."""
     try:
-        while not is_stopping():
+        while not is_stopping():  # noqa: ASYNC110 - a server has only a flag
             await asyncio.sleep(ASK_EVERY_S)
     except Exception:
-        log.exception("worker %s cannot ask whether its server stops: it claims jobs until the lifespan ends", worker.name)
+        log.exception(
+            "worker %s cannot ask whether its server stops: it claims jobs until the lifespan ends", worker.name
+        )
         return
     await worker.stop()

@@ -110,6 +110,12 @@ async def count_orders_async() -> int:
 
 
 @task()
+def wait_for_lock() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock_shared(42), pg_advisory_unlock_shared(42)")
+
+
+@task()
 def make_order(number: int) -> None:
     Order.objects.create(number=number)
 
