@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import time
 from contextlib import redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
@@ -428,6 +429,14 @@ class RunTestCase(Case):
         seen.clear()
         run(tasks.noop_task_async.enqueue())
         self.assertEqual(seen, [("noop_task_async", "started", 1), ("noop_task_async", "SUCCESSFUL", 1)])
+        seen.clear()
+        tasks.runs.clear()
+        result = run(tasks.notices_its_timeout.enqueue())
+        while not tasks.runs:  # the thread continues after the attempt has errored
+            time.sleep(0.005)
+        run(tasks.noop_task.enqueue())
+        self.assertNotIn(("notices_its_timeout", "SUCCESSFUL", 1), seen)
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
 
     def test_a_signal_that_fails_is_no_error_of_the_task(self) -> None:
         def broken(**_: Any) -> None:
@@ -472,6 +481,12 @@ class RunTestCase(Case):
             tasks.unique_task.enqueue(7)
             self.assertEqual(kit.enqueued.one(tasks.unique_task, args=[7]).name, f"{PATH}.unique_task")
             kit.enqueued.none(tasks.noop_task)
+
+    def test_one_attempt_with_the_test_kit(self) -> None:
+        with Kit(client()) as kit:
+            self.assertEqual(kit.run_job.sync(tasks.calculate_meaning_of_life).result, 42)
+            run = kit.run_job.sync(tasks.raises, what="key")
+            self.assertEqual((run.outcome, type(run.error)), ("errored", KeyError))
 
     def test_a_rollback_with_the_test_kit(self) -> None:
         with Kit(client()) as kit:

@@ -90,7 +90,7 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
         sync.open()
     except SchemaTooOld:
         # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
-        hint = f"Run {backend.migrate_command}."
+        hint = f"Run {backend.migrate_command}. (migrate itself makes this check before it creates them.)"
         yield checks.Warning(f"{where}: the tables of Jobmill are missing or old", hint=hint, id="jobmill.W001")
         return
     except JobmillError as error:

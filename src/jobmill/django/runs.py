@@ -85,7 +85,8 @@ def _handler(backend: JobmillBackend, task: Any) -> Callable[..., Any]:
                 result, first = started(context)
                 task_started.send_robust(type(backend), task_result=result)
                 value = _plain(task.func(*first, *(args or ()), **(kwargs or {})))
-                task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
+                if not context.cancelled:  # else the value does not count: the task was cancelled, or it runs again
+                    task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
                 return value
         finally:
             close_old_connections()

@@ -340,7 +340,7 @@ class Worker:
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
                 unreleased = len(self._context.running.runs)
-                log.error("worker %s: %d jobs could not be released; their leases will expire", self.name, unreleased)
+                log.error("worker %s: jobs could not be released (%d); their leases will expire", self.name, unreleased)
                 break
             await asyncio.sleep(0.005)
         for task in self._exchanging:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -153,6 +154,13 @@ async def never_ends() -> None:
     import asyncio
 
     await asyncio.Event().wait()
+
+
+@task(takes_context=True, timeout="50ms", max_attempts=1)
+def notices_its_timeout(context: JobmillContext) -> None:
+    while not context.jobmill.cancelled:
+        time.sleep(0.005)
+    runs.append("noticed")
 
 
 @recurring("0 3 * * *", timezone="Europe/Berlin")
