@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,11 @@ app = FastAPI(lifespan=jobs.app_lifespan(worker=True))
 
 @jobs.handler
 async def work() -> None: ...
+
+
+@jobs.handler
+async def never_ends() -> None:
+    await asyncio.Event().wait()
 
 
 @app.post("/held")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -92,6 +93,40 @@ async def test_the_worker_stops_when_the_server_begins_to_stop(jobs: Client) -> 
         assert (await jobs.get(late.id)).state == "waiting"
 
 
+def test_a_loop_that_ends_while_the_worker_stops_releases_its_jobs(
+    jobs: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    stops = False
+    caplog.set_level(logging.INFO, "jobmill")
+
+    @jobs.handler
+    async def never_ends() -> None:
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        async with jobs.app_lifespan(worker=True, is_stopping=lambda: stops)(None):
+            await asyncio.Event().wait()
+
+    async def run() -> str:
+        nonlocal stops
+        serving = asyncio.create_task(serve())
+        enqueued = await never_ends.enqueue()
+
+        async def is_running() -> bool:
+            return (await jobs.get(enqueued.id)).state == "running"
+
+        await until(is_running)
+        stops = True
+        await until(lambda: ": stopping; 1 running job" in caplog.text)
+        assert not serving.done()
+        return enqueued.id
+
+    id = asyncio.run(run())
+    job = jobs.sync.get(id)
+    jobs.sync.close()
+    assert (job.state, job.crashes, job.claims) == ("waiting", 0, 1)
+
+
 async def test_a_function_that_raises_does_not_end_the_worker(jobs: Client, caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> bool:
         raise KeyError("no server")
@@ -115,48 +150,81 @@ def uvicorn(url: str, port: int) -> subprocess.Popen[bytes]:
     )
 
 
+class Held:
+    """uvicorn with a worker inside, and a request that lasts until `end`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url, self.port = f"sqlite:///{folder / 'jobs.db'}", free_port()
+
+    async def __aenter__(self) -> Held:
+        self.server = uvicorn(self.url, self.port)
+        self.jobs = await jobmill.connect(self.url).__aenter__()
+        await until(self.workers, 60)
+        self._reader, self._writer = await until(self._connected, 60)
+        self._writer.write(b"POST /held HTTP/1.1\r\nhost: shop\r\ncontent-length: 2\r\n\r\n1")
+        (first,) = await until(self.found, 60)
+        await self.jobs.result(first.id, timeout=60)  # the request runs, and so does the worker
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self.jobs.close()
+        self.server.kill()
+        await asyncio.to_thread(self.server.wait)
+
+    async def _connected(self) -> Any:
+        try:
+            return await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return None
+
+    async def workers(self) -> int:
+        return len(await self.jobs.workers())
+
+    async def found(self) -> list[jobmill.Job]:
+        return (await self.jobs.find()).jobs
+
+    async def end(self) -> bytes:
+        self._writer.write(b"2")
+        return await asyncio.wait_for(self._reader.readline(), 60)
+
+    async def stopped(self) -> None:
+        await asyncio.to_thread(self.server.wait, 60)
+
+
 @pytest.mark.slow
 async def test_a_worker_inside_uvicorn_claims_nothing_after_the_signal(tmp_path: Path) -> None:
-    url, port = f"sqlite:///{tmp_path / 'jobs.db'}", free_port()
-    server = uvicorn(url, port)
-    try:
-        async with jobmill.connect(url) as jobs:
+    async with Held(tmp_path) as held:
+        held.server.send_signal(signal.SIGTERM)
 
-            async def workers() -> int:
-                return len(await jobs.workers())
+        async def is_gone() -> bool:
+            return not await held.workers()
 
-            async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-                try:
-                    return await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    return None
+        await until(is_gone, 60)
+        assert (await held.end()).startswith(b"HTTP/1.1 200")
+        await held.stopped()
+        assert sorted(job.state for job in await held.found()) == ["succeeded", "waiting"]
 
-            await until(workers, 60)
-            opened = await until(connected, 60)
-            assert opened is not None
-            reader, writer = opened
-            writer.write(b"POST /held HTTP/1.1\r\nhost: shop\r\ncontent-length: 2\r\n\r\n1")
 
-            async def found() -> list[jobmill.Job]:
-                return (await jobs.find()).jobs
+@pytest.mark.extended
+async def test_a_second_ctrl_c_releases_the_jobs_of_a_worker_that_stops(tmp_path: Path) -> None:
+    """uvicorn then ends without the end of the lifespan: its loop cancels everything."""
+    async with Held(tmp_path) as held:
+        enqueued = await held.jobs.enqueue("never_ends")
 
-            (first,) = await until(found, 60)
-            await jobs.result(first.id, timeout=60)  # the request runs, and so does the worker
+        async def is_running() -> bool:
+            return (await held.jobs.get(enqueued.id)).state == "running"
 
-            server.send_signal(signal.SIGTERM)
+        async def is_stopping() -> bool:
+            return all(card.stopping for card in await held.jobs.workers())
 
-            async def is_gone() -> bool:
-                return not await workers()
-
-            await until(is_gone, 60)
-            writer.write(b"2")
-            assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200")
-            await asyncio.to_thread(server.wait, 60)
-            writer.close()
-            assert sorted(job.state for job in await found()) == ["succeeded", "waiting"]
-    finally:
-        server.kill()
-        await asyncio.to_thread(server.wait)
+        await until(is_running, 60)
+        held.server.send_signal(signal.SIGINT)
+        await until(is_stopping, 60)
+        held.server.send_signal(signal.SIGINT)
+        await held.stopped()
+        job = await held.jobs.get(enqueued.id)
+        assert (job.state, job.crashes, job.claims) == ("waiting", 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ class Worker:
         if not self._started:
             return
         patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
-        if self._stopping is None:
+        if self._stopping is None or self._stopping.cancelling():  # all tasks were cancelled, this one too
             self._stopping = _task("stop", self._stop(patience))
         elif timeout is not None and patience == 0:
             self._hurry.set()
