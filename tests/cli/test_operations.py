@@ -145,6 +145,8 @@ def test_workers_and_status_of_a_real_worker(busy: Shell, worker: Any) -> None:
     screen = busy("status").stdout
     assert "no worker" in next(line for line in screen.splitlines() if line.startswith("mail"))
     assert "working.py:9 in bad" in screen
+    assert "\n1 worker, room for 20 jobs\n" in screen
+    assert screen.endswith("\nworkers and errors: up to 10 s old; queues: now\n")
     assert busy.refused("workers", "stop", "nobody", code=1) == "jobmill: there is no worker nobody"
     assert busy("workers", "stop", "w1").stdout == "1 worker ordered to stop\n"
     assert worker.wait(20) == 0
