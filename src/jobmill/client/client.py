@@ -18,7 +18,6 @@ from jobmill.core.durations import to_datetime
 from jobmill.core.events import EventType, enqueued_events
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
-from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue
 from jobmill.handlers.around import AroundT
@@ -319,6 +318,8 @@ def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
 
 def _dedupe(draft: Draft) -> str:
     """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
+    from jobmill.core.unique_keys import dedupe_key, storable_key  # 2 ms, with json and hashlib
+
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from jobmill.core.findings import Finding
@@ -79,6 +78,8 @@ def _wal_size(path: Path) -> Finding:
 
 
 def _free_disk(path: Path) -> Finding:
+    import shutil
+
     free = shutil.disk_usage(path.parent).free
     return Finding(
         check="free_disk",
