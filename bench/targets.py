@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from bench.figures import CLIENT, RATE, Figure, Results, Verdict, judge, ratios, values_of
 from bench.grounds import SERVER, WAL
-from bench.measures import CORES, MS_PER_POLL, OTHERS, P50, P95, SERVERS
+from bench.measures import CORES, MS_PER_POLL, OTHERS, P50, P95, SHARED
 
 How = Literal["at least", "at most", "below"]
 OURS, NODE, PORT = "jobmill", "bullmq, Node.js", "bullmq, Python"
@@ -86,6 +86,12 @@ def _depth(store: str, bound: float) -> Target:
     return Target(f"{store} depth", text, "at most", bound, "x", few, many)
 
 
+def _scaling(store: str, processes: int) -> Target:
+    many, one = ((f"{number} x 50 slots", OURS, RATE) for number in (processes, 1))
+    bound, why = 0.75 if store == "sqlite" else 0.95, COLLIDE if store == "mongo" else NOT_YET
+    return Target(f"{store} scaling", f"{processes} processes, against one", "at least", bound, "x", many, one, why)
+
+
 def _p95(store: str, measure: str, text: str, bound: float, what: str, **more: Any) -> Target:
     return Target(f"{store} {measure}", f"{text}, p95", "below", bound, "ms", (what, OURS, P95), **more)
 
@@ -156,15 +162,7 @@ TARGETS: tuple[Target, ...] = (
         )
         for at, bound in (("concurrency 1", 1.3), ("concurrency 100", 3.0))
     ),
-    *(
-        Target(f"{store} scaling", f"{many} processes, against one", "at least", bound, "x", two, one, why)
-        for store, bound, why in (
-            ("sqlite", 0.75, NOT_YET),
-            *((one, 0.95, COLLIDE if one == "mongo" else NOT_YET) for one in SERVERS),
-        )
-        for many in (2, 4)
-        for two, one in [((f"{many} x 50 slots", OURS, RATE), ("1 x 50 slots", OURS, RATE))]
-    ),
+    *(_scaling(store, processes) for store in SHARED for processes in (2, 4)),
     *(target for store in ("sqlite", "postgres", "redis") for target in _latency(store, 100, 20)),
     *_latency("mongo", 600, 100),
     *(target for store in ("memory", "sqlite", "postgres", "redis", "mongo") for target in _operations(store)),
