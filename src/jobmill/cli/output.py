@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -70,6 +69,8 @@ def make_table(columns: Sequence[str], *, right: Sequence[str] = (), cut: Sequen
 
 def is_narrow(columns: int) -> bool:
     """Whether stdout is a terminal with fewer columns."""
+    import shutil
+
     return sys.stdout.isatty() and shutil.get_terminal_size().columns < columns
 
 

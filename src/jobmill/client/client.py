@@ -24,7 +24,6 @@ from jobmill.core.flows import Signal
 from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
-from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
@@ -415,6 +414,8 @@ def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
 
 def _dedupe(draft: Draft[Any]) -> str:
     """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
+    from jobmill.core.unique_keys import dedupe_key, storable_key  # 2 ms, with json and hashlib
+
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 

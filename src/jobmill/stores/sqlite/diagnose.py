@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from pathlib import Path
 
@@ -105,6 +104,8 @@ def _wal_bytes(path: Path) -> int:
 
 
 def _free_disk(path: Path) -> Finding:
+    import shutil
+
     free = shutil.disk_usage(path.parent).free
     return Finding(
         check="free_disk",
