@@ -5,3 +5,4 @@ ALTER TABLE {schema}.history ADD COLUMN unstarted integer;
 
 -- install claim
 -- install settle_final
+-- install enqueue_jobs
