@@ -131,6 +131,7 @@ TARGETS: tuple[Target, ...] = (
     _drain("postgres", 1, "pgqueuer", "pgqueuer", 1),
     _cost("postgres", 100, "WAL per job, drain at 100 slots (an aim)", WAL, "at most", 900, "B"),
     _enqueue("postgres", "bulk enqueue, against pgqueuer", 1, BULK, (BULK, "pgqueuer")),
+    _enqueue("postgres", "enqueue one by one, against pgqueuer", 1, LONE, (LONE, "pgqueuer")),
     _pickup("postgres", 5, "since its return"),
     _depth("postgres", 1.3),
     *(_drain("redis", slots, "BullMQ on Node.js", NODE, bound) for slots, bound in ((1, 1.1), (50, 1), (200, 1))),

@@ -174,9 +174,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     now_ms = c.clock.now()
     request = {"jobs": _jobs(c, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
     request["edges"] = [
-        (position, _waits_for(flow, new), True)
-        for position, new in enumerate(flow.new_jobs, 1)
-        if new.after
+        (position, _waits_for(flow, new), True) for position, new in enumerate(flow.new_jobs, 1) if new.after
     ]
     if suspend is not None:
         key = f"{c.key(flow.queue)}:{suspend['id']}"
@@ -392,7 +390,9 @@ async def _dependencies(
     key = f"{c.key(queue)}:{id}"
     recorded = await c.client.call(key, "HGET", key, "jmg")
     if recorded is not None:
-        edges = [(f"{c.url.prefix}:{of}:{child}", policy, bool(ours)) for of, child, policy, ours in _decode_edges(recorded)]
+        edges = [
+            (f"{c.url.prefix}:{of}:{child}", policy, bool(ours)) for of, child, policy, ours in _decode_edges(recorded)
+        ]
     else:
         children = await c.run(DEPENDENCIES, queue, c.clock.now(), id=id, children=True, reads=True)
         edges = [(child.decode(), None, False) for child in sorted(children)]
@@ -430,9 +430,7 @@ async def dependents(c: RedisContext, id: str, limit: int = 100) -> list[Depende
     for key, policy, state, ours in await c.run(DEPENDENCIES, queue, c.clock.now(), **request):
         _, of, its_id = key.decode().rsplit(":", 2)
         found.append(
-            Dependent(
-                id=port_id(of, its_id, bool(ours)), if_failed=_IF_FAILED[policy.decode()], state=state.decode()
-            )
+            Dependent(id=port_id(of, its_id, bool(ours)), if_failed=_IF_FAILED[policy.decode()], state=state.decode())
         )
     return found
 
