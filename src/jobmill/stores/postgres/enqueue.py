@@ -90,7 +90,7 @@ async def _call(
     first, columns = parameters[: len(_FIRST_TYPES)], parameters[len(_FIRST_TYPES) :]
     if function != "enqueue_jobs" or len(columns[0]) > 1:
         return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
-    types = tuple(type_ if column else None for type_, column in zip(_ROW_TYPES, columns, strict=True))
+    types = tuple(type_ if column else None for type_, column in zip(_COLUMN_TYPES, columns, strict=True))
     text = context.statements.call_for_one(function, len(first), types)
     return await connection.fetch(text, *first, *chain.from_iterable(columns))
 
@@ -193,10 +193,11 @@ _NO_FLOW: list[list[object]] = [[], [], [], []]
 
 _FIRST_TYPES = ("bigint", "boolean", "boolean", "bigint")
 _ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
+_COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
 TYPES: dict[str, tuple[str, ...]] = {
     "now_ms": (),
-    "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _ROW_TYPES), "text[]", "integer[]", "text[]", "boolean[]"),
+    "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
     "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
 }
