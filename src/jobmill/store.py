@@ -104,13 +104,19 @@ class Store(Protocol):
         the same step (`core.changes.resolved`). Whether edges lead to it is read then: they may be younger than the
         lease. A call releases at most `MAX_RELEASED` jobs; the others are released by `flush_outbox`. A job with edges
         that lead to it stays in the store as long as those jobs, whatever its retention says.
+
+        A suspended run is Refused, and nothing of it is stored, if it cannot wait for its children: one is recurring,
+        waits for an unknown job, or waits for the suspended job itself.
         """
 
     async def extend(self, leases: Sequence[Lease], for_ms: int) -> list[str]:
         """Extend leases to now + `for_ms`; returns the ids of lost leases."""
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases."""
+        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases.
+
+        Several reports of one lease in one call apply in their order.
+        """
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""
@@ -154,6 +160,12 @@ class Store(Protocol):
 
     async def dependents(self, id: str, limit: int = 100) -> list[Dependent]:
         """The jobs that wait for this job, or have waited for it; at most `limit`, in no certain order."""
+
+    async def flows(self, before: str | None = None, limit: int = 50) -> list[str]:
+        """The ids of flows that have jobs in the store, in descending order: those before this id, at most `limit`.
+
+        An id that Jobmill has made comes before older ones, where the ids of the store sort by time.
+        """
 
     async def record_step(self, lease: Lease, step: Step) -> bool:
         """Store a step of a running job, under the guard; False if the lease is lost. The first one of a number counts.
@@ -248,7 +260,8 @@ class Store(Protocol):
     async def purge(self, limit: int = 1_000) -> Purged:
         """Remove final jobs that are past their own retention (`Keep`), at most `limit`; and runs past `KEEP_RUN`.
 
-        Tallies, cards and audit entries past their time go as well, here or by themselves.
+        Tallies, cards and audit entries past their time go as well, here or by themselves. There may be more to remove
+        if a job went that had waited for others, which stayed because of it.
         """
 
     async def configure(self, queue: str, change: QueueChange) -> QueueSettings:
@@ -266,6 +279,7 @@ class Store(Protocol):
     async def diagnose(self) -> list[Finding]:
         """How the database is set up and how it is doing, one finding for each check that this store has.
 
+        One of them is that the store answers, with the facts about it: `core.findings.reachable`.
         For example settings of the server that endanger jobs, the size of files, missing indexes. It changes nothing.
         """
 

@@ -157,7 +157,10 @@ class OurSide:
 
     async def log(self, id: str, line: str, *, queue: str = "mail") -> Any:
         """Add a line to a job's log."""
-        assert await self.store.report([Report(lease=self.running[id].lease, lines=(line,))]) == []
+        assert (
+            await self.store.report([Report(lease=self.running[id].lease, lines=(line,), attempt=1, level="warning")])
+            == []
+        )
 
     async def take_over(self, *, queue: str = "mail") -> Any:
         """Claim a job whose lock has ended."""

@@ -238,6 +238,7 @@ async def test_a_server_that_is_set_up_well(own_redis: RedisServer) -> None:
     own_redis.ask("CONFIG", "SET", "appendonly", "yes")
     findings = await found(own_redis)
     assert {check: one.level for check, one in findings.items()} == {
+        "reachable": "ok",
         "eviction_policy": "ok",
         "memory": "ok",
         "append_only": "ok",

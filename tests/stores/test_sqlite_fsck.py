@@ -16,12 +16,28 @@ import pytest
 from jobmill.core.changes import Hold, Release
 from jobmill.core.due import NEVER_MS, NOW
 from jobmill.core.findings import IDS_SHOWN, Finding
+from jobmill.core.flows import MAX_RELEASED
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import Filter, after
 from jobmill.stores.sqlite import SqliteStore
 from jobmill.stores.sqlite.connection import network
 from jobmill.testing import ManualClock
-from jobmill.testing.contract.support import claim_ids, in_state, look, new, next_due, put, put_one, started
+from jobmill.testing.contract.flows import waits
+from jobmill.testing.contract.support import (
+    claim,
+    claim_ids,
+    claim_one,
+    fail,
+    in_state,
+    look,
+    new,
+    next_due,
+    put,
+    put_one,
+    settle,
+    started,
+    succeed,
+)
 
 pytestmark = pytest.mark.stores("sqlite")
 
@@ -73,7 +89,11 @@ DAMAGES = [
     Damage("token_on_waiting", "UPDATE jobmill_jobs SET token = 'x' WHERE id = 'a'", ["a"]),
     Damage("token_on_waiting", "UPDATE jobmill_jobs SET lease_until_ms = 5 WHERE state <> 'running'", ["a", "b"]),
     Damage("payload_without_job", "INSERT INTO jobmill_payloads VALUES (77, '{}')", ["77"]),
-    Damage("logs_without_job", "INSERT INTO jobmill_logs VALUES (77, 1, 0, 'x'), (77, 2, 0, 'y')", ["77"]),
+    Damage(
+        "logs_without_job",
+        "INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES (77, 1, 0, 'x'), (77, 2, 0, 'y')",
+        ["77"],
+    ),
     Damage(
         "recurrence_never",
         f"UPDATE jobmill_jobs SET due_ms = {NEVER_MS}, recurrence = '{json.dumps(RULE_JSON)}' WHERE id = 'a'",
@@ -188,6 +208,72 @@ async def test_held_and_recurring_jobs_are_no_damage(store: SqliteStore) -> None
     assert len((await store.find(Filter(held=True))).jobs) == 2
 
 
+async def flow(store: SqliteStore) -> None:
+    """The jobs a, b and c: c waits for both, and a has succeeded."""
+    await put(store, new("a"), new("b"), waits("c", "a", "b"))
+    claimed = {one.job.id: one for one in await claim(store)}
+    assert await settle(store, succeed(claimed["a"], 1)) == ["done"]
+
+
+ENDED = (
+    "UPDATE jobmill_jobs SET state = 'succeeded', token = NULL, lease_until_ms = NULL, finished_ms = 5 WHERE id = 'b'"
+)
+NOT_HELD = "UPDATE jobmill_jobs SET held = NULL, due_ms = 0 WHERE id = 'c'"
+
+FLOW_DAMAGES = [
+    # b was settled by a process that knows no edges, or deleted by one.
+    Damage("edge_pending", ENDED, ["c"]),
+    Damage("edge_pending", "DELETE FROM jobmill_jobs WHERE id = 'b'", ["c"]),
+    Damage("released_late", "DELETE FROM jobmill_edges WHERE state = 'pending'", ["c"]),
+    Damage("released_late", "UPDATE jobmill_edges SET state = 'succeeded'", ["c"]),
+    Damage("released_early", NOT_HELD, ["c"]),
+    Damage("released_early", "UPDATE jobmill_jobs SET held = replace(held, 'jobs', 'person') WHERE id = 'c'", ["c"]),
+    Damage("edges_without_job", "INSERT INTO jobmill_edges VALUES (77, 0, 1, NULL, 'run', 'succeeded', NULL)", ["77"]),
+    Damage("outbox_without_edges", "INSERT INTO jobmill_outbox VALUES (77, 0)", ["77"]),
+    Damage("outbox_without_edges", "INSERT INTO jobmill_outbox SELECT seq, 0 FROM jobmill_jobs WHERE id = 'b'", ["2"]),
+    Damage("outbox_without_edges", "INSERT INTO jobmill_outbox SELECT seq, 0 FROM jobmill_jobs WHERE id = 'a'", ["1"]),
+    Damage(
+        "steps_without_job", "INSERT INTO jobmill_steps VALUES (77, 0, 'x', NULL, '1'), (77, 1, 'y', NULL, '1')", ["77"]
+    ),
+    Damage("signals_without_job", "INSERT INTO jobmill_signals VALUES (77, 'go', '1')", ["77"]),
+]
+
+
+@pytest.mark.parametrize("planted", FLOW_DAMAGES, ids=lambda one: one.check)
+async def test_damage_of_a_flow_is_found_and_repaired(store: SqliteStore, planted: Damage) -> None:
+    await flow(store)
+    assert damaged(await store.fsck()) == {}
+    plant(store, planted.statement)
+    (found,) = [one for one in await store.fsck() if one.count]
+    assert (found.check, found.evidence) == (planted.check, {"ids": planted.ids})
+    assert damaged(await store.fsck(repair=True)) == {planted.check: (1, 1)}
+    assert damaged(await store.fsck(repair=True)) == {}
+    job = await look(store, "c")
+    if planted.check in ("edge_pending", "released_late"):
+        assert (job.state, job.held) == ("waiting", None)
+        is_gone = planted.statement.startswith("DELETE FROM jobmill_jobs")
+        assert job.deferred_error == ("dependency b was cancelled" if is_gone else None)
+    else:
+        assert job.held is not None
+        assert "jobs" in job.held.by
+
+
+async def test_a_job_that_may_run_before_all_others_have_ended_is_no_damage(store: SqliteStore) -> None:
+    await put(store, new("a"), new("b"), waits("c", "a", "b", if_failed="now"))
+    claimed = {one.job.id: one for one in await claim(store)}
+    assert await settle(store, fail(claimed["a"])) == ["done"]
+    assert (await look(store, "c")).held is None
+    assert damaged(await store.fsck(repair=True)) == {}
+
+
+async def test_a_flow_in_the_outbox_is_no_damage(store: SqliteStore) -> None:
+    await put(store, new("first"), *[waits(f"then-{number}", "first") for number in range(MAX_RELEASED + 5)])
+    claimed = await claim_one(store)
+    assert await settle(store, succeed(claimed)) == ["done"]
+    assert damaged(await store.fsck(repair=True)) == {}
+    assert await store.flush_outbox() == 5
+
+
 # ---------------------------------------------------------------------------------------------------- diagnose
 
 
@@ -197,7 +283,7 @@ async def found(store: SqliteStore, check: str) -> Finding:
 
 async def test_a_new_file_is_healthy(store: SqliteStore) -> None:
     findings = {one.check: one.level for one in await store.diagnose()}
-    names = ["journal_mode", "synchronous", "network_filesystem", "wal_size", "free_disk"]
+    names = ["reachable", "journal_mode", "synchronous", "network_filesystem", "wal_size", "free_disk"]
     assert list(findings) == names
     assert {findings[name] for name in names if name != "free_disk"} == {"ok"}
 

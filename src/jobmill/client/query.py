@@ -15,7 +15,7 @@ from jobmill.core.announcing import WorkerCard
 from jobmill.core.audit import AuditFilter, AuditPage
 from jobmill.core.durations import Duration, instant_ms, shown_ms, to_ms
 from jobmill.core.events import Event
-from jobmill.core.explain import AHEAD_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason, explain
+from jobmill.core.explain import AHEAD_SHOWN, DEPENDENCIES_SHOWN, RECENT_MS, RUNNING_SHOWN, Facts, Reason, explain
 from jobmill.core.findings import Finding
 from jobmill.core.job import Job
 from jobmill.core.tallies import MINUTE_MS, Tally
@@ -251,6 +251,7 @@ class QueriesJobs:
             running = longest.jobs
             ids = [one.id for one in line.jobs]
             ahead = ids.index(job.id) if job.id in ids else len(ids)
+        dependencies = await self._pending_dependencies(job) if job.held is not None and job.dependencies else []
         now_ms = self.store.now()
         recent = await self.store.tallies(now_ms - RECENT_MS, now_ms + 1, MINUTE_MS, job.queue)
         return Facts(
@@ -263,7 +264,14 @@ class QueriesJobs:
             ahead=ahead,
             claimed_recently=sum(tally.claimed for tally in recent),
             lease_until_ms=lease_until_ms,
+            dependencies=dependencies,
         )
+
+    async def _pending_dependencies(self, job: Job) -> list[Job]:
+        """The first jobs that a job waits for and that have not ended."""
+        edges = await self.store.dependencies(job.id)
+        pending = [edge.id for edge in edges if edge.state == "pending"][:DEPENDENCIES_SHOWN]
+        return [one for one in await self.store.get(pending) if one is not None] if pending else []
 
     async def logs(self, id: str, limit: int = 1_000) -> list[LogLine]:
         """The last lines that a job logged."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import shown_ms, to_datetime
+from jobmill.core.flows import BY_JOBS
 from jobmill.core.job import Job
 from jobmill.core.values import Depth, QueueSettings
 
@@ -24,8 +25,11 @@ Code: TypeAlias = Literal[
     "worker_lost",
     "foreign_owner",
     "held_by_person",
+    "held_by_jobs",
     "held",
+    "dependency_failed",
     "unreadable",
+    "waits_for_signal",
     "not_due",
     "retry_backoff",
     "queue_paused",
@@ -45,6 +49,7 @@ CODES: tuple[Code, ...] = get_args(Code)
 #: How far a claim order is read for the position of a job.
 AHEAD_SHOWN = 1_000
 RUNNING_SHOWN = 5
+DEPENDENCIES_SHOWN = 5
 #: The time from which the speed of a queue is estimated.
 RECENT_MS = 5 * 60_000
 #: A clock that is off by more than this is worth a reason.
@@ -79,6 +84,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     claimed_recently: int = 0
     #: When the lease of a running job ends, or has ended.
     lease_until_ms: int | None = None
+    #: Jobs that this job waits for and that have not ended, at most `DEPENDENCIES_SHOWN`.
+    dependencies: Sequence[Job] = ()
 
 
 def explain(facts: Facts) -> list[Reason]:
@@ -111,11 +118,12 @@ def fine(facts: Facts, found: Sequence[Reason]) -> list[str]:
     limit, rate = settings.running_limit, settings.rate_limit
     running = f"{depth.running} of at most {limit} jobs of the queue run" if limit else "the queue has no running limit"
     rated = f"the rate limit ({rate.count} per {shown_ms(rate.per_ms)}) is not used up" if rate else None
+    due = None if job.held else f"the job is due since {_iso(job.due_ms)}"
     no_worker = {"no_worker", "no_worker_for_queue", "no_worker_for_name", "workers_stopping"}
     checked: tuple[tuple[set[str], str | None], ...] = (
-        ({"held", "held_by_person"}, "nothing holds the job"),
-        ({"not_due", "retry_backoff"}, None if job.held else f"the job is due since {_iso(job.due_ms)}"),
-        ({"unreadable"}, "its payload can be read"),
+        ({"held", "held_by_person", "held_by_jobs"}, "nothing holds the job"),
+        ({"not_due", "retry_backoff", "waits_for_signal"}, due),
+        ({"unreadable", "dependency_failed"}, "its payload can be read"),
         ({"queue_paused"}, f"the queue {job.queue} is not paused"),
         (no_worker, f"{able} {'worker' if able == 1 else 'workers'} can run it" if able else None),
         ({"queue_running_limit"}, running),
@@ -191,15 +199,31 @@ def _held(facts: Facts) -> Iterator[Reason]:
         remedy = f"release it: jobmill jobs release {facts.job.id}"
         evidence = {"who": held.who, "note": held.note}
         yield Reason(code="held_by_person", text=text, evidence=evidence, remedy=remedy)
-    others = [one for one in held.by if one != "person"]
+    if BY_JOBS in held.by:
+        yield _held_by_jobs(facts)
+    others = [one for one in held.by if one not in ("person", BY_JOBS)]
     if others:
-        texts = ["waits for jobs that have not ended" if one == "jobs" else f"is held by its {one}" for one in others]
-        yield Reason(code="held", text=f"the job {' and '.join(texts)}", evidence={"by": others})
+        text = f"the job is held by {' and '.join(f'its {one}' for one in others)}"
+        yield Reason(code="held", text=text, evidence={"by": others})
+
+
+def _held_by_jobs(facts: Facts) -> Reason:
+    shown = [f"{one.name} ({one.id}) is {one.state}" for one in facts.dependencies]
+    text = "the job waits for jobs that have not ended" + (f": {', '.join(shown)}" if shown else "")
+    pending = [{"id": one.id, "name": one.name, "state": one.state, "queue": one.queue} for one in facts.dependencies]
+    waiting = next((one for one in facts.dependencies if one.state == "waiting"), None)
+    remedy = None if waiting is None else f"see why that job waits: jobmill jobs why {waiting.id}"
+    return Reason(code="held_by_jobs", text=text, evidence={"dependencies": pending}, remedy=remedy)
 
 
 def _unreadable(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     why = job.deferred_error
+    if why is not None and job.dependencies:
+        text = f"the next worker that claims the job will fail it: {why}"
+        remedy = f"retry the flow, and both run again: jobmill flows retry {job.flow}" if job.flow else None
+        yield Reason(code="dependency_failed", text=text, evidence={"why": why, "flow": job.flow}, remedy=remedy)
+        return
     if why is None:
         try:
             msgspec.json.decode(job.payload_json)
@@ -217,6 +241,12 @@ def _not_due(facts: Facts) -> Iterator[Reason]:
         return
     due_at, wait = _iso(job.due_ms), _span(job.due_ms - facts.now_ms)
     evidence: dict[str, Any] = {"due_at": due_at}
+    if job.waits_for is not None:
+        text = f"the job waits for the signal {job.waits_for!r}, at most until {due_at}"
+        remedy = f"send it: jobs.signal({job.id!r}, {job.waits_for!r}, value)"
+        evidence["signal"] = job.waits_for
+        yield Reason(code="waits_for_signal", text=text, evidence=evidence, remedy=remedy)
+        return
     remedy = f"run it now: jobmill jobs reschedule {job.id} --delay 0"
     if job.errors and job.error is not None:
         evidence |= {"attempt": job.attempt, "error": job.error, "error_type": job.error_type}

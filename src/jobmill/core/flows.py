@@ -2,7 +2,7 @@
 
 An edge leads from a job, the dependent, to a job that it waits for, its dependency. While an edge is pending, the
 dependent is held by "jobs". A store sets an edge in the same step in which the dependency ends, and asks `verdict` what
-that means for the dependent. No store counts: a count that is wrong once stays wrong, edges can be looked at again.
+that means for the dependent. No store counts: a count that is wrong once stays wrong, edges can be read again.
 """
 
 from __future__ import annotations
@@ -116,18 +116,23 @@ def is_bad(state: EdgeState) -> bool:
     return state in ("failed", "cancelled")
 
 
+def blocks(edge: Dependency) -> bool:
+    """Whether an edge keeps its job waiting."""
+    return edge.state == "pending" or (is_bad(edge.state) and edge.if_failed == "wait")
+
+
 def verdict(edges: Iterable[Dependency], *, others_wait: bool = False) -> Verdict:
     """What the edges of a job mean for it. It fails as soon as a dependency has failed that it cannot do without.
 
-    A store that has set some edges gives these, and whether others are pending: it need not read those that were set
-    before, because they have not released the job.
+    A store that has set some edges gives these, and whether others block: it need not read the rest of those that were
+    set before, because they have not released the job.
     """
     waits = others_wait
     runs_now = False
     for edge in edges:
         if is_bad(edge.state) and edge.if_failed == "fail":
             return FailLater(dependency_error(edge))
-        waits = waits or edge.state == "pending" or (is_bad(edge.state) and edge.if_failed == "wait")
+        waits = waits or blocks(edge)
         runs_now = runs_now or (is_bad(edge.state) and edge.if_failed == "now")
     return "hold" if waits and not runs_now else "run"
 
@@ -175,6 +180,11 @@ def live_dependency(id: str) -> InvalidValue:
     """
     expected = "in a transaction of yours, only jobs of the same call and jobs that have ended"
     return InvalidValue("after", expected, id, "enqueue after the commit, or without within=")
+
+
+def circular_dependency(id: str) -> InvalidValue:
+    """Why a run cannot be suspended: the job would wait for a job that waits for it."""
+    return InvalidValue("after", "jobs that do not wait for this job themselves", id)
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> list[str] | None:

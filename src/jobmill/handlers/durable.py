@@ -20,7 +20,7 @@ from jobmill.core.flows import MAX_STEP_BYTES, MAX_STEPS, Dependency, Recorded, 
 from jobmill.core.job import DAY_MS, Job
 from jobmill.core.lifecycle import Suspended
 from jobmill.core.values import NewJob, at
-from jobmill.errors import DependencyFailed, InvalidValue, JobNotFound, StepFailed, StepsChanged
+from jobmill.errors import DependencyFailed, InvalidValue, JobmillError, JobNotFound, StepFailed, StepsChanged
 from jobmill.handlers.draft import Draft
 from jobmill.handlers.signature import result_decoder, to_plain
 
@@ -87,6 +87,8 @@ class DurableRun:
     """What one run of a job has recorded and waits for."""
 
     def __init__(self, job: Job, access: RunAccess) -> None:
+        if job.recurrence is not None:
+            raise JobmillError("a recurring job cannot take steps or wait: enqueue another job from its handler")
         self._job = job
         self._access = access
         self._recorded: Recorded | None = None
@@ -222,8 +224,7 @@ class DurableRun:
 
     async def check_end(self) -> None:
         """The handler has returned: it must have taken all steps that were recorded."""
-        if self._recorded is None:
-            return
+        await self._load()
         unused = [step for number, step in sorted(self._steps.items()) if number >= self._next_step]
         if unused:
             raise StepsChanged(

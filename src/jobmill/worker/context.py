@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -56,6 +57,8 @@ class WorkerContext(Struct, eq=False, kw_only=True):
     cut_off: Callable[[], bool]
     #: Called with the reason when a limit of this process is reached: it finishes its jobs, and ends.
     recycle: Callable[[str], None]
+    #: Set when an exchange has left jobs in the outbox of the store.
+    outbox: asyncio.Event
     #: Runs isolated handlers; None until the first of them runs.
     isolation: Isolation | None = None
     #: The jobs about which `warn_given_back` has logged a warning.

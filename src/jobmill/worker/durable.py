@@ -10,7 +10,6 @@ from msgspec import Raw
 
 from jobmill.core.flows import Dependency, Recorded, Step
 from jobmill.core.job import Job
-from jobmill.core.values import Lease
 from jobmill.errors import JobmillError
 from jobmill.handlers.context import Context
 from jobmill.handlers.placeholders import filled
@@ -38,12 +37,12 @@ async def all_dependencies(store: Store, id: str) -> list[Dependency]:
 
 
 class StoreAccess:
-    """How a run in this process reaches its store."""
+    """How a run reaches its store."""
 
-    def __init__(self, store: Store, job: Job, lease: Lease) -> None:
+    def __init__(self, store: Store, run: Run) -> None:
         self._store = store
-        self._job = job
-        self._lease = lease
+        self._run = run
+        self._job = run.claimed.job
 
     async def recorded(self) -> Recorded:
         """What earlier runs of the job have recorded. A signal may have come before the first run, too."""
@@ -54,8 +53,11 @@ class StoreAccess:
         return await all_dependencies(self._store, self._job.id) if self._job.dependencies else []
 
     async def record(self, step: Step) -> bool:
-        """Store a step under the lease."""
-        return await self._store.record_step(self._lease, step)
+        """Store a step under the lease. If that is lost, the run is stopped."""
+        is_recorded = await self._store.record_step(self._run.claimed.lease, step)
+        if not is_recorded:
+            self._run.stop("lost")
+        return is_recorded
 
     def now_ms(self) -> int:
         """The time of the store."""
@@ -65,13 +67,18 @@ class StoreAccess:
 def prepare(run: Run, store: Store, loop: asyncio.AbstractEventLoop) -> Context:
     """The context of a run, able to take steps."""
     context = run.context
-    context.access = StoreAccess(store, run.claimed.job, run.claimed.lease)
+    context.access = StoreAccess(store, run)
 
     def wait(call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, loop).result()
 
     context.wait = wait
     return context
+
+
+def may_have_recorded(job: Job) -> bool:
+    """Whether an earlier run of the job may have recorded steps, which this run must take as well."""
+    return job.claims > 1 and job.recurrence is None
 
 
 async def check_end(context: Context) -> None:

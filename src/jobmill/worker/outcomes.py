@@ -18,6 +18,7 @@ from jobmill.core.limits import storable
 from jobmill.core.payload import check_size
 from jobmill.core.values import Refused
 from jobmill.errors import Fail, InvalidValue, PayloadTooLarge, Snooze, StepsChanged
+from jobmill.handlers.durable import Suspend
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.signature import to_plain
 
@@ -46,6 +47,8 @@ def raised(error: BaseException, handler: Handler[..., Any], attempt: int) -> Ou
 
     Fail ends the attempts, and so does an error that the handler's `fail_on` names or its `retry_on` does not name.
     """
+    if isinstance(error, Suspend):
+        return error.outcome or Errored(error=str(error))
     if isinstance(error, Snooze):
         try:
             return Snoozed(to_ms(error.delay, "delay"))

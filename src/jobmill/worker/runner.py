@@ -111,7 +111,7 @@ class Runner:
             value = await call(**arguments)
         else:
             value = await self._surrounded(run, functools.partial(call, **arguments))
-        if run.is_durable:
+        if run.is_durable or (handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job)):
             await durable.check_end(run.context)
         return outcomes.returned(value, handler)
 
@@ -130,7 +130,8 @@ class Runner:
         job = run.claimed.job
         if payload is not job.payload_json:
             job = structs.replace(job, payload_json=payload)
-        return await self._context.isolation.run(run.handler, job, run.report, run.trace_id)
+        access = durable.StoreAccess(self._context.store, run) if run.handler.arguments.takes_context else None
+        return await self._context.isolation.run(run.handler, job, run.report, run.trace_id, access)
 
     async def _in_thread(self, run: Run, call: Callable[[], Any]) -> Any:
         future = self._context.threads.run(call)
@@ -152,8 +153,6 @@ class Runner:
 
     def _interrupted(self, run: Run, error: BaseException) -> Outcome:
         if isinstance(error, Suspend):
-            if error.outcome is None:
-                run.why = "lost"
             return error.outcome or Released()
         run.error = None if isinstance(error, asyncio.CancelledError) else error
         if run.why == "shutdown" or (run.why is None and self._context.cut_off()):

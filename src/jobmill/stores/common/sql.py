@@ -27,6 +27,7 @@ _CONDITIONS = {
     "name": "jobs.name = {}",
     "tenant": "jobs.tenant = {}",
     "unique_key": "jobs.unique_key = {}",
+    "flow": "jobs.flow = {}",
     "created_after_ms": "jobs.created_ms >= {}",
     "created_before_ms": "jobs.created_ms < {}",
     "due_after_ms": "jobs.due_ms >= {}",

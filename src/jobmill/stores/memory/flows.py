@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 
 from msgspec import structs
@@ -13,6 +14,8 @@ from jobmill.core.flows import (
     Dependency,
     Dependent,
     EdgeState,
+    blocks,
+    circular_dependency,
     edge_state,
     edge_to,
     first_line,
@@ -48,6 +51,24 @@ def _check_dependency(context: MemoryContext, new: NewJob | None, id: str) -> No
         raise recurring_dependency(id)
 
 
+def check_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> None:
+    """Raise InvalidValue before anything is written if a suspended run cannot wait for these jobs."""
+    check_dependencies(context, children)
+    left: list[str] = []
+    for child in children:
+        _check_dependency(context, child, child.id)
+        stored = context.jobs.by_id.get(child.id) or context.jobs.owner(child.queue, child.name, child.unique_key)
+        left += [after.id for after in child.after] if stored is None else [stored.job.id]
+    seen: set[str] = set()
+    while left:
+        id = left.pop()
+        if id == parent.id:
+            raise circular_dependency(id)
+        if id not in seen:
+            seen.add(id)
+            left += [edge.id for edge in context.edges.get(id, ()) if edge.state == "pending"]
+
+
 def add_edges(context: MemoryContext, stored: StoredJob, afters: Iterable[After]) -> None:
     """Add edges to a held job, and release it if it need not wait. All dependencies are in the store."""
     edges = context.edges.setdefault(stored.job.id, [])
@@ -73,7 +94,7 @@ def set_edges(context: MemoryContext, job: Job, ended: EdgeState, limit: int = M
     for key in pending[:limit]:
         edge = _set_edge(context, key, ended, first_line(job.error) if ended == "failed" else None)
         # From the end: what was enqueued last usually ends last.
-        waits = any(other.state == "pending" for other in reversed(context.edges[key[0]]))
+        waits = any(map(blocks, reversed(context.edges[key[0]])))
         dependent = context.jobs.by_id[key[0]]
         looked = verdict([edge], others_wait=waits)
         _write(context, dependent, resolved(Subject.of(dependent.job), looked, context.now_ms))
@@ -146,6 +167,12 @@ def dependents(context: MemoryContext, id: str, limit: int = 100) -> list[Depend
     found = sorted(context.edges_to.get(id, ()))[:limit]
     edges = ((job_id, _edge(context, (job_id, number))) for job_id, number in found)
     return [Dependent(id=job_id, if_failed=edge.if_failed, state=edge.state) for job_id, edge in edges]
+
+
+def flows(context: MemoryContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order."""
+    ids = (id for id, jobs in context.jobs.flows.items() if jobs and (before is None or id < before))
+    return heapq.nlargest(limit, ids)
 
 
 def _edge(context: MemoryContext, key: tuple[str, int]) -> Dependency:

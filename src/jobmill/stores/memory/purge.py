@@ -22,10 +22,12 @@ def purge(context: MemoryContext, limit: int = 1_000) -> Purged:
     # One more shows whether there are more.
     free = [(id for id in found if not is_pinned(context, id)) for found in (_old(context), _surplus(context))]
     ids = list(dict.fromkeys(id for found in free for id in islice(found, limit + 1)))
+    # Those that they had waited for may go now.
+    frees = any(id in context.edges for id in ids[:limit])
     for id in ids[:limit]:
         remove(context, context.jobs.by_id[id])
     context.jobs.prune()
-    return Purged(min(len(ids), limit), more=len(ids) > limit)
+    return Purged(min(len(ids), limit), more=frees or len(ids) > limit)
 
 
 def _purge_runs(context: MemoryContext) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from jobmill.core.events import settlement_events
 from jobmill.core.flows import edge_state
 from jobmill.core.job import Keep
-from jobmill.core.values import Settled
+from jobmill.core.values import Refused, Settled
+from jobmill.errors import InvalidValue
 from jobmill.stores.common.whole_jobs import finished_run, settled_fields
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
-from jobmill.stores.memory.flows import hold_while_pending, is_pinned, set_edges
+from jobmill.stores.memory.flows import check_children, hold_while_pending, is_pinned, set_edges
 from jobmill.stores.memory.job_table import StoredJob
 from jobmill.stores.memory.purge import remove
 from jobmill.stores.memory.steps import suspend
@@ -24,6 +25,11 @@ def settle(context: MemoryContext, done: Settlement) -> Settled:
     """Write one settlement. Return "lost" if its lease no longer owns the job."""
     if (stored := context.jobs.held(done.lease, context.now_ms)) is None:
         return "lost"
+    if done.children:
+        try:
+            check_children(context, stored.job, done.children)
+        except InvalidValue as error:
+            return Refused(str(error))
     context.wakes = True
     if stored.job.queue in context.queues:
         publish(context, settlement_events(done, context.now_ms))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def suspend(context: MemoryContext, stored: StoredJob, done: Settlement) -> None:
     """A run was suspended: enqueue its children and hold the job until they have ended; or wait for a signal."""
     if done.children:
-        enqueue(context, done.children)
+        receipts = enqueue(context, done.children)
         _apply(context, stored, Hold(by=BY_JOBS))
-        add_edges(context, stored, [After(child.id, "run") for child in done.children])
+        add_edges(context, stored, [After(receipt.id, "run") for receipt in receipts])
     if done.waits_for is not None and done.waits_for in context.signals.get(stored.job.id, ()):
         _apply(context, stored, Reschedule(NOW))
 

@@ -266,4 +266,9 @@ async def logs(ctx: MongoContext, id: str, limit: int = 1_000) -> list[LogLine]:
     if id not in found or limit <= 0:
         return []
     document = await ctx.here.logs.find_one({"_id": found[id]["_id"]}, {"lines": {"$slice": -limit}})
-    return [LogLine(int(line["at"]), line["text"]) for line in document["lines"]] if document else []
+    return [_log_line(line) for line in document["lines"]] if document else []
+
+
+def _log_line(line: Document) -> LogLine:
+    """Older versions wrote neither attempt nor level."""
+    return LogLine(int(line["at"]), line["text"], line.get("attempt"), line.get("level", "info"))

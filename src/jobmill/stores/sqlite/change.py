@@ -7,14 +7,34 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from jobmill.core.changes import NO_SUCH_JOB, Change, Changed, Patch, decide, key_taken, states_for
+from jobmill.core.changes import (
+    NO_SUCH_JOB,
+    Cancel,
+    Change,
+    Changed,
+    Patch,
+    Requeue,
+    decide,
+    kept,
+    key_taken,
+    states_for,
+)
 from jobmill.core.events import Event
+from jobmill.core.job import LIVE
 from jobmill.core.values import Filter
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, patched_columns, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
-from jobmill.stores.sqlite.filters import conditions, searched_after
-from jobmill.stores.sqlite.statements import sql
+from jobmill.stores.sqlite.filters import filtered, searched_after
+from jobmill.stores.sqlite.flows import (
+    cancel_edges,
+    pinned,
+    refreshed_edges,
+    reopen_edges,
+    set_edges,
+    write_edges,
+)
+from jobmill.stores.sqlite.steps import clear
 
 
 def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
@@ -25,31 +45,43 @@ def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change
     found: list[tuple[str, SubjectRow | None]]
     if isinstance(which, Filter):
         wanted = structs.replace(which, states=states_for(change, which))
-        where, parameters = conditions(wanted, searched_after(context, wanted))
-        statement = sql("subjects").replace("{conditions}", where)
+        statement, parameters = filtered("subjects", wanted, searched_after(context, wanted))
         rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
         found, more = [(row[1], row) for row in rows[:limit]], len(rows) > limit
     else:
         ids = list(dict.fromkeys(which))
         found, more = [(id, context.row("subject", (id,))) for id in ids[:limit]], len(ids) > limit
+    seqs: list[int] = []
     for id, row in found:
         patch = NO_SUCH_JOB if row is None else _change_one(context, row, change, len(changed))
-        if isinstance(patch, Patch):
-            changed.append(id)
-            events += patch.events
+        if row is None or isinstance(patch, str):
+            refused[id] = str(patch)
         else:
-            refused[id] = patch
+            changed.append(id)
+            seqs.append(row[0])
+            events += patch.events
     publish(context, events)
+    if isinstance(change, Cancel):
+        set_edges(context, seqs)
+    elif isinstance(change, Requeue):
+        reopen_edges(context, seqs)
     context.wakes += bool(changed)
     return Changed(ids=changed, refused=refused, more=more)
 
 
 def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: int) -> Patch | str:
     """Decide and write; the patch, or why the job is refused."""
-    patch = decide(change, subject_of(row), context.now_ms, index)
+    seq, subject = row[0], subject_of(row)
+    if isinstance(change, Requeue) and row[-1]:
+        subject = structs.replace(subject, edges=refreshed_edges(context, seq))
+    patch = decide(change, subject, context.now_ms, index)
     if isinstance(patch, str):
         return patch
-    seq = row[0]
+    if patch.removes and pinned(context, [seq]):
+        if isinstance(change, Cancel):
+            patch = kept(patch)
+        elif subject.state in LIVE:
+            cancel_edges(context, seq)
     if patch.removes:
         context.write("remove", (as_json([seq]),))
         return patch
@@ -60,4 +92,8 @@ def _change_one(context: SqliteContext, row: SubjectRow, change: Change, index: 
         # Only the unique index can refuse. A failed statement undoes itself and nothing else.
         (owner,) = context.row("rival", (seq,))
         return key_taken(owner)
+    if subject.edges:
+        write_edges(context, {seq: subject.edges})
+    if patch.clears_steps:
+        clear(context, seq)
     return patch

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from jobmill.core.changes import Patch, Subject
-from jobmill.core.due import Held
+from jobmill.core.changes import Patch, Subject, new_hold
+from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.job import NO_OPTIONS, NULL, Job, State, keep_cancelled
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.recurrence import Recurrence
@@ -69,6 +69,15 @@ def new_job_row(new: NewJob, now_ms: int) -> tuple[object, ...]:
     return (*given, options, recurrence, None if recurrence is None else due_ms, payload)
 
 
+def new_job_row_in_flow(new: NewJob, now_ms: int) -> tuple[object, ...]:
+    """The parameters of insert_in_flow.sql for one job."""
+    row = new_job_row(new, now_ms)
+    if not new.after:
+        return (*row, new.flow, None, None)
+    held = as_json(new_hold(new.due, now_ms))
+    return (*row[:4], NEVER_MS, *row[5:], new.flow, held, len(new.after))
+
+
 # ---------------------------------------------------------------------------------------------------- settlements
 
 
@@ -100,6 +109,7 @@ def settlement_row(done: Settlement, seq: int, now_ms: int) -> tuple[object, ...
         runs and runs.runs,
         runs and runs.failed_runs,
         runs and runs.last_error,
+        done.waits_for,
     )
 
 
@@ -109,15 +119,18 @@ def _json_or_null(json: bytes) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------- changes
 
-#: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options, due_ms, held, recurrence.
-SubjectRow: TypeAlias = tuple[int, str, str, str, State, int, str | None, int, str | None, str | None]
+#: What a change or a purge reads of a job: seq, id, name, queue, state, errors, options, due_ms, held, recurrence,
+#: the error that it will fail with, the number of its edges.
+SubjectRow: TypeAlias = tuple[
+    int, str, str, str, State, int, str | None, int, str | None, str | None, str | None, int | None
+]
 
 _JSON_COLUMNS = {"result", "progress", "recurrence", "held"}
 
 
 def subject_of(row: SubjectRow) -> Subject:
     """A row as the subject of a change."""
-    _, id, name, queue, state, errors, options, due_ms, held, recurrence = row
+    _, id, name, queue, state, errors, options, due_ms, held, recurrence, doomed, _ = row
     return Subject(
         id=id,
         name=name,
@@ -128,6 +141,7 @@ def subject_of(row: SubjectRow) -> Subject:
         held=readable(held, Held),
         recurrence=readable(recurrence, Recurrence),
         keep_failed=keep_cancelled(options),
+        deferred_error=doomed,
     )
 
 

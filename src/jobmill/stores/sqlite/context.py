@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -28,11 +28,15 @@ class SqliteContext(Struct):
     now_ms: int
     #: The rows of the queue table by queue; None until a verb needs them.
     queue_rows: dict[str, QueueRow] | None = None
+    #: Whether there are edges between jobs; None until a verb needs to know.
+    has_edges: bool | None = None
     #: How often the bell had rung when the transaction began: what it rang for is visible in this transaction.
     rings: int = 0
     careful: bool = False
     #: How many verbs of this transaction may have made work for a sleeping worker.
     wakes: int = 0
+    #: Whether more jobs wait for jobs that have ended than one transaction releases.
+    has_outbox: bool = False
 
     def write(self, name: str, parameters: Sequence[object] = ()) -> int:
         """Run a statement; the number of rows it matched."""
@@ -54,6 +58,15 @@ class SqliteContext(Struct):
         """Write columns of a job that this transaction has read. `more`: another assignment."""
         assignments = ", ".join(f"{column} = ?" for column in columns)
         self.cursor.execute(f"UPDATE jobmill_jobs SET {assignments}{more} WHERE seq = ?", (*columns.values(), seq))
+
+    def update_jobs(self, rows: Iterable[tuple[int, Mapping[str, object]]]) -> None:
+        """Write columns of many jobs, by their seqs. Jobs with the same columns share a statement."""
+        alike: dict[tuple[str, ...], list[tuple[object, ...]]] = {}
+        for seq, columns in rows:
+            alike.setdefault(tuple(columns), []).append((*columns.values(), seq))
+        for names, values in alike.items():
+            assignments = ", ".join(f"{name} = ?" for name in names)
+            self.cursor.executemany(f"UPDATE jobmill_jobs SET {assignments} WHERE seq = ?", values)
 
     def row(self, name: str, parameters: Sequence[object] = ()) -> Any:
         """The one row that a statement returns, or None."""

@@ -12,25 +12,30 @@ from jobmill.core.events import bare_job, enqueued_events
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import NewJob, Receipt
 from jobmill.stores.common.whole_jobs import updated_fields
-from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, columns_of, new_job_row, readable
+from jobmill.stores.sqlite.codec import LARGE_PAYLOAD, columns_of, new_job_row, new_job_row_in_flow, readable
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.flows import connect_jobs
 
 
-def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
-    """Insert jobs; a receipt for each, in order."""
+def enqueue(context: SqliteContext, new_jobs: Sequence[NewJob], *, within: bool = False) -> list[Receipt]:
+    """Insert jobs; a receipt for each, in order. `within`: in a transaction of the caller."""
     receipts: list[Receipt] = []
     for recurring, group in itertools.groupby(new_jobs, lambda new: new.recurrence is not None):
         if recurring:
             receipts += [_update_or_insert(context, new) for new in group]
         else:
             receipts += _insert(context, list(group))
+    if any(new.after for new in new_jobs):
+        connect_jobs(context, new_jobs, receipts, within=within)
     context.wakes += 1
     return receipts
 
 
 def _insert(context: SqliteContext, new_jobs: list[NewJob]) -> list[Receipt]:
-    inserted = context.write_rows("insert", (context.now_ms,), [new_job_row(new, context.now_ms) for new in new_jobs])
+    in_flow = any(new.after or new.flow is not None for new in new_jobs)
+    statement, row = ("insert_in_flow", new_job_row_in_flow) if in_flow else ("insert", new_job_row)
+    inserted = context.write_rows(statement, (context.now_ms,), [row(new, context.now_ms) for new in new_jobs])
     if inserted == len(new_jobs):
         created, receipts = new_jobs, [Receipt(new.id, "created") for new in new_jobs]
     else:

@@ -5,15 +5,18 @@ The reader finds damage, so that long searches do not delay workers. The writer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.findings import IDS_SHOWN, Finding
+from jobmill.core.flows import BY_JOBS
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.flows import hold_while_pending, look_again
+from jobmill.stores.sqlite.statements import BLOCKS
 
 # How many damaged records one call finds and repairs for each check.
 LIMIT = 10_000
@@ -29,17 +32,28 @@ _NOT_HELD = "(held IS NULL AND recurrence IS NULL) OR json_valid(coalesce(held, 
 class RowCheck(Struct, frozen=True, kw_only=True):
     """Which rows of a table are damaged, and what is assigned to repair them.
 
-    Without assignments they are deleted. Without `can_repair` a person must decide.
+    Without assignments and `run` they are deleted. Without `can_repair` a person must decide.
     """
 
     what: str
     table: str = "jobmill_jobs"
+    #: The column that identifies damaged rows, and what is shown of them.
+    key: str = "seq"
     id: str = "id"
     damage: str
     assignments: str = ""
+    run: Callable[[SqliteContext, Sequence[int]], object] | None = None
     can_repair: bool = True
     remedy: str
 
+
+_BLOCKED = f"EXISTS (SELECT 1 FROM jobmill_edges AS edges WHERE edges.job_seq = one.seq AND {BLOCKS})"
+_HELD_BY_JOBS = """
+    due_ms = :never AND EXISTS (
+        SELECT 1 FROM json_each(CASE WHEN json_valid(held) THEN held ELSE '{}' END, '$.by') AS by WHERE by.value = :jobs
+    )
+"""
+_NO_JOB = "NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.seq)"
 
 _CHECKS = {
     "running_without_lease": RowCheck(
@@ -66,14 +80,14 @@ _CHECKS = {
         what="large payloads without a job",
         table="jobmill_payloads",
         id="seq",
-        damage="NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.seq)",
+        damage=_NO_JOB,
         remedy="a repair deletes them",
     ),
     "logs_without_job": RowCheck(
         what="log lines without a job, counted by job",
         table="jobmill_logs",
         id="seq",
-        damage="NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.seq)",
+        damage=_NO_JOB,
         remedy="a repair deletes them",
     ),
     "recurrence_never": RowCheck(
@@ -81,6 +95,69 @@ _CHECKS = {
         damage=f"{_NEVER} AND held IS NULL AND recurrence IS NOT NULL",
         assignments="due_ms = CASE WHEN slot_ms < :never THEN slot_ms ELSE :now END",
         remedy="a repair makes them due at their occurrence, or now if that is unknown",
+    ),
+    "edge_pending": RowCheck(
+        what="jobs that wait for jobs which have ended or are gone",
+        table="jobmill_edges",
+        key="job_seq",
+        id="(SELECT jobs.id FROM jobmill_jobs AS jobs WHERE jobs.seq = one.job_seq)",
+        damage=f"""
+            state = 'pending' AND NOT EXISTS (SELECT 1 FROM jobmill_outbox AS outbox WHERE outbox.seq = one.on_seq)
+            AND NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.on_seq AND jobs.{_LIVE})
+            AND EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.job_seq)
+        """,
+        run=look_again,
+        remedy="a repair tells them how those jobs ended, and releases them",
+    ),
+    "released_late": RowCheck(
+        what="jobs that are held by jobs and wait for none",
+        damage=f"held IS NOT NULL AND state = 'waiting' AND {_HELD_BY_JOBS} AND NOT {_BLOCKED}",
+        run=look_again,
+        remedy="a repair releases them",
+    ),
+    "released_early": RowCheck(
+        what="jobs that wait for jobs and are not held",
+        damage=f"""
+            dependencies > 0 AND state = 'waiting' AND doomed IS NULL AND NOT ({_HELD_BY_JOBS}) AND {_BLOCKED}
+            AND NOT EXISTS (
+                SELECT 1 FROM jobmill_edges AS edges
+                WHERE edges.job_seq = one.seq AND edges.if_failed = 'now' AND edges.state IN ('failed', 'cancelled')
+            )
+        """,
+        run=hold_while_pending,
+        remedy="a repair holds them until those jobs have ended",
+    ),
+    "edges_without_job": RowCheck(
+        what="edges of jobs that do not exist, counted by job",
+        table="jobmill_edges",
+        key="job_seq",
+        id="job_seq",
+        damage="NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.job_seq)",
+        remedy="a repair deletes them",
+    ),
+    "outbox_without_edges": RowCheck(
+        what="jobs in the outbox that have not ended, or that no job waits for",
+        table="jobmill_outbox",
+        id="seq",
+        damage=f"""
+            NOT EXISTS (SELECT 1 FROM jobmill_jobs AS jobs WHERE jobs.seq = one.seq AND NOT jobs.{_LIVE})
+            OR NOT EXISTS (SELECT 1 FROM jobmill_edges AS own WHERE own.on_seq = one.seq AND own.state = 'pending')
+        """,
+        remedy="a repair takes them out of the outbox",
+    ),
+    "steps_without_job": RowCheck(
+        what="steps of jobs that do not exist, counted by job",
+        table="jobmill_steps",
+        id="seq",
+        damage=_NO_JOB,
+        remedy="a repair deletes them",
+    ),
+    "signals_without_job": RowCheck(
+        what="signals to jobs that do not exist, counted by job",
+        table="jobmill_signals",
+        id="seq",
+        damage=_NO_JOB,
+        remedy="a repair deletes them",
     ),
     "held_inconsistent": RowCheck(
         what="held jobs with a due time, or jobs that are never due and that nothing holds",
@@ -132,21 +209,24 @@ def _shown(count: int) -> str:
 
 def _repair(context: SqliteContext, check: RowCheck, seqs: list[int]) -> int:
     still = [seq for seq, _ in _damaged(context, check, as_json(seqs))] if seqs else []
+    if check.run is not None:
+        check.run(context, still)
+        return len(still)
     change = (
         f"UPDATE {check.table} AS one SET {check.assignments}"
         if check.assignments
         else f"DELETE FROM {check.table} AS one"
     )
-    _run(context, f"{change} WHERE seq IN (SELECT value FROM json_each(:seqs))", as_json(still))
+    _run(context, f"{change} WHERE {check.key} IN (SELECT value FROM json_each(:seqs))", as_json(still))
     return len(still)
 
 
 def _damaged(context: SqliteContext, check: RowCheck, seqs: str) -> list[tuple[int, str]]:
-    among = "AND seq IN (SELECT value FROM json_each(:seqs))" if seqs else ""
-    columns = f"SELECT DISTINCT seq, {check.id} FROM {check.table} AS one"
+    among = f"AND {check.key} IN (SELECT value FROM json_each(:seqs))" if seqs else ""
+    columns = f"SELECT DISTINCT {check.key}, {check.id} FROM {check.table} AS one"
     return _run(context, f"{columns} WHERE ({check.damage}) {among} LIMIT {LIMIT}", seqs)
 
 
 def _run(context: SqliteContext, statement: str, seqs: str) -> list[tuple[int, str]]:
-    parameters = {"seqs": seqs, "now": context.now_ms, "never": NEVER_MS, "held": _HELD}
+    parameters = {"seqs": seqs, "now": context.now_ms, "never": NEVER_MS, "held": _HELD, "jobs": BY_JOBS}
     return context.cursor.execute(statement, parameters).fetchall()

@@ -11,6 +11,7 @@ from jobmill.core.values import Purged, QueueChange
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import feeding, publish
+from jobmill.stores.sqlite.flows import known_edges
 from jobmill.stores.sqlite.queues import configure, known_queues
 
 
@@ -30,7 +31,12 @@ def purge(context: SqliteContext, limit: int = 1_000) -> Purged:
         if row.settings.at(context.now_ms) is not row.settings:
             configure(context, queue, QueueChange())
     removed = list(found.values())[:limit]
-    context.write("remove", (as_json([row[0] for row in removed]),))
+    last = removed
+    while last:
+        seqs = as_json([row[0] for row in last])
+        last = context.rows("freed", (seqs, context.now_ms, limit - len(removed))) if known_edges(context) else []
+        context.write("remove", (seqs,))
+        removed += last
     if feeding(context):
         publish(context, [removed_event(subject_of(row), context.now_ms) for row in removed])
-    return Purged(len(removed), more=len(found) > limit or limit in (runs, entries))
+    return Purged(len(removed), more=len(found) > limit or limit in (len(removed), runs, entries))

@@ -1,8 +1,9 @@
 """The SQL files beside this module, ready to execute.
 
 `{job}` stands for the expression of job.sql, `{never}` for NEVER_MS, `{subject}` for the columns of a SubjectRow,
-`{uncounted}` for whether the lease of a running job is its first one of a claim ahead, whose loss is no crash, and
-`{rows of n from ?i}` for one row of n parameters per row of a call, numbered from i on.
+`{edge}` for those of an EdgeRow, `{pinned}` for whether edges lead to a job, `{blocks}` for whether an edge keeps its
+job waiting, `{uncounted}` for whether the lease of a running job is its first one of a claim ahead, whose loss is no
+crash, and `{rows of n from ?i}` for one row of n parameters per row of a call, numbered from i on.
 """
 
 from __future__ import annotations
@@ -20,11 +21,18 @@ HERE = Path(__file__).parent
 # The maximum number of rows in a statement. SQLite prepares and caches one statement for each number of rows.
 MAX_ROWS = 100
 
+#: Whether an edge keeps its job waiting, as the partial index has it.
+BLOCKS = "(edges.state = 'pending' OR (edges.if_failed = 'wait' AND edges.state <> 'succeeded'))"
+
 _PARTS = {
     "{never}": str(NEVER_MS),
     "{uncounted}": f"(unstarted IS NULL AND substr(token, 1, {len(AHEAD)}) = '{AHEAD}')",
     "{subject}": "jobs.seq, jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms,"
-    f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence",
+    f" CASE WHEN jobs.due_ms = {NEVER_MS} THEN jobs.held END, jobs.recurrence,"
+    " jobs.doomed, jobs.dependencies",
+    "{pinned}": "EXISTS (SELECT 1 FROM jobmill_edges AS pins WHERE pins.on_seq = jobs.seq)",
+    "{blocks}": BLOCKS,
+    "{edge}": "edges.job_seq, edges.number, edges.if_failed, jobs.seq, jobs.id, jobs.state, jobs.error",
 }
 _ROWS = re.compile(r"\{rows of (\d+) from \?(\d+)\}")
 

@@ -16,6 +16,7 @@ from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.job_hints import poll
+from jobmill.stores.common.response import response_ms
 from jobmill.stores.sqlite import (
     announce,
     audit,
@@ -25,6 +26,7 @@ from jobmill.stores.sqlite import (
     exchange,
     extend,
     feed,
+    flows,
     fsck,
     purge,
     queues,
@@ -32,6 +34,7 @@ from jobmill.stores.sqlite import (
     report,
     schema,
     search,
+    steps,
     usage,
 )
 from jobmill.stores.sqlite.clock import ForwardClock, system_ms
@@ -96,6 +99,8 @@ class SqliteStore:
         #: How many tasks wait for the end of a job, and how many changes this store has made.
         self._awaiting = 0
         self._changes = 0
+        #: Where the search for jobs continues whose dependencies have ended unnoticed.
+        self._searched = flows.FIRST
         self._file: OpenFile | None = None
 
     @property
@@ -210,8 +215,16 @@ class SqliteStore:
         self._changes += 1
         return changed
 
+    async def flush_outbox(self, limit: int = 1_000) -> int:
+        """See the port. Reads first, so that a call with nothing to do does not wait for the write lock."""
+        find = self._opened().reader.submit(lambda context: flows.find_unreleased(context, self._searched))
+        unreleased, has_outbox, self._searched = await find
+        return await self._write(flows.flush_outbox, unreleased, limit) if unreleased or has_outbox else 0
+
     async def diagnose(self) -> list[Finding]:
-        return await self._opened().reader.submit(lambda context: diagnose.diagnose(context, self.path))
+        reader = self._opened().reader
+        answers_ms = await response_ms(lambda: reader.submit(diagnose.schema))
+        return await reader.submit(lambda context: diagnose.diagnose(context, self.path, answers_ms))
 
     async def fsck(self, *, repair: bool = False) -> list[Finding]:
         damage = await self._opened().reader.submit(fsck.find)
@@ -224,6 +237,8 @@ class SqliteStore:
     configure = _written(queues.configure)
     publish = _written(feed.publish)
     record_usage = _written(usage.record_usage)
+    record_step = _written(steps.record_step)
+    signal = _written(steps.signal)
 
     get = _read(read.get)
     lease_ends = _read(read.lease_ends)
@@ -235,6 +250,10 @@ class SqliteStore:
     logs = _read(read.logs)
     settings = _read(queues.settings)
     events = _read(feed.events)
+    dependencies = _read(flows.dependencies)
+    dependents = _read(flows.dependents)
+    flows = _read(flows.flows)
+    recorded = _read(steps.recorded)
 
     workers = _read(announce.workers)
     tallies = _read(announce.tallies)

@@ -70,7 +70,7 @@ def enqueue_within(given: Any, path: Path, now_ms: int, new_jobs: Sequence[NewJo
         # A call that fails halfway leaves nothing behind, even if the caller commits.
         cursor.execute("SAVEPOINT jobmill_enqueue")
         try:
-            receipts = enqueue(SqliteContext(cursor, now_ms), new_jobs)
+            receipts = enqueue(SqliteContext(cursor, now_ms), new_jobs, within=True)
         except BaseException:
             cursor.execute("ROLLBACK TO jobmill_enqueue")
             raise

@@ -7,7 +7,9 @@ from msgspec import structs
 from jobmill.client.client import Client
 from jobmill.core.changes import Hold
 from jobmill.core.explain import CODES, Code, Reason
-from jobmill.core.lifecycle import Errored, Policy
+from jobmill.core.flows import After
+from jobmill.core.lifecycle import DEFAULT_POLICY, Errored, Policy, Suspended
+from jobmill.core.lifecycle import settle as decide
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.tallies import Tally
 from jobmill.core.values import Pause, QueueChange, RateLimit, after
@@ -19,11 +21,13 @@ from jobmill.testing.contract.support import (
     claim,
     claim_one,
     end,
+    fail,
     in_state,
     new,
     put,
     put_one,
     second,
+    settle,
     started,
 )
 
@@ -98,6 +102,30 @@ class ExplainContract:
         await harness.store.change([id], Hold(by="lane"))
         (reason,) = await explained(harness, id, "held")
         assert reason.evidence == {"by": ["lane"]}
+
+    async def test_code_held_by_jobs(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        first, then = await put(harness.store, new("x"), structs.replace(new("then"), after=(After("x"),), flow="f"))
+        (reason,) = await explained(harness, then, "held_by_jobs")
+        pending = {"id": first, "name": NAME, "state": "waiting", "queue": QUEUE}
+        assert reason.evidence == {"dependencies": [pending]}
+        assert f"jobs why {first}" in str(reason.remedy)
+
+    async def test_code_dependency_failed(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        await put(harness.store, new("first"), structs.replace(new("then"), after=(After("first"),), flow="f"))
+        await settle(harness.store, fail(await claim_one(harness.store), "no luck"))
+        reason, *_ = await Client(harness.store).explain("then")
+        assert (reason.code, reason.evidence["why"]) == ("dependency_failed", "dependency first failed: no luck")
+        assert "flows retry f" in str(reason.remedy)
+
+    async def test_code_waits_for_signal(self, harness: Harness) -> None:
+        await harness.store.announce(card(), [])
+        claimed = await started(harness.store)
+        waits = decide(claimed, Suspended(waits_for="approved", due=after(60_000)), DEFAULT_POLICY, 0)
+        await settle(harness.store, waits)
+        (reason,) = await explained(harness, claimed.job.id, "waits_for_signal")
+        assert reason.evidence["signal"] == "approved"
 
     async def test_code_unreadable(self, harness: Harness) -> None:
         await harness.store.announce(card(), [])

@@ -264,9 +264,9 @@ class DependencyContract:
 
     async def test_a_released_job_has_the_position_in_which_it_was_enqueued(self, harness: Harness) -> None:
         store = harness.store
-        await put(store, new("first", priority=-1), waits("then", "first"), waits("urgent", "first", priority=-1))
+        await put(store, new("first"), waits("then", "first", priority=1), waits("urgent", "first"))
         await harness.advance(0.01)
-        await put(store, new("later"))
+        await put(store, new("later", priority=1))
         await harness.advance(0.01)
         await run(store, "first")
         assert await claim_ids(store, 1) == ["urgent"]
@@ -332,6 +332,25 @@ class DependencyContract:
         left = [id for id, job in zip(ids, await store.get(ids), strict=True) if job is not None]
         assert len(left) <= 1
 
+    async def test_a_purge_goes_up_a_chain(self, harness: Harness) -> None:
+        """A job stays as long as those that come after it. When these go, the purge says that there is more."""
+        store, rules = harness.store, Policy(keep_succeeded=Keep(age_ms=60_000))
+        ids = [f"link-{number:02}" for number in range(20)]
+        links = [waits(id, *ids[max(number - 1, 0) : number]) for number, id in enumerate(ids)]
+        await put(store, *links)
+        for id in ids:
+            claimed = await claim_one(store)
+            assert claimed.job.id == id
+            assert await settle(store, succeed(claimed, None, rules)) == ["done"]
+            await harness.advance(1)
+        await harness.advance(45)
+        await store.purge()
+        assert None not in await store.get(ids), "some are too old, but others came after them"
+        await harness.advance(15)
+        while (await store.purge()).more:
+            pass
+        assert await store.get(ids) == [None] * 20
+
     # ------------------------------------------------------------------------------------------------ failures
 
     @pytest.mark.parametrize("if_failed", ["fail", "run"])
@@ -370,6 +389,42 @@ class DependencyContract:
         assert await settle(store, succeed(claimed["good"])) == ["done"]
         assert await claim(store) == []
         assert await state_of(store, "then") == "failed"
+
+    @pytest.mark.parametrize("last", ["good", "bad"])
+    async def test_a_job_waits_until_a_failed_dependency_is_requeued(self, harness: Harness, last: str) -> None:
+        store = harness.store
+        then = msgspec.structs.replace(new("then"), after=(After("good"), After("bad", "wait")))
+        await put(store, new("good"), new("bad"), then)
+        claimed = {one.job.id: one for one in await claim(store)}
+        settlements = {"good": succeed(claimed["good"]), "bad": fail(claimed["bad"], "no luck")}
+        for id in sorted(settlements, key=last.__eq__):
+            assert await settle(store, settlements[id]) == ["done"]
+        assert await claim(store) == []
+        job = await look(store, "then")
+        assert (job.held and job.held.by, job.deferred_error) == (("jobs",), None)
+        assert (await store.change(["bad"], Requeue())).ids == ["bad"]
+        await run(store, "bad")
+        assert await claim_ids(store) == ["then"]
+
+    async def test_a_job_runs_as_soon_as_a_dependency_has_failed(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("good"), new("bad"), waits("then", "good", "bad", if_failed="now"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        assert await settle(store, fail(claimed["bad"])) == ["done"]
+        then = await claim_one(store)
+        assert (then.job.id, then.job.deferred_error) == ("then", None)
+        assert await settle(store, succeed(claimed["good"]), succeed(then)) == ["done"] * 2
+        assert await claim(store) == []
+
+    async def test_a_failed_dependency_is_forgotten(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("good"), new("bad"), waits("then", "good", "bad", if_failed="forget"))
+        claimed = {one.job.id: one for one in await claim(store)}
+        assert await settle(store, fail(claimed["bad"])) == ["done"]
+        assert await claim(store) == []
+        assert await settle(store, succeed(claimed["good"])) == ["done"]
+        then = await claim_one(store)
+        assert (then.job.id, then.job.deferred_error) == ("then", None)
 
     async def test_a_failure_goes_down_a_chain(self, harness: Harness) -> None:
         store = harness.store
@@ -613,9 +668,9 @@ class FlowChangeContract:
 
     async def test_a_job_that_waits_can_be_rescheduled_and_reprioritized(self, harness: Harness) -> None:
         store = harness.store
-        await put(store, new("first"), waits("then", "first"), waits("urgent", "first", priority=5))
+        await put(store, new("first"), waits("then", "first", priority=1), waits("urgent", "first", priority=5))
         assert (await store.change(["then"], Reschedule(after(5_000)))).ids == ["then"]
-        assert (await store.change(["urgent"], Reprioritize(-1))).ids == ["urgent"]
+        assert (await store.change(["urgent"], Reprioritize(0))).ids == ["urgent"]
         await run(store, "first")
         assert await claim_ids(store) == ["urgent"]
         await harness.advance(5)
@@ -665,6 +720,18 @@ class FlowChangeContract:
         assert (await store.change(Filter(flow="f"), Cancel())).ids == ["b"]
         assert (await store.count_up_to(Filter(flow="f", states=("cancelled", "succeeded")), 10)).count == 2
         assert await find_all(store, Filter(flow="none")) == []
+
+    async def test_flows_are_listed(self, harness: Harness) -> None:
+        store = harness.store
+        assert await store.flows() == []
+        names = [f"flow-{number}" for number in range(7)]
+        await put(store, *[waits(flow=name, queue=queue) for name in names for queue in (QUEUE, "other")], new())
+        assert await store.flows() == names[::-1]
+        assert await store.flows(limit=3) == ["flow-6", "flow-5", "flow-4"]
+        assert await store.flows("flow-4", 2) == ["flow-3", "flow-2"]
+        assert await store.flows("flow-0") == []
+        await store.change(Filter(flow="flow-5"), Remove())
+        assert await store.flows(limit=3) == ["flow-6", "flow-4", "flow-3"]
 
     async def test_jobs_that_wait_are_counted_as_held(self, harness: Harness) -> None:
         store = harness.store

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from msgspec import structs
 
 from jobmill.core.changes import Cancel, Remove, Requeue
 from jobmill.core.flows import After, Dependency, Recorded, Signal, Step
 from jobmill.core.lifecycle import DEFAULT_POLICY, Suspended
 from jobmill.core.lifecycle import settle as decide
-from jobmill.core.values import Claimed, Due, NewJob, Settlement, after, at
+from jobmill.core.recurrence import Recurrence
+from jobmill.core.values import Claimed, Due, NewJob, Refused, Settlement, after, at
 from jobmill.testing.contract.harness import Harness
 from jobmill.testing.contract.support import (
     claim,
@@ -21,6 +23,7 @@ from jobmill.testing.contract.support import (
     look,
     new,
     next_due,
+    put,
     put_one,
     retry,
     second,
@@ -175,6 +178,38 @@ class SuspendContract:
         assert (job.state, job.held) == ("waiting", None)
         assert await claim_ids(store) == ["p"]
 
+    async def test_a_child_whose_unique_key_is_taken(self, harness: Harness) -> None:
+        store = harness.store
+        parent = await started(store, new("p"))
+        owner = await put_one(store, new("owner", key="k"))
+        assert await settle(store, suspend(parent, new("p.0", key="k"))) == ["done"]
+        await settle(store, succeed(await claim_one(store), 5))
+        assert await claim_ids(store) == ["p"]
+        assert [(edge.id, edge.result_json) for edge in await store.dependencies("p")] == [(owner, msgspec.Raw(b"5"))]
+
+    @pytest.mark.parametrize("why", ["unknown", "recurring", "itself", "ancestor"])
+    async def test_children_that_cannot_be_waited_for(self, harness: Harness, why: str) -> None:
+        """The settlement is refused, and nothing is stored; the others of the call are not affected."""
+        store = harness.store
+        parent, other = await started(store, new("p", key="k")), await started(store, new("other"))
+        await put(store, structs.replace(new("above"), after=(After("p"),)))
+        children = {
+            "unknown": structs.replace(new("p.0"), after=(After("nobody"),)),
+            "recurring": new("p.0", key="r", recurrence=Recurrence(key="r", every_ms=60_000)),
+            "itself": new("p.0", key="k"),
+            "ancestor": new("above"),
+        }
+        answers = await settle(store, suspend(parent, new("p.1"), children[why]), succeed(other))
+        assert answers[1] == "done"
+        refused = answers[0]
+        assert isinstance(refused, Refused)
+        assert "after" in refused.why
+        assert await store.get(["p.0", "p.1"]) == [None, None]
+        job = await look(store, "p")
+        assert (job.state, job.held, job.dependencies) == ("running", None, 0)
+        assert await store.dependencies("p") == []
+        assert await settle(store, fail(parent, refused.error)) == ["done"]
+
     async def test_a_lost_lease_creates_no_children(self, harness: Harness) -> None:
         store = harness.store
         stale = await started(store, new("p"))
@@ -216,8 +251,8 @@ class SignalContract:
         assert await settle(store, suspend(claimed, waits_for="go", due=at(until_ms))) == ["done"]
         job = await look(store, "p")
         assert (job.state, job.held, job.due_ms, job.waits_for) == ("waiting", None, until_ms, "go")
-        assert await next_due(store) == until_ms
         async with second(harness) as other:
+            assert await next_due(other) == until_ms
             woken = asyncio.ensure_future(store.wait_for_work(["mail"], store.now() + 60_000))
             await asyncio.sleep(0)
             assert await other.signal("p", Signal(name="other", value_json=b"1")) == "stored"

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from jobmill.core.values import EVERYTHING, Receipt
+import pytest
+from msgspec import structs
+
+from jobmill.core.flows import After
+from jobmill.core.values import EVERYTHING, NewJob, Receipt
+from jobmill.errors import InvalidValue
 from jobmill.store import EnqueuesWithin
 from jobmill.testing.contract.harness import WithinHarness
-from jobmill.testing.contract.support import claim_ids, enqueue_one, find_all, look, new, put_one, second, state_of
+from jobmill.testing.contract.support import (
+    claim_ids,
+    claim_one,
+    enqueue_one,
+    find_all,
+    look,
+    new,
+    put,
+    put_one,
+    second,
+    settle,
+    started,
+    state_of,
+    succeed,
+)
 
 
 class WithinContract:
@@ -77,6 +96,58 @@ class WithinContract:
         (receipt,) = await _within(harness).enqueue_within(connection, [new()])
         await harness.commit(connection)
         assert (await look(harness.store, receipt.id)).created_ms == harness.store.now()
+
+    # ------------------------------------------------------------------------------------------------ flows
+
+    async def test_a_flow_within_a_transaction(self, harness: WithinHarness) -> None:
+        connection = await harness.begin()
+        await _within(harness).enqueue_within(connection, [new("first"), _waits("then", "first")])
+        await harness.commit(connection)
+        claimed = await claim_one(harness.store)
+        assert claimed.job.id == "first"
+        assert await settle(harness.store, succeed(claimed)) == ["done"]
+        assert await claim_ids(harness.store) == ["then"]
+
+    async def test_a_flow_that_is_rolled_back_leaves_no_edge(self, harness: WithinHarness) -> None:
+        store = harness.store
+        done = await started(store, new("done"))
+        assert await settle(store, succeed(done)) == ["done"]
+        connection = await harness.begin()
+        await _within(harness).enqueue_within(connection, [new("first"), _waits("then", "first", "done")])
+        await harness.rollback(connection)
+        assert await store.dependents("done") == []
+        await put(store, new("then"), new("first"))
+        assert await store.dependencies("then") == await store.dependents("first") == []
+        assert sorted(await claim_ids(store)) == ["first", "then"]
+
+    async def test_a_job_within_a_transaction_waits_for_no_live_job_of_others(self, harness: WithinHarness) -> None:
+        store = harness.store
+        await put(store, new("live"), new("owner", key="k"))
+        done = await started(store, new("done", queue="other"), queues=("other",))
+        assert await settle(store, succeed(done, 1)) == ["done"]
+        connection = await harness.begin()
+        within = _within(harness)
+        for jobs in ([_waits("a", "live")], [new("twin", key="k"), _waits("a", "twin")], [_waits("a", "nobody")]):
+            with pytest.raises(InvalidValue, match=r"after.*(live|owner|nobody)"):
+                await within.enqueue_within(connection, jobs)
+        receipts = await within.enqueue_within(connection, [_waits("b", "done")])
+        assert [one.status for one in receipts] == ["created"]
+        await harness.commit(connection)
+        assert await store.get(["a", "twin"]) == [None, None]
+        assert sorted(await claim_ids(store)) == ["b", "live", "owner"]
+
+    async def test_a_flow_that_exists_within_a_transaction(self, harness: WithinHarness) -> None:
+        flow = [new("first"), _waits("then", "first")]
+        await put(harness.store, *flow)
+        connection = await harness.begin()
+        receipts = await _within(harness).enqueue_within(connection, flow)
+        await harness.commit(connection)
+        assert [one.status for one in receipts] == ["exists", "exists"]
+        assert [one.id for one in await harness.store.dependencies("then")] == ["first"]
+
+
+def _waits(id: str, *on: str) -> NewJob:
+    return structs.replace(new(id), after=tuple(After(one) for one in on))
 
 
 def _within(harness: WithinHarness) -> EnqueuesWithin:

@@ -11,11 +11,13 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct
 
+from jobmill.core.flows import Dependency, Recorded, Step
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
@@ -23,6 +25,7 @@ from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.logs import current_run
 from jobmill.worker import outcomes, stderr_log
+from jobmill.worker.durable import check_end, may_have_recorded
 from jobmill.worker.isolate.find import import_handler
 from jobmill.worker.isolate.protocol import Channel, Reports, Request, read_request
 
@@ -36,9 +39,9 @@ class IsolatedRun(Struct, frozen=True):
     context: Context
 
 
-def main(requests: BinaryIO, answers_fd: int, crash_fd: int) -> int:
+def main(requests: BinaryIO, answers_fd: int, crash_fd: int, receipts_fd: int) -> int:
     """Run one job in a new interpreter. The end of `requests` means that the worker has died."""
-    for fd in (requests.fileno(), answers_fd, crash_fd):
+    for fd in (requests.fileno(), answers_fd, crash_fd, receipts_fd):
         # Processes that the handler starts must not keep the pipes open.
         os.set_inheritable(fd, False)
     # After a segfault, the file holds the traceback.
@@ -48,7 +51,7 @@ def main(requests: BinaryIO, answers_fd: int, crash_fd: int) -> int:
         return 0
     die_with_worker(requests.fileno())
     surroundings = Surroundings()
-    run_attempt(request, Channel(answers_fd).attempt(), surroundings)
+    run_attempt(request, Channel(answers_fd, receipts_fd).attempt(), surroundings)
     surroundings.close()
     return 0
 
@@ -57,6 +60,7 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
     """Run the handler, and send its reports and its outcome."""
     context = Context(request.job, reports.send)
     context.trace_id = request.trace_id
+    context.access, context.wait = RequestAccess(request, reports), run_at_once
     current_run.set(IsolatedRun(context))
     if request.log_options:
         stderr_log.log_to_stderr(**request.log_options)
@@ -86,17 +90,58 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
     elif handler.is_async:
         with asyncio.Runner() as runner:
             # Send the outcome before the loop closes: tasks that the handler left running must not change it.
-            reports.send(_outcome(handler, lambda: runner.run(call()), request.job.attempt))
+            reports.send(_outcome(handler, lambda: runner.run(call()), context))
     else:
-        reports.send(_outcome(handler, call, request.job.attempt))
+        reports.send(_outcome(handler, call, context))
 
 
-def _outcome(handler: Handler[..., Any], call: Callable[[], Any], attempt: int) -> Outcome:
+def _outcome(handler: Handler[..., Any], call: Callable[[], Any], context: Context) -> Outcome:
     try:
         value = call()
+        check_steps(handler, context)
     except BaseException as error:
-        return outcomes.raised(error, handler, attempt)
+        return outcomes.raised(error, handler, context.attempt)
     return outcomes.returned(value, handler)
+
+
+def check_steps(handler: Handler[..., Any], context: Context) -> None:
+    """The handler has returned: it must have taken the steps that earlier runs have recorded."""
+    if context.is_durable or (handler.arguments.takes_context and may_have_recorded(context.job)):
+        run_at_once(check_end(context))
+
+
+class RequestAccess:
+    """How a run in this process knows its past, and records its steps: no method waits for an event loop."""
+
+    def __init__(self, request: Request, reports: Reports) -> None:
+        self._request = request
+        self._reports = reports
+        self._began = time.monotonic()
+
+    async def recorded(self) -> Recorded:
+        """What earlier runs have recorded."""
+        return self._request.recorded
+
+    async def dependencies(self) -> list[Dependency]:
+        """The jobs that this job has waited for."""
+        return self._request.dependencies
+
+    async def record(self, step: Step) -> bool:
+        """Let the worker store a step."""
+        return self._reports.record(step)
+
+    def now_ms(self) -> int:
+        """The time of the store, as it was in the request, and what has passed since."""
+        return self._request.now_ms + round((time.monotonic() - self._began) * 1000)
+
+
+def run_at_once(call: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a durable run in an isolated process must not wait for an event loop")
 
 
 class Surroundings:

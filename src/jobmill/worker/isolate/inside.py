@@ -18,6 +18,7 @@ from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.worker import outcomes
+from jobmill.worker.isolate.child import check_steps
 from jobmill.worker.lifespans import Lifespans
 
 
@@ -66,6 +67,7 @@ class Inside:
         before = asyncio.all_tasks()
         try:
             value = await self._around.run(context, call, is_async=handler.is_async, in_thread=self._in_main_thread)
+            check_steps(handler, context)
         except BaseException as error:  # also SystemExit, which would stop the loop
             return outcomes.raised(error, handler, context.attempt)
         finally:

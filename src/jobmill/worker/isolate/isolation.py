@@ -13,8 +13,10 @@ from jobmill.core.job import Job
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.errors import InvalidValue
 from jobmill.handlers.context import ReportFunction
+from jobmill.handlers.durable import RunAccess
 from jobmill.handlers.handler import Handler
 from jobmill.worker import stderr_log
+from jobmill.worker.durable import may_have_recorded
 from jobmill.worker.isolate.attempt import outcome_of
 from jobmill.worker.isolate.death import OutOfMemoryKills
 from jobmill.worker.isolate.find import Where, where_is
@@ -43,7 +45,12 @@ class Isolation:
         self._warned = False
 
     async def run(
-        self, handler: Handler[..., Any], job: Job, report: ReportFunction, trace_id: str | None = None
+        self,
+        handler: Handler[..., Any],
+        job: Job,
+        report: ReportFunction,
+        trace_id: str | None = None,
+        access: RunAccess | None = None,
     ) -> Outcome:
         """Run one attempt of a job in a separate process and return its outcome.
 
@@ -54,18 +61,21 @@ class Isolation:
         except InvalidValue as error:
             return raised(error, handler, job.attempt)
         request = Request(where=where, job=job, trace_id=trace_id, log_options=stderr_log.options)
+        if access is not None:
+            request = await _with_past(request, access)
+        record = None if access is None else access.record
         try:
             pool = None if handler.isolate == "spawn" else await self._pool()
             if pool is None:
                 if handler.isolate == "pool":
                     self._warn_once('isolate="pool" needs Linux; each attempt starts a new interpreter instead')
-                return await run_spawned(request, report, self._kills)
+                return await run_spawned(request, report, self._kills, record)
             if handler.isolate == "pool":
-                return await pool.run(request, report)
+                return await pool.run(request, report, record)
             process = ForkedProcess(pool.link, FORK_ONCE, self._kills)
         except OSError as error:
             return Errored(error=f"process could not be started: {error}")
-        process.start(request, report)
+        process.start(request, report, record)
         return await outcome_of(process)
 
     async def _pool(self) -> Pool | None:
@@ -123,3 +133,11 @@ class Isolation:
                 assert pool is not None
                 await pool.close()
                 await pool.link.close()
+
+
+async def _with_past(request: Request, access: RunAccess) -> Request:
+    """The request with what earlier runs have left. A signal that came before the first run is read by the second."""
+    job = request.job
+    recorded = await access.recorded() if may_have_recorded(job) else request.recorded
+    dependencies = await access.dependencies() if job.dependencies else ()
+    return request.with_past(recorded, dependencies, access.now_ms())

@@ -10,7 +10,7 @@ from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import GRACE_S, outcome_of
 from jobmill.worker.isolate.death import OutOfMemoryKills
 from jobmill.worker.isolate.process import ForkedProcess
-from jobmill.worker.isolate.protocol import FORK_POOLED, Request
+from jobmill.worker.isolate.protocol import FORK_POOLED, RecordFunction, Request
 from jobmill.worker.isolate.server_link import ServerLink
 
 #: A process of a pool ends after this many attempts.
@@ -33,10 +33,10 @@ class Pool:
         self._retiring: set[ForkedProcess] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, request: Request, report: ReportFunction) -> Outcome:
+    async def run(self, request: Request, report: ReportFunction, record: RecordFunction | None = None) -> Outcome:
         """Run one attempt; OSError if a process is needed and cannot be started."""
         process = self._take() or ForkedProcess(self.link, FORK_POOLED, self._kills)
-        process.start(request, report)
+        process.start(request, report, record)
         try:
             return await outcome_of(process)
         finally:

@@ -10,12 +10,22 @@ import socket
 
 import msgspec
 
-from jobmill.core.job import Progress
+from jobmill.core.flows import Step
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import GRACE_S
 from jobmill.worker.isolate.death import End, OutOfMemoryKills, why_ended
-from jobmill.worker.isolate.protocol import Answer, Idle, Request, request_frame, take_answers
+from jobmill.worker.isolate.protocol import (
+    LOST,
+    RECORDED,
+    Answer,
+    Idle,
+    RecordFunction,
+    Request,
+    request_frame,
+    take_answers,
+)
 from jobmill.worker.isolate.server_link import ServerLink
 from jobmill.worker.outcomes import TRACEBACK_KEPT
 
@@ -45,6 +55,8 @@ class ForkedProcess:
         self.first_bytes = 0
         self._is_closed = False
         self._is_orphan = False
+        self._record: RecordFunction | None = None
+        self._recording: asyncio.Task[None] | None = None
         self._socket, theirs = socket.socketpair()
         self._crash_fd = -1
         try:
@@ -59,8 +71,9 @@ class ForkedProcess:
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._read)
 
-    def start(self, request: Request, report: ReportFunction) -> None:
+    def start(self, request: Request, report: ReportFunction, record: RecordFunction | None = None) -> None:
         """Start an attempt: from now on this is an `IsolatedAttempt`."""
+        self._record = record
         self.attempts += 1
         self.idle = None
         self._report = report
@@ -139,9 +152,11 @@ class ForkedProcess:
             self._end()
 
     def _on_answer(self, answer: Answer) -> None:
-        if isinstance(answer, Progress | str):
+        if isinstance(answer, Progress | LogEntry):
             if not self.outcome.done():
                 self._report(answer)
+        elif isinstance(answer, Step):
+            self._recording = self._loop.create_task(self._record_step(answer), name="jobmill step")
         elif isinstance(answer, Idle):
             self.idle = answer
             self.first_bytes = self.first_bytes or answer.resident_bytes
@@ -149,6 +164,17 @@ class ForkedProcess:
                 self.over.set_result(None)
         else:
             self._set_outcome(answer)
+
+    async def _record_step(self, step: Step) -> None:
+        """Store a step, and send its receipt. The process waits for that, so that there is one at a time."""
+        try:
+            is_recorded = self._record is not None and await self._record(step)
+        except Exception as error:  # whether the step is recorded is not known
+            self._set_outcome(Errored(error=f"a step could not be recorded: {error}"))
+            self.signal(signal.SIGKILL)
+            return
+        with contextlib.suppress(OSError):
+            self._socket.send(RECORDED if is_recorded else LOST)
 
     def _set_outcome(self, outcome: Outcome) -> None:
         if self.attempts and not self.outcome.done():

@@ -2,7 +2,8 @@
 
 Both sides send frames: a kind (one byte), a length (four bytes) and a body. The worker sends a request. The process
 sends the reports of the handler and then one outcome; a process of a pool then says whether it can take another
-request. Payload and result are sent as the JSON that they already are.
+request. A process that records a step waits for a receipt: one byte, which says whether the lease still holds. Payload
+and result are sent as the JSON that they already are.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct, structs
 
-from jobmill.core.job import Job, Progress
-from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
+from jobmill.core.flows import Dependency, Recorded, Step
+from jobmill.core.job import Job, LogEntry, Progress
+from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded, Suspended
 from jobmill.worker.isolate.find import Where
 
 # More than the largest result with its escapes: a larger length means that the stream is corrupt.
@@ -32,8 +34,26 @@ class Request(Struct, frozen=True, kw_only=True):
     where: Where
     job: Job
     trace_id: str | None = None
+    #: For handlers that take a context: what earlier runs have recorded, what the job has waited for, the store's time.
+    recorded: Recorded = Recorded()
+    edges: list[Dependency] = []
+    #: By the numbers of the edges. (A struct cannot have JSON or nothing in a field of its own JSON.)
+    results: list[bytes | None] = []
+    now_ms: int = 0
     #: How a command logs; empty if the worker's process has its own logging configuration.
     log_options: dict[str, Any] = {}
+
+    def with_past(self, recorded: Recorded, dependencies: Sequence[Dependency], now_ms: int) -> Request:
+        """The request of a job that may have run before."""
+        edges = [structs.replace(one, result_json=None) for one in dependencies]
+        results = [None if one.result_json is None else bytes(one.result_json) for one in dependencies]
+        return structs.replace(self, recorded=recorded, edges=edges, results=results, now_ms=now_ms)
+
+    @property
+    def dependencies(self) -> list[Dependency]:
+        """What the job has waited for."""
+        both = zip(self.edges, self.results, strict=True)
+        return [edge if raw is None else structs.replace(edge, result_json=Raw(raw)) for edge, raw in both]
 
 
 class Idle(Struct, frozen=True):
@@ -45,10 +65,23 @@ class Idle(Struct, frozen=True):
     has_left_overs: bool
 
 
-Answer: TypeAlias = Outcome | Progress | str | Idle
+Answer: TypeAlias = Outcome | Progress | LogEntry | Idle | Step
+
+#: Takes a step of the attempt; the answer is whether its lease still holds.
+RecordFunction: TypeAlias = Callable[[Step], Awaitable[bool]]
+RECORDED, LOST = b"1", b"0"
 
 #: What the process sends, by the kind of its frame.
-_ANSWERS: dict[bytes, Any] = {b"l": str, b"p": Progress, b"s": Succeeded, b"e": Errored, b"z": Snoozed, b"i": Idle}
+_ANSWERS: dict[bytes, Any] = {
+    b"l": LogEntry,
+    b"p": Progress,
+    b"s": Succeeded,
+    b"e": Errored,
+    b"z": Snoozed,
+    b"w": Suspended,
+    b"t": Step,
+    b"i": Idle,
+}
 _KINDS: dict[type, bytes] = {type: kind for kind, type in _ANSWERS.items()}
 
 
@@ -122,9 +155,11 @@ def write_all(fd: int, data: bytes) -> None:
 class Channel:
     """The end of the connection at which an isolated process writes, from any thread."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, receipts_fd: int | None = None) -> None:
         self._fd = fd
+        self._receipts_fd = fd if receipts_fd is None else receipts_fd
         self._lock = threading.Lock()
+        self._recording = threading.Lock()
         self._is_forked = False
         # A forked process would keep the connection open after this one has died, and could write into its frames.
         os.register_at_fork(after_in_child=self._forked)
@@ -140,10 +175,16 @@ class Channel:
             if self._is_forked or (reports is not None and not reports.is_open):
                 return
             if reports is not None:
-                reports.is_open = isinstance(answer, Progress | str)
+                reports.is_open = isinstance(answer, Progress | LogEntry | Step)
             # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
+
+    def record(self, step: Step, reports: Reports) -> bool:
+        """Send a step, and wait for its receipt: whether the lease of the job still holds."""
+        with self._recording:
+            self.send(step, reports)
+            return os.read(self._receipts_fd, 1) == RECORDED
 
     def _forked(self) -> None:
         # Another thread may have held the lock at the fork; in this process it would never be released.
@@ -161,9 +202,13 @@ class Reports:
         #: Whether the outcome has not been sent. The channel guards it.
         self.is_open = True
 
-    def send(self, answer: Outcome | Progress | str) -> None:
+    def send(self, answer: Outcome | Progress | LogEntry) -> None:
         """Send a report, or the outcome."""
         self._channel.send(answer, self)
+
+    def record(self, step: Step) -> bool:
+        """Let the worker store a step; False if the lease is lost, or the outcome has been sent."""
+        return self.is_open and self._channel.record(step, self)
 
 
 # ---------------------------------------------------------------------------------------------------- the fork server

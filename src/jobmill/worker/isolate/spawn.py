@@ -17,32 +17,44 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
 import msgspec
 
-from jobmill.core.job import Progress
+from jobmill.core.flows import Step
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import outcome_of
 from jobmill.worker.isolate.death import End, OutOfMemoryKills, max_bytes, signal_group, why_ended
-from jobmill.worker.isolate.protocol import Idle, Request, read_answer, request_frame, write_all
+from jobmill.worker.isolate.protocol import (
+    LOST,
+    RECORDED,
+    Idle,
+    RecordFunction,
+    Request,
+    read_answer,
+    request_frame,
+    write_all,
+)
 from jobmill.worker.outcomes import TRACEBACK_KEPT
 
 # The parent sends sys.path first, because without it the child may not find this package. It uses marshal, which is
 # built into Python.
 _BOOT = (
-    "import marshal, sys; requests = open(int(sys.argv[1]), 'rb'); fds = map(int, sys.argv[2:4]); "
+    "import marshal, sys; requests = open(int(sys.argv[1]), 'rb'); fds = map(int, sys.argv[2:5]); "
     "sys.path[:], sys.argv[:] = marshal.load(requests); "
     "from jobmill.worker.isolate.child import main; sys.exit(main(requests, *fds))"
 )
 
 
-async def run_spawned(request: Request, report: ReportFunction, kills: OutOfMemoryKills) -> Outcome:
+async def run_spawned(
+    request: Request, report: ReportFunction, kills: OutOfMemoryKills, record: RecordFunction | None = None
+) -> Outcome:
     """Run one attempt in a new interpreter and return its outcome."""
-    process = _Process(request, report, kills)
+    process = _Process(request, report, kills, record)
     threading.Thread(target=process.run, name=f"jobmill-isolated-{request.job.id}", daemon=True).start()
     return await outcome_of(process)
 
@@ -62,8 +74,11 @@ def plain(values: list[str]) -> list[str]:
 class _Process:
     """One process, from its start to its end. A thread does all the work except `signal`."""
 
-    def __init__(self, request: Request, report: ReportFunction, kills: OutOfMemoryKills) -> None:
+    def __init__(
+        self, request: Request, report: ReportFunction, kills: OutOfMemoryKills, record: RecordFunction | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._record = record
         self._kills = kills
         self._killed_before = kills.recent_count()
         #: The outcome of the attempt; it may arrive a little before the process ends.
@@ -105,13 +120,17 @@ class _Process:
             crash: BinaryIO = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             request_end, requests = _pipe(stack)
             answers, answer_end = _pipe(stack)
-            process = self._start_process((request_end.fileno(), answer_end.fileno(), crash.fileno()))
+            # Not the pipe of the request: whatever happens to that one kills the process.
+            receipt_end, receipts = _pipe(stack)
+            ends = (request_end, answer_end, crash, receipt_end)
+            process = self._start_process(tuple(one.fileno() for one in ends))
         except OSError as error:
             return Errored(error=f"process could not be started: {error}")
         try:
             request_end.close()
             answer_end.close()
-            outcome = self._converse(requests, answers)
+            receipt_end.close()
+            outcome = self._converse(requests, answers, receipts)
         except BaseException:
             self.signal(signal.SIGKILL)
             raise
@@ -140,7 +159,7 @@ class _Process:
                 signal_group(process.pid, self._signal)
         return process
 
-    def _converse(self, requests: BinaryIO, answers: BinaryIO) -> Outcome | None:
+    def _converse(self, requests: BinaryIO, answers: BinaryIO, receipts: BinaryIO) -> Outcome | None:
         """Send the request and pass on the child's reports, up to its outcome; None if it ended without one."""
         # If the child died before it read everything, its exit code says more than the broken pipe.
         with contextlib.suppress(BrokenPipeError):
@@ -148,8 +167,10 @@ class _Process:
             write_all(requests.fileno(), request_frame(self._request))
         try:
             while (answer := read_answer(answers)) is not None:
-                if isinstance(answer, Progress | str):
+                if isinstance(answer, Progress | LogEntry):
                     self._report(answer)
+                elif isinstance(answer, Step):
+                    self._record_step(answer, receipts)
                 elif not isinstance(answer, Idle):
                     self._post(self.outcome, self.outcome.set_result, answer)
                     return answer
@@ -158,6 +179,13 @@ class _Process:
             return Errored(error=f"process sent a response that cannot be read: {error}")
         return None
 
+    def _record_step(self, step: Step, receipts: BinaryIO) -> None:
+        is_recorded = False
+        if self._record is not None:
+            is_recorded = asyncio.run_coroutine_threadsafe(_awaited(self._record(step)), self._loop).result()
+        with contextlib.suppress(BrokenPipeError):
+            write_all(receipts.fileno(), RECORDED if is_recorded else LOST)
+
     def _reap(self, process: subprocess.Popen[bytes]) -> End:
         _wait_for_end(process)
         with self._lock:
@@ -165,6 +193,10 @@ class _Process:
             signal_group(process.pid, signal.SIGKILL)
             self._running = None
             return _reaped(process)
+
+
+async def _awaited(call: Awaitable[bool]) -> bool:
+    return await call
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> None:

@@ -93,7 +93,7 @@ function checks.dependencies_gone(id)
   end
   for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do
     local fine, over = true, false
-    if child ~= latch() then
+    if child ~= latch() and child ~= stage() then
       fine, over = pcall(is_over, child)  -- on a cluster, it may be on another node
     end
     if fine and over then

@@ -39,4 +39,5 @@ WHERE
     AND (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')
     AND jobs.state = kept.state AND jobs.queue = kept.queue AND jobs.name = kept.name
     AND jobs.keep_age_ms = kept.age_ms AND jobs.finished_ms <= ?1 - kept.age_ms
+    AND NOT {pinned}
 LIMIT ?2

@@ -90,8 +90,8 @@ WHERE
 UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1
 
 -- name: log
--- Add log lines. Per line: seq, its number, at_ms, text.
-INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES {rows of 4 from ?1}
+-- Add log lines. Per line: seq, its number, at_ms, text, attempt, level.
+INSERT INTO jobmill_logs (seq, line, at_ms, text, attempt, level) VALUES {rows of 6 from ?1}
 
 -- name: log_last
 -- ?1 seq. One row: the number of the job's last log line, 0 without any.
@@ -109,7 +109,7 @@ SELECT {subject} FROM jobmill_jobs AS jobs WHERE jobs.id = ?1
 
 -- name: subjects
 -- The same for jobs that match, oldest first. The conditions' parameters, then limit.
-SELECT {subject} FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+SELECT {subject} FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} ORDER BY jobs.seq LIMIT ?
 
 -- name: rival
 -- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
@@ -120,7 +120,7 @@ FROM jobmill_jobs AS jobs CROSS JOIN jobmill_jobs AS live
 WHERE jobs.seq = ?1 AND live.seq <> ?1
 
 -- name: remove
--- Delete jobs; a trigger deletes their log lines and large payloads. ?1 seqs as JSON.
+-- Delete jobs; a trigger deletes what belongs to them in other tables. ?1 seqs as JSON.
 DELETE FROM jobmill_jobs WHERE seq IN (SELECT value FROM json_each(?1))
 
 -- name: keep_last
@@ -145,6 +145,201 @@ DELETE FROM jobmill_tallies WHERE step_ms = ?1 AND start_ms <= ?2
 -- Delete audit entries, oldest first. ?1 the last instant at which they were written, ?2 limit.
 DELETE FROM jobmill_audit
 WHERE at_ms <= ?1 AND number IN (SELECT oldest.number FROM jobmill_audit AS oldest ORDER BY oldest.number LIMIT ?2)
+
+-- name: freed
+-- Of the jobs that these jobs waited for: those that no other job waits or waited for, and that are past the age until
+-- which they are kept. ?1 seqs as JSON, ?2 now, ?3 limit. Rows: the subject of a change.
+SELECT {subject}
+FROM (
+    SELECT DISTINCT edges.on_seq FROM json_each(?1) AS removed CROSS JOIN jobmill_edges AS edges
+    WHERE edges.job_seq = removed.value
+) AS freed CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = freed.on_seq
+WHERE
+    (jobs.state = 'succeeded' OR jobs.state = 'failed' OR jobs.state = 'cancelled')
+    AND jobs.finished_ms + jobs.keep_age_ms <= ?2
+    AND NOT EXISTS (
+        SELECT 1 FROM jobmill_edges AS pins
+        WHERE pins.on_seq = jobs.seq AND pins.job_seq NOT IN (SELECT value FROM json_each(?1))
+    )
+LIMIT ?3
+
+-- -------------------- flows
+
+-- name: has_edges
+-- Whether any job waits for others, or has waited for them. One row: 0 or 1.
+SELECT EXISTS (SELECT 1 FROM jobmill_edges)
+
+-- name: pinned
+-- The jobs that edges lead to. ?1 seqs as JSON. Rows: seq.
+SELECT wanted.value FROM json_each(?1) AS wanted
+WHERE EXISTS (SELECT 1 FROM jobmill_edges AS edges WHERE edges.on_seq = wanted.value)
+
+-- name: dependencies_by_id
+-- The jobs that new edges lead to. ?1 ids as JSON. Rows: id, seq, state, error, whether it is recurring.
+SELECT jobs.id, jobs.seq, jobs.state, jobs.error, jobs.recurrence IS NOT NULL
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.id = wanted.value
+
+-- name: add_edges
+-- Per edge: job_seq, number, on_seq, if_failed, state, error.
+INSERT INTO jobmill_edges (job_seq, number, on_seq, if_failed, state, error) VALUES {rows of 6 from ?1}
+
+-- name: set_edges
+-- ?1 state, ?2 error; per edge: job_seq, number.
+UPDATE jobmill_edges AS edges SET state = ?1, error = ?2
+FROM (VALUES {rows of 2 from ?3}) AS ended
+WHERE edges.job_seq = ended.column1 AND edges.number = ended.column2
+
+-- name: ended_edges
+-- The pending edges that lead to jobs which have ended. ?1 seqs as JSON, ?2 limit. Rows: EdgeRow.
+SELECT {edge}
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_edges AS edges ON edges.on_seq = wanted.value
+    CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = edges.on_seq
+WHERE edges.state = 'pending' LIMIT ?2
+
+-- name: outbox_edges
+-- The same for the jobs in the outbox. ?1 limit. Rows: EdgeRow.
+SELECT {edge}
+FROM jobmill_outbox AS outbox
+    CROSS JOIN jobmill_edges AS edges ON edges.on_seq = outbox.seq AND edges.job_seq >= outbox.next_seq
+    CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = edges.on_seq
+WHERE edges.state = 'pending' LIMIT ?1
+
+-- name: overdue_edges
+-- Pending edges of jobs whose dependency has ended or is gone, so that they should have been set. ?1 seqs of the jobs, as
+-- JSON. Rows: EdgeRow; a dependency that is gone counts as cancelled.
+SELECT
+    edges.job_seq, edges.number, edges.if_failed, edges.on_seq, coalesce(jobs.id, edges.on_id, ''),
+    coalesce(jobs.state, 'cancelled'), jobs.error
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_edges AS edges ON edges.job_seq = wanted.value
+    LEFT JOIN jobmill_jobs AS jobs ON jobs.seq = edges.on_seq
+WHERE edges.state = 'pending' AND coalesce(jobs.state, 'cancelled') NOT IN ('waiting', 'running')
+
+-- name: search_overdue
+-- Examine pending edges. ?1 and ?2 the job_seq and number after which they are, ?3 their number. Rows: job_seq, number,
+-- whether the dependency has ended or is gone, and no outbox has it.
+SELECT
+    edges.job_seq, edges.number,
+    NOT EXISTS (
+        SELECT 1 FROM jobmill_jobs AS jobs
+        WHERE jobs.seq = edges.on_seq AND (jobs.state = 'waiting' OR jobs.state = 'running')
+    )
+    AND NOT EXISTS (SELECT 1 FROM jobmill_outbox AS outbox WHERE outbox.seq = edges.on_seq)
+FROM jobmill_edges AS edges INDEXED BY jobmill_blocking
+WHERE {blocks} AND edges.state = 'pending' AND (edges.job_seq, edges.number) > (?1, ?2)
+ORDER BY edges.job_seq, edges.number LIMIT ?3
+
+-- name: still_waiting
+-- The jobs that an edge keeps waiting. ?1 seqs as JSON. Rows: seq.
+SELECT wanted.value FROM json_each(?1) AS wanted
+WHERE EXISTS (
+    SELECT 1 FROM jobmill_edges AS edges INDEXED BY jobmill_blocking WHERE edges.job_seq = wanted.value AND {blocks}
+)
+
+-- name: circle
+-- ?1 seq. One row if the job waits for a job that waits for it, or for itself.
+WITH RECURSIVE reached (seq) AS (
+    SELECT edges.on_seq FROM jobmill_edges AS edges WHERE edges.job_seq = ?1 AND edges.state = 'pending'
+    UNION
+    SELECT edges.on_seq
+    FROM reached CROSS JOIN jobmill_edges AS edges ON edges.job_seq = reached.seq WHERE edges.state = 'pending'
+)
+SELECT 1 FROM reached WHERE reached.seq = ?1 LIMIT 1
+
+-- name: subjects_of
+-- ?1 seqs as JSON. Rows: the subject of a change.
+SELECT {subject} FROM json_each(?1) AS wanted CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = wanted.value
+
+-- name: bad_edges
+-- The edges of a job to dependencies that have not succeeded, where this matters for the job. ?1 seq. Rows: number, id,
+-- if_failed, state, error.
+SELECT edges.number, coalesce(jobs.id, edges.on_id, ''), edges.if_failed, edges.state, edges.error
+FROM jobmill_edges AS edges LEFT JOIN jobmill_jobs AS jobs ON jobs.seq = edges.on_seq
+WHERE edges.job_seq = ?1 AND edges.state IN ('failed', 'cancelled') AND edges.if_failed <> 'run'
+ORDER BY edges.number
+
+-- name: edges_of
+-- The edges of a job, and the present states of its dependencies (NULL where one is gone). ?1 seq. Rows: number, id,
+-- if_failed, state, error, and of the dependency: state, error.
+SELECT
+    edges.number, coalesce(jobs.id, edges.on_id, ''), edges.if_failed, edges.state, edges.error, jobs.state, jobs.error
+FROM jobmill_edges AS edges LEFT JOIN jobmill_jobs AS jobs ON jobs.seq = edges.on_seq
+WHERE edges.job_seq = ?1 ORDER BY edges.number
+
+-- name: set_edges_of
+-- The edges that lead to requeued jobs, are not pending, and whose jobs wait. ?1 seqs as JSON. Rows: job_seq, number,
+-- if_failed, state.
+SELECT edges.job_seq, edges.number, edges.if_failed, edges.state
+FROM json_each(?1) AS wanted CROSS JOIN jobmill_edges AS edges ON edges.on_seq = wanted.value
+    CROSS JOIN jobmill_jobs AS jobs ON jobs.seq = edges.job_seq
+WHERE edges.state <> 'pending' AND jobs.state = 'waiting'
+
+-- name: write_outbox
+-- Per job that has ended: seq, next_seq.
+INSERT OR REPLACE INTO jobmill_outbox (seq, next_seq) VALUES {rows of 2 from ?1}
+
+-- name: outbox
+-- The jobs in the outbox. Rows: seq.
+SELECT seq FROM jobmill_outbox ORDER BY seq
+
+-- name: leave_outbox
+-- ?1 seqs as JSON.
+DELETE FROM jobmill_outbox WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: dependencies
+-- The edges of a job and the results of its dependencies. ?1 id, ?2 first number, ?3 limit. Rows: number, id, if_failed,
+-- state, error, result as a blob.
+SELECT
+    edges.number, coalesce(others.id, edges.on_id, ''), edges.if_failed, edges.state, edges.error,
+    CASE
+        WHEN edges.state = 'succeeded' AND others.state = 'succeeded' THEN CAST(coalesce(others.result, 'null') AS BLOB)
+    END
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_edges AS edges ON edges.job_seq = jobs.seq
+    LEFT JOIN jobmill_jobs AS others ON others.seq = edges.on_seq
+WHERE jobs.id = ?1 AND edges.number >= ?2 ORDER BY edges.number LIMIT ?3
+
+-- name: dependents
+-- The jobs that wait for a job, or have waited for it. ?1 id, ?2 limit. Rows: id, if_failed, state.
+SELECT others.id, edges.if_failed, edges.state
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_edges AS edges ON edges.on_seq = jobs.seq
+    CROSS JOIN jobmill_jobs AS others ON others.seq = edges.job_seq
+WHERE jobs.id = ?1 LIMIT ?2
+
+-- -------------------- steps and signals
+
+-- name: add_step
+-- ?1 seq, ?2 number, ?3 name, ?4 error, ?5 result as JSON.
+INSERT OR IGNORE INTO jobmill_steps (seq, number, name, error, result) VALUES (?1, ?2, ?3, ?4, ?5)
+
+-- name: steps
+-- ?1 id. Rows: number, name, result, error.
+SELECT steps.number, steps.name, steps.result, steps.error
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_steps AS steps ON steps.seq = jobs.seq
+WHERE jobs.id = ?1 ORDER BY steps.number
+
+-- name: add_signal
+-- ?1 seq, ?2 name, ?3 value as JSON.
+INSERT OR IGNORE INTO jobmill_signals (seq, name, value) VALUES (?1, ?2, ?3)
+
+-- name: signals
+-- ?1 id. Rows: name, value.
+SELECT signals.name, signals.value
+FROM jobmill_jobs AS jobs CROSS JOIN jobmill_signals AS signals ON signals.seq = jobs.seq WHERE jobs.id = ?1
+
+-- name: has_signal
+-- ?1 seq, ?2 name. One row if the job has got the signal.
+SELECT 1 FROM jobmill_signals WHERE seq = ?1 AND name = ?2
+
+-- name: waits_for
+-- ?1 seq. One row: the signal that a job waits for, or NULL.
+SELECT CASE WHEN state = 'waiting' THEN waits_for END FROM jobmill_jobs WHERE seq = ?1
+
+-- name: clear_steps
+-- ?1 seq.
+DELETE FROM jobmill_steps WHERE seq = ?1
+
+-- name: clear_signals
+-- ?1 seq.
+DELETE FROM jobmill_signals WHERE seq = ?1
 
 -- -------------------- read
 
@@ -228,7 +423,7 @@ SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
-SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
 -- name: count_up_to
 -- The parameters of the rest, of the conditions and of the range, limit. One row: how many jobs match, how many were read.
@@ -283,7 +478,7 @@ WHERE last.duration_ms IS NOT NULL
 
 -- name: logs
 -- The last log lines of a job, newest first. ?1 id, ?2 limit. Rows: at_ms, text.
-SELECT logs.at_ms, logs.text
+SELECT logs.at_ms, logs.text, logs.attempt, coalesce(logs.level, 'info')
 FROM jobmill_jobs AS jobs CROSS JOIN jobmill_logs AS logs ON logs.seq = jobs.seq
 WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
 
@@ -366,3 +561,16 @@ INSERT OR IGNORE INTO jobmill_audit (id, at_ms, entry) VALUES {rows of 3 from ?1
 -- Audit entries, newest first. ?1 the number before which they are, ?2 they are kept if they are later. Rows: number,
 -- the entry as JSON.
 SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER BY number DESC
+
+-- name: flows
+-- The ids of flows in descending order. ?1 before this id, or NULL; ?2 how many.
+-- A skip scan: one seek for each flow, however many jobs it has. Every text is before every blob.
+WITH RECURSIVE found (flow, number) AS (
+    SELECT max(jobs.flow), 1 FROM jobmill_jobs AS jobs
+    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'')
+    UNION ALL
+    SELECT (SELECT max(jobs.flow) FROM jobmill_jobs AS jobs WHERE jobs.flow IS NOT NULL AND jobs.flow < found.flow),
+        found.number + 1
+    FROM found WHERE found.flow IS NOT NULL AND found.number < ?2
+)
+SELECT flow FROM found WHERE flow IS NOT NULL
