@@ -225,6 +225,6 @@ async def _pin_old(ctx: MongoContext, edges: Sequence[Document]) -> list[ObjectI
             raise unknown_dependency(own[0]["id"])
         if rounds[on] != own[0]["round"]:
             # It was requeued meanwhile, and an end of the earlier round may have set the edges.
-            again = {"$set": {"state": "pending", "round": rounds[on]}, "$unset": {"error": ""}}
+            again = {"$set": {"state": "pending", "open": True, "round": rounds[on]}, "$unset": {"error": ""}}
             await ctx.here.edges.update_many({"_id": {"$in": [edge["_id"] for edge in own]}}, again)
     return list(by_on)

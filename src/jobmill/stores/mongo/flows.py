@@ -3,11 +3,13 @@
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
 `outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
 between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first and looks at all edges of a
-dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both.
+dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both. An edge stays `open`
+until its dependent was released: one that was set by a process which has ended is found by that.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ from jobmill.core.flows import (
 from jobmill.core.job import Job
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
-from jobmill.stores.mongo.connection import BY_ID
+from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
@@ -69,17 +71,15 @@ async def resolve_ended(ctx: MongoContext, ids: Collection[ObjectId], limit: int
 async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) -> Resolved:
     """The same for documents of final jobs, as they were read."""
     by_id = {one["_id"]: one for one in ended}
-    query = {"on": {"$in": list(by_id)}, "state": "pending"}
-    found = await ctx.here.edges.find(query).limit(limit + 1).to_list()
+    found = await ctx.here.edges.find({"on": {"$in": list(by_id)}, "open": True}).limit(limit + 1).to_list()
     edges = [one for one in found[:limit] if one["round"] <= int_of(ours_of(by_id[one["on"]]).get("round"))]
     ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
-    await _mark(ctx, edges, ends)
+    await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
     has_bad = any(is_bad(state) for state, _ in ends.values())
     await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad)
-    if len(found) > limit:
-        return Resolved(len(edges), has_more=True)
-    await _clear_outbox(ctx, ended)
-    return Resolved(len(edges))
+    has_more = len(found) > limit
+    await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
+    return Resolved(len(edges), has_more)
 
 
 def _end_of(ctx: MongoContext, document: Document) -> tuple[EdgeState, str | None]:
@@ -103,6 +103,21 @@ async def _mark(
         writes.append(UpdateMany(still, {"$set": fields}, hint=BY_ID))
     if writes:
         await ctx.here.edges.bulk_write(writes, ordered=False)
+
+
+async def close_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
+    """The dependents of these edges were released, or need not be; unless an edge is pending again."""
+    rounds: dict[int, list[Document]] = {}
+    for one in edges:
+        rounds.setdefault(one["round"], []).append(one["_id"])
+    writes = [
+        UpdateMany(
+            {"_id": {"$in": ids}, "round": round, "state": {"$ne": "pending"}}, {"$unset": {"open": ""}}, hint=BY_ID
+        )
+        for round, ids in rounds.items()
+    ]
+    if writes:
+        await ctx.here.edges.with_options(write_concern=ONE).bulk_write(writes, ordered=False)
 
 
 async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
@@ -199,7 +214,7 @@ async def _reopen(ctx: MongoContext, edges: Sequence[Document], round: int) -> N
     ]
     if not again:
         return
-    pending = {"$set": {"state": "pending", "round": round}, "$unset": {"error": ""}}
+    pending = {"$set": {"state": "pending", "open": True, "round": round}, "$unset": {"error": ""}}
     await ctx.here.edges.update_many({"_id": {"$in": again}, "round": {"$lt": round}}, pending, hint=BY_ID)
     verdicts = await look(ctx, {one["job"] for one in again})
     decided = []
@@ -241,7 +256,7 @@ async def write_present_edges(ctx: MongoContext, edges: Sequence[Document]) -> N
     changed = [one for one in edges if one.get("was") not in (None, (one["state"], one["round"]))]
     for one in changed:
         state, round = one["was"]
-        fields = {"state": one["state"], "round": one["round"], "error": one["error"]}
+        fields = {"state": one["state"], "round": one["round"], "error": one["error"], "open": True}
         await ctx.here.edges.update_one({"_id": one["_id"], "state": state, "round": round}, {"$set": fields})
     await pin(ctx, {one["on"] for one in changed if one["state"] == "pending"})
 

@@ -111,7 +111,7 @@ class _Transaction(Struct, frozen=True):
             edge = new_edge(self.ctx, job, number, after, on, 0)
             if after.id in old:
                 ended = edge_to(number, after, self.ctx.job(old[after.id]))
-                edge |= {"state": ended.state, "error": ended.error}
+                edge |= {"state": ended.state, "error": ended.error, "open": False}
             edges.setdefault(job, []).append(edge)
         for on in {one["_id"] for one in old.values()}:
             await self.jobs.update({"_id": on}, {"$set": {"jobmill.hasDependents": pin}})
