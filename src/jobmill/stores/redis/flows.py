@@ -172,7 +172,7 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     if max(len(flow.new_jobs) / MAX_JOBS_PER_FLOW, edges / MAX_EDGES_PER_CALL, size / MAX_BYTES_PER_CALL) > 1:
         return await _enqueue_in_parts(c, flow, suspend)
     now_ms = c.clock.now()
-    request = {"jobs": _jobs(c, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
+    request = {"jobs": _jobs(c, flow, flow.new_jobs, now_ms), **_checks(c, flow, suspend)}
     request["edges"] = [
         (position, _waits_for(flow, new), True)
         for position, new in enumerate(flow.new_jobs, 1)
@@ -186,8 +186,22 @@ async def _enqueue_flow(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | 
     return _receipts(flow.new_jobs, answer[1])
 
 
-def _jobs(c: RedisContext, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]:
-    return [(c.key(new.queue), job_request(new, now_ms), bool(new.after)) for new in new_jobs]
+def _jobs(c: RedisContext, flow: _Flow, new_jobs: Iterable[NewJob], now_ms: int) -> list[Any]:
+    """New jobs as flow.lua takes them. A job that one other waits for has that in its opts, as BullMQ writes it."""
+    parents: dict[str, list[dict[str, Any]]] = {}
+    for new in flow.new_jobs:
+        for id, if_failed in {after.id: after.if_failed for after in new.after}.items():
+            flag = {} if if_failed == "wait" else {POLICIES[if_failed]: True}
+            parent = {"id": local_id(new.queue, new.id), "queue": c.key(new.queue)}
+            parents.setdefault(id, []).append({**flag, "parent": parent})
+    requests = []
+    for new in new_jobs:
+        request = job_request(new, now_ms)
+        if len(parents.get(new.id, ())) == 1:
+            id, name, data, opts_json, *rest = request
+            request = (id, name, data, f"{opts_json[:-1]},{as_json(parents[new.id][0])[1:]}", *rest)
+        requests.append((c.key(new.queue), request, bool(new.after)))
+    return requests
 
 
 def _checks(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> dict[str, Any]:
@@ -252,7 +266,7 @@ async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any
     ):
         now_ms = c.clock.now()
         in_call = [n for n, new in enumerate(part, 1) if new.id in flow.references]
-        request = {"jobs": _jobs(c, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
+        request = {"jobs": _jobs(c, flow, part, now_ms), "in_call": in_call, "staging": {"key": key, "index": index}}
         answer = await _run(c, flow.queue, now_ms, **request)
         receipts += _receipts(part, answer[1])
     records = [
