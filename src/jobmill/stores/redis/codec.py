@@ -17,6 +17,7 @@ Jobmill adds these fields, which BullMQ does not read or change:
 - `jmh`: what holds the job while it is in `waiting-children` (`Held`). That its children do is not in it.
 - `jmn`: the time until which claims leave the job to Node.
 - `jmg`: the edges of a job that waits for others, or has waited: [[queue, id, policy of BullMQ, 1 if ours]] in order.
+  Scripts that read the parent of a flow that Node made add `jmchildren`, the number of its children.
 - `jmb:<key>`: how a dependency ended without success: state, policy and the first line of its error.
 - `jmy`: the flow that the job belongs to. `jmv`: the signal that it waits for.
 - `jms:<n>`: a step that the job has recorded. `jmi:<name>`: a signal that it has got.
@@ -225,7 +226,7 @@ def job_of(
         attempts=_attempts(read) if b"stacktrace" in h or b"jma" in h else (),
         tenant=own.t,
         flow=read.text(b"jmy"),
-        dependencies=read.value(b"jmg", _length, 0),
+        dependencies=read.value(b"jmg", _length, 0) or read.whole(b"jmchildren"),
         waits_for=read.text(b"jmv"),
         options=node.options if node is not None else opts.with_trace(own.o or NO_OPTIONS, h.get(b"opts", b"")),
         deferred_error=_deferred_error(h, crashes),
