@@ -82,7 +82,9 @@ async def test_two_edges_to_one_job_with_two_policies(store: RedisStore, policie
 
 
 async def test_a_requeued_job_tells_all_that_still_wait(store: RedisStore) -> None:
-    await put(store, new("first"), new("other"), *[waits(f"then-{n}", "first", "other", if_failed="run") for n in "abc"])
+    await put(
+        store, new("first"), new("other"), *[waits(f"then-{n}", "first", "other", if_failed="run") for n in "abc"]
+    )
     claimed = {one.job.id: one for one in await claim(store)}
     await settle(store, fail(claimed["first"], "no luck"))
     await store.change(["then-b"], Cancel())
