@@ -6,6 +6,7 @@ another. In Redis each has a prefix of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # a driver is imported only when its store is under test
 
 _TABLES = (
     *("jobs", "history", "runs", "logs", "queues", "running", "events", "sleepers", "usage"),
-    *("workers", "tallies", "audit"),
+    *("workers", "tallies", "audit", "edges", "outbox", "dropped", "steps", "signals"),
 )
 _EMPTY = "; ".join(f"DELETE FROM jobmill.{table}" for table in _TABLES)
 
@@ -58,7 +59,8 @@ async def emptied_postgres(servers: PostgresServers, name: str | None = None) ->
 def drop_connections() -> None:
     """At the end of all tests."""
     while _emptying:
-        _emptying.popitem()[1].terminate()
+        with contextlib.suppress(RuntimeError):  # their loop is closed already, and they with it
+            _emptying.popitem()[1].terminate()
 
 
 async def migrated_mongo(url: str) -> str:

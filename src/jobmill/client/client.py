@@ -24,7 +24,6 @@ from jobmill.core.flows import Signal
 from jobmill.core.job import Job
 from jobmill.core.payload import MAX_BYTES, check_size
 from jobmill.core.recurrence import Recurrence, first_occurrence
-from jobmill.core.unique_keys import dedupe_key, storable_key
 from jobmill.core.values import NOW, Due, NewJob, Receipt, at
 from jobmill.errors import HandlerNotFound, InvalidValue, JobNotFound
 from jobmill.handlers.around import AroundT
@@ -43,7 +42,7 @@ from jobmill.stores import DEFAULT_URL, store_for
 from jobmill.stores.common.url import without_credentials
 
 if TYPE_CHECKING:
-    from jobmill.client.app_lifespan import AppLifespan
+    from jobmill.client.app_lifespan import AppLifespan, IsStopping
     from jobmill.client.sync import Sync
     from jobmill.worker.options import WorkerOptions
     from jobmill.worker.tick import Tick
@@ -335,16 +334,22 @@ class Client(ManagesJobs):
         return await Worker(self, concurrency=limit, queues=queues or ()).tick()
 
     def app_lifespan(
-        self, *, worker: bool = False, inner: AppLifespan | None = None, **options: Unpack[WorkerOptions]
+        self,
+        *,
+        worker: bool = False,
+        inner: AppLifespan | None = None,
+        is_stopping: IsStopping | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> AppLifespan:
         """The lifespan of an application of FastAPI or Starlette: `FastAPI(lifespan=jobs.app_lifespan())`.
 
         It opens and closes this client. `worker=True` also runs a worker in the event loop of the application, with
-        these options and without signal handlers. `inner` is a lifespan of your own.
+        these options and without signal handlers. It stops when the server begins to stop, if that is uvicorn or if
+        `is_stopping` says so; otherwise when the lifespan ends. `inner` is a lifespan of your own.
         """
         from jobmill.client.app_lifespan import app_lifespan
 
-        return app_lifespan(self, worker=worker, inner=inner, options=options)
+        return app_lifespan(self, worker=worker, inner=inner, is_stopping=is_stopping, options=options)
 
     async def dependency(self) -> Client:
         """This client, for frameworks that inject what a function returns: `Depends(jobs.dependency)`."""
@@ -409,6 +414,8 @@ def _first_due(store: Store, recurrence: Recurrence, given: Options) -> Due:
 
 def _dedupe(draft: Draft[Any]) -> str:
     """The unique key of a job with `dedupe=True`, made from the payload as it is stored."""
+    from jobmill.core.unique_keys import dedupe_key, storable_key  # 2 ms, with json and hashlib
+
     return storable_key(dedupe_key(draft.name, draft.options.tenant, msgspec.json.decode(draft.payload_json)))
 
 

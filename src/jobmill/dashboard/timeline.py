@@ -9,7 +9,8 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from jobmill.core.job import Attempt, Job
+from jobmill.core.job import ATTEMPTS_KEPT, Attempt, Job
+from jobmill.dashboard.shown import duration
 
 #: The shape and color of an entry, or of a part of the bar.
 Shape: TypeAlias = Literal["due", "later", "retrying", "held", "running", "succeeded", "failed", "cancelled"]
@@ -164,12 +165,27 @@ def bar(job: Job, now_ms: int) -> list[BarPart]:
     parts, x = list[BarPart](), 0.0
     for (shape, ms), width in zip(spans, widths, strict=True):
         parts.append(
-            BarPart(shape=shape, x=round(x, 2), width=round(width * scale, 2), text=f"{_WORDS[shape]} {ms} ms")
+            BarPart(shape=shape, x=round(x, 2), width=round(width * scale, 2), text=f"{_WORDS[shape]} {duration(ms)}")
         )
         x += width * scale
     return parts
 
 
+def time_spent(job: Job, now_ms: int) -> str | None:
+    """How long ago a job was enqueued or how long it took, and for how much of that time it ran.
+
+    None for a job that never ran, for a recurring job, and if attempts are missing because only the last ones are kept.
+    """
+    spans = list(_spans(job, now_ms))
+    ran_ms = sum(ms for shape, ms in spans if shape in _RAN)
+    if not job.claims or job.recurrence is not None or len(job.attempts) >= ATTEMPTS_KEPT:
+        return None
+    if job.finished_ms is None:
+        return f"{duration(now_ms - job.created_ms)} since it was enqueued, {duration(ran_ms)} of it running"
+    return f"{duration(job.finished_ms - job.created_ms)} from enqueue to end, {duration(ran_ms)} of it running"
+
+
+_RAN: Final = frozenset({"running", "succeeded", "failed"})
 _WORDS: Final[dict[Shape, str]] = {
     "due": "waited",
     "later": "waited",

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, structs
 
-from jobmill.core.lifecycle import Errored, Outcome, Released
+from jobmill.core.lifecycle import Errored, Outcome, Released, Succeeded
 from jobmill.core.values import Settlement
 from jobmill.errors import InvalidValue
 from jobmill.handlers import logs
@@ -95,6 +95,10 @@ class Runner:
     async def _attempt(self, run: Run) -> Outcome:
         handler, payload = run.handler, run.claimed.job.payload_json
         if run.claimed.job.dependencies:
+            if handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job):
+                result = await durable.ended_before(self._context.store, run.claimed.job)
+                if result is not None:
+                    return Succeeded(bytes(result))
             payload = await durable.filled_payload(self._context.store, run.claimed.job)
         if handler.isolate:
             return await self._isolated(run, payload)
@@ -111,9 +115,10 @@ class Runner:
             value = await call(**arguments)
         else:
             value = await self._surrounded(run, functools.partial(call, **arguments))
+        outcome = outcomes.returned(value, handler)
         if run.is_durable or (handler.arguments.takes_context and durable.may_have_recorded(run.claimed.job)):
-            await durable.check_end(run.context)
-        return outcomes.returned(value, handler)
+            outcome = await durable.end(run.context, outcome)
+        return outcome
 
     def _surrounded(self, run: Run, call: Callable[[], Any]) -> Awaitable[Any]:
         """Call the handler in a thread, or inside of the functions of `jobs.around`, or both."""

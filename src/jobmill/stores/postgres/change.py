@@ -15,8 +15,10 @@ from jobmill.core.changes import (
     Changed,
     Patch,
     Remove,
+    Requeue,
     Subject,
     decide,
+    kept,
     key_taken,
     states_for,
 )
@@ -27,6 +29,7 @@ from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_events
 from jobmill.stores.postgres.filters import PostgresConditions
+from jobmill.stores.postgres.flows import present_edges, reopened, write_edges
 from jobmill.stores.postgres.hints import send
 from jobmill.stores.postgres.statements import Statements
 
@@ -40,33 +43,25 @@ async def change(
     queues: set[str] = set()
 
     async def work(connection: Connection) -> Changed:
-        queues.clear()
         now_ms = await context.now_ms(connection)
-        patches: dict[str, Patch] = {}
-        refused: dict[str, str] = {}
+        missing: dict[str, str] = {}
         if isinstance(which, Filter):
-            subjects, more = await _matching(connection, statements, which, change, limit)
+            found, more = await _matching(connection, statements, which, change, limit)
         else:
             ids = list(dict.fromkeys(which))
-            subjects, more = await _by_id(connection, statements, ids[:limit]), len(ids) > limit
-            refused = dict.fromkeys({*ids[:limit]} - {one.id for one in subjects}, NO_SUCH_JOB)
-        for one in subjects:
-            patch = decide(change, one, now_ms, len(patches))
-            if isinstance(patch, Patch) and patch.becomes_live:
-                # One by one, because of two jobs with the same unique key only the first becomes live.
-                owner = await _make_live(connection, statements, patch_columns(one.id, patch, now_ms))
-                patch = patch if owner is None else key_taken(owner)
-            if isinstance(patch, Patch):
-                patches[one.id] = patch
-                queues.add(one.queue)
-            else:
-                refused[one.id] = patch
-        await _write(connection, statements, patches, now_ms)
+            found, more = await by_id(connection, statements, ids[:limit]), len(ids) > limit
+            missing = dict.fromkeys({*ids[:limit]} - {one.subject.id for one in found}, NO_SUCH_JOB)
+        patches, refused = await _decide(connection, statements, change, found, now_ms)
+        queues.clear()
+        queues.update(one.subject.queue for one in found if one.subject.id in patches)
+        queues.update(await write(connection, statements, patches, now_ms))
+        if awaited := [one.subject.id for one in found if one.has_dependents and one.subject.id in patches]:
+            queues.update(await _tell_dependents(connection, statements, change, awaited, now_ms))
         await add_events(connection, statements, [event for patch in patches.values() for event in patch.events])
         if patches and isinstance(change, Cancel | Remove):
             hint = ("cancelled" if isinstance(change, Cancel) else "ended", list(patches))
             await send(connection, statements.hints_channel, hint)
-        return Changed(ids=list(patches), refused=refused, more=more)
+        return Changed(ids=list(patches), refused=missing | refused, more=more)
 
     changed = await context.transact(work)
     if queues:
@@ -77,42 +72,86 @@ async def change(
 # ---------------------------------------------------------------------------------------------------- which jobs
 
 
-async def _by_id(connection: Connection, statements: Statements, ids: Sequence[str]) -> list[Subject]:
+class LockedJob(msgspec.Struct, frozen=True):
+    """A job that is to be changed."""
+
+    subject: Subject
+    dependencies: int | None
+    has_dependents: bool | None
+
+
+async def by_id(connection: Connection, statements: Statements, ids: Sequence[str]) -> list[LockedJob]:
     """The jobs of these ids, locked, in their order."""
-    found: dict[str, Subject] = {}
+    found: dict[str, LockedJob] = {}
     # A job may move from one table to the other between two queries; the third finds one that was requeued meanwhile.
     for name in ("live_matches", "final_matches", "live_matches"):
         if missing := [id for id in ids if id not in found]:
             where = PostgresConditions(Filter(), first=2)
             where.add("jobs.id = ANY ({}::text[])", missing)
-            found |= {
-                one.id: one for one in await _locked(connection, where.into(statements, name), where, len(missing))
-            }
+            locked = await _locked(connection, where.into(statements, name), where, len(missing))
+            found |= {one.subject.id: one for one in locked}
     return [found[id] for id in ids if id in found]
 
 
 async def _matching(
     connection: Connection, statements: Statements, filter: Filter, change: Change, limit: int
-) -> tuple[list[Subject], bool]:
+) -> tuple[list[LockedJob], bool]:
     """Jobs that match and may be changed, locked; and whether there are more."""
     where = PostgresConditions(structs.replace(filter, states=states_for(change, filter)), first=2)
-    found: list[Subject] = []
+    found: list[LockedJob] = []
     for name, wanted in (("live_matches", where.has_live), ("final_matches", where.has_final)):
         if wanted and len(found) <= limit:
-            found += await _locked(connection, where.into(statements, name), where, limit + 1 - len(found))
+            locked = await _locked(connection, where.into(statements, name), where, limit + 1 - len(found))
+            found += sorted(locked, key=lambda one: one.subject.id)
     return found[:limit], len(found) > limit
 
 
-async def _locked(connection: Connection, text: str, where: PostgresConditions, limit: int) -> list[Subject]:
+async def _locked(connection: Connection, text: str, where: PostgresConditions, limit: int) -> list[LockedJob]:
     rows = await connection.fetch(text, limit, *where.parameters)
-    return [subject(row) for row in rows]
+    return [LockedJob(subject(row), row["dependencies"], row["has_dependents"]) for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------- decisions
+
+
+async def _decide(
+    connection: Connection, statements: Statements, change: Change, found: Sequence[LockedJob], now_ms: int
+) -> tuple[dict[str, Patch], dict[str, str]]:
+    """What is written to each job, and which are refused and why. Jobs that become live are written here.
+
+    One by one, because of two jobs with the same unique key only the first becomes live.
+    """
+    patches: dict[str, Patch] = {}
+    refused: dict[str, str] = {}
+    dependents = [one.subject.id for one in found if one.dependencies] if isinstance(change, Requeue) else []
+    edges = await present_edges(connection, statements, dependents, now_ms) if dependents else {}
+    for one in found:
+        subject = one.subject
+        if subject.id in edges:
+            # A dependency that this call has requeued before has not ended.
+            its = (reopened(edge) if edge.id in patches else edge for edge in edges[subject.id])
+            subject = structs.replace(subject, edges=tuple(its))
+        patch = decide(change, subject, now_ms, len(patches))
+        if isinstance(patch, Patch) and patch.becomes_live:
+            owner = await _make_live(connection, statements, subject, patch, now_ms)
+            patch = patch if owner is None else key_taken(owner)
+        if isinstance(patch, Patch):
+            patches[subject.id] = kept(patch) if one.has_dependents and isinstance(change, Cancel) else patch
+        else:
+            refused[subject.id] = patch
+    return patches, refused
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-async def _write(connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int) -> None:
-    """Write patches, together where they write the same columns; those of jobs that became live are written already."""
+async def write(
+    connection: Connection, statements: Statements, patches: dict[str, Patch], now_ms: int
+) -> Sequence[str]:
+    """Write patches, together where they write the same columns; those of jobs that became live are written already.
+
+    Return the queues of jobs that were released because others were removed.
+    """
     alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for id, patch in patches.items():
         if patch.fields and not patch.becomes_live:
@@ -128,20 +167,39 @@ async def _write(connection: Connection, statements: Statements, patches: dict[s
             sets += ["claims = jobs.claims + 1"] if is_seized else []
             text = statements("change_live").replace("{sets}", ", ".join(sets))
             await connection.execute(text, _encode(rows).decode(), is_seized, is_moved)
-    await remove(connection, statements, [id for id, patch in patches.items() if patch.removes])
+    if cleared := [id for id, patch in patches.items() if patch.clears_steps]:
+        await connection.execute(statements("clear_records"), cleared)
+    return await remove(connection, statements, [id for id, patch in patches.items() if patch.removes], now_ms)
 
 
-async def _make_live(connection: Connection, statements: Statements, columns: dict[str, object]) -> str | None:
+async def _tell_dependents(
+    connection: Connection, statements: Statements, change: Change, ids: Sequence[str], now_ms: int
+) -> Sequence[str]:
+    """Other jobs wait for these, which were changed. Return the queues of jobs that were released."""
+    if isinstance(change, Cancel):
+        return await connection.fetchval(statements.call("release_dependents", 2), now_ms, ids) or ()
+    if isinstance(change, Requeue):
+        await connection.execute(statements.call("reopen", 2), now_ms, ids)
+    return ()
+
+
+async def _make_live(
+    connection: Connection, statements: Statements, subject: Subject, patch: Patch, now_ms: int
+) -> str | None:
     """Move a final job back; the id of the live job that has its unique key, where that prevents it."""
-    text = _with_columns(statements("make_live"), SHARED_COLUMNS, columns, "history")
+    columns = patch_columns(subject.id, patch, now_ms)
+    text = _with_columns(statements("make_live"), (*SHARED_COLUMNS, "held"), columns, "history")
     owner: str | None = await connection.fetchval(text, _encode([columns]).decode())
+    if owner is None:
+        await write_edges(connection, statements, subject)
     return owner
 
 
-async def remove(connection: Connection, statements: Statements, ids: Sequence[str]) -> None:
-    """Delete jobs, with their log lines."""
-    if ids:
-        await connection.execute(statements("remove"), ids)
+async def remove(connection: Connection, statements: Statements, ids: Sequence[str], now_ms: int) -> Sequence[str]:
+    """Delete jobs, with all that belongs to them. Return the queues of jobs that were released."""
+    if not ids:
+        return ()
+    return await connection.fetchval(statements.call("remove", 2), now_ms, ids) or ()
 
 
 def _with_columns(text: str, columns: Sequence[str], patched: Collection[str], table: str) -> str:

@@ -21,7 +21,7 @@ SHARED_COLUMNS = (
     *("due_ms", "created_ms", "priority", "errors", "crashes", "claims", "updated_ms", "started_ms", "worker", "id"),
     *("queue", "name", "payload", "unique_key", "tenant", "options", "log_lines", "error", "result", "progress"),
     *("attempts", "tracebacks", "doomed", "recurrence", "revision", "slot_ms", "runs", "failed_runs", "last_error"),
-    *("last_finished_ms", "unstarted"),
+    *("last_finished_ms", "unstarted", "has_dependents", "has_records", "dependencies", "flow"),
 )
 HISTORY_COLUMNS = (*SHARED_COLUMNS, "state", "finished_ms", "expires_ms", "keep_last")
 
@@ -41,6 +41,9 @@ class _Extra(Struct, frozen=True, rename={"occurrence_ms": "slot_ms", "deferred_
     attempts: tuple[Attempt | str, ...] = ()
     held: Held | None = None
     unstarted: int = 0
+    flow: str | None = None
+    dependencies: int = 0
+    waits_for: str | None = None
     deferred_error: str | None = None
     recurrence: Recurrence | None = None
     revision: int = 0
@@ -136,7 +139,7 @@ def encoded_rule(rule: Recurrence) -> str:
 
 def subject(row: asyncpg.Record) -> Subject:
     """A row with the columns of `subject` or `live_subject`."""
-    id, name, queue, state, errors, options, due_ms, held, rule, revision = row
+    id, name, queue, state, errors, options, due_ms, held, rule, revision, doomed, *_ = row
     return Subject(
         id=id,
         name=name,
@@ -147,6 +150,7 @@ def subject(row: asyncpg.Record) -> Subject:
         held=None if held is None else _decode_held(held),
         recurrence=None if rule is None else _recurrence(rule, revision),
         keep_failed=keep_cancelled(options),
+        deferred_error=doomed,
     )
 
 

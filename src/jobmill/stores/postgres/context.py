@@ -71,6 +71,8 @@ class PostgresContext:
         self.clock = ServerClock(clock)
         #: Distinguishes the schema from others of its name, in other databases; known once the store is open.
         self.schema_id: int | None = None
+        #: The edge at which the search for lost ones continues: see flows.py.
+        self.examined: tuple[str, int] = ("", -1)
         self.loops = PerLoop(lambda: LoopResources(url, self.statements))
 
     async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import asyncpg
+from msgspec import structs
 
-from jobmill.core.events import written_events
+from jobmill.core.events import Event, settlement_events, written_events
 from jobmill.core.values import Broken, Claim, Claimed, Exchanged, Settled
 from jobmill.stores.common.claim_cursor import Start
 from jobmill.stores.postgres import claim as claims
-from jobmill.stores.postgres import settle
+from jobmill.stores.postgres import settle, steps
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.feed import add_and_learn
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 
 async def exchange(context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None) -> Exchanged:
+    if not any(one.children for one in settlements):
+        return await _exchange(context, settlements, claim)
+    # Each of the runs that wait for children is settled in a transaction of its own, with its children.
+    answers = [await steps.suspend(context, one) if one.children else None for one in settlements]
+    suspended = [one.lease.id for one in settlements if one.children]
+    exchanged = await _exchange(context, [one for one in settlements if not one.children], claim, suspended)
+    others = iter(exchanged.settled)
+    return structs.replace(exchanged, settled=[next(others) if one is None else one for one in answers])
+
+
+async def _exchange(
+    context: PostgresContext, settlements: Sequence[Settlement], claim: Claim | None, not_these: Sequence[str] = ()
+) -> Exchanged:
     loop, start = context.loops.here(), None
     if claim is not None and not loop.lease_pool.is_connected:
         claim = claim if await loop.connect_for_leases(or_settle=bool(settlements)) else None
@@ -28,10 +42,13 @@ async def exchange(context: PostgresContext, settlements: Sequence[Settlement], 
         loop.notifications.exchange_begins(claim.queues)
         start = loop.cursor.start(claim.queues, claim.names)
     by_id, later = settle.first_of_each(settlements)
-    excluded = [id for id, one in by_id.items() if one.state == "waiting"]
+    excluded = [*not_these, *(id for id, one in by_id.items() if one.state == "waiting")]
     wish = claims.NO_CLAIM if claim is None or start is None else claims.parameters(claim, start, excluded)
     rows = await _call(context, by_id, claim, wish)
     head = rows[-1]
+    released = settle.released(head[1])
+    if released.queues:
+        loop.notifications.notify(released.queues)
     done, next_due_ms, now_ms = settle.done_ids(by_id, head[3]), head[5], head[6]
     claimed: list[Claimed | Broken] = []
     if claim is not None and start is not None:
@@ -45,7 +62,13 @@ async def exchange(context: PostgresContext, settlements: Sequence[Settlement], 
         loop.notifications.notify(freed)
     if loop.notifications.hints.awaited and (ended := loop.notifications.hints.awaited_ends(by_id[id] for id in done)):
         loop.notifications.send_hint("ended", ended)
-    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+    return Exchanged(
+        settled=settled,
+        claimed=claimed,
+        next_due_ms=next_due_ms,
+        now_ms=now_ms,
+        has_outbox=released.has_more,
+    )
 
 
 async def _call(
@@ -70,7 +93,11 @@ async def _call(
     async def work(connection: Connection) -> list[asyncpg.Record]:
         *claimed, head = rows = await connection.fetch(text, at_ms, True, *parameters)
         now_ms, done = head[6], settle.done_ids(by_id, head[3])
-        events = [event for id, one in by_id.items() if id in done for event in written_events(one, now_ms)]
+        awaited = settle.released(head[1]).awaited
+        events: list[Event] = []
+        for id, one in by_id.items():
+            if id in done:
+                events += (settlement_events if id in awaited else written_events)(one, now_ms)
         if claim is not None:
             events += claims.events_of(claimed, claim.worker, now_ms)
         await add_and_learn(context, connection, events)

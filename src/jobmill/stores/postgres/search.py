@@ -181,10 +181,10 @@ async def _planned(
 
 
 async def _is_few(connection: Connection, search: JobSearch) -> bool:
-    """Whether an index finds few jobs: by their unique key, live recurring ones, or those of a small queue."""
+    """Whether an index finds few jobs: by unique key or flow, live recurring ones, or those of a small queue."""
     filter = search.filter
     is_live = filter.states is not None and {*filter.states} <= {*LIVE}
-    if filter.unique_key is not None or (is_live and (filter.recurring or filter.declared)):
+    if filter.unique_key is not None or filter.flow is not None or (is_live and (filter.recurring or filter.declared)):
         return True
     if filter.queue is None or search.order != "own":
         return False

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from jobmill.core.job import Keep
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
 
 _encode = msgspec.json.Encoder().encode
+#: What distinguishes a plain success from other settlements that end a job.
+_what = operator.attrgetter("state", "errors", "crashes", "error", "attempts", "runs")
+_PLAIN = ("succeeded", 0, 0, None, None, None)
 _decode_ids = msgspec.json.Decoder(list[str]).decode
+
+
+class ReleasedJobs(msgspec.Struct, frozen=True):
+    """What an exchange has released: the settled jobs that others wait for, and the queues of released jobs."""
+
+    awaited: list[str] = []
+    queues: list[str] | None = None
+    has_more: bool = False
+
+
+NOTHING = ReleasedJobs()
+_decode_released = msgspec.json.Decoder(ReleasedJobs).decode
 
 
 def first_of_each(settlements: Sequence[Settlement]) -> tuple[dict[str, Settlement], list[Settlement]]:
@@ -21,17 +39,30 @@ def first_of_each(settlements: Sequence[Settlement]) -> tuple[dict[str, Settleme
     return by_id, later
 
 
-def parameters(settlements: Iterable[Settlement], queues: Iterable[str]) -> tuple[object, ...]:
-    """What the function exchange takes: 14 columns of those that end a job, the others as JSON, and their queues."""
-    final: list[Settlement] = []
-    waiting: list[Settlement] = []
-    for one in settlements:
-        (waiting if one.state == "waiting" else final).append(one)
-    others = _encode([_waiting(one) for one in waiting]).decode() if waiting else None
-    has_runs = any(one.runs is not None for one in final)
-    columns = map(list, zip(*map(_final, final), strict=True)) if final else ([],) * 10
-    runs = map(list, zip(*map(_final_runs, final), strict=True)) if has_runs else ([],) * 4
-    return (*columns, *runs, others, list(queues))
+def parameters(settlements: Collection[Settlement], queues: Iterable[str]) -> tuple[object, ...]:
+    """What the function exchange takes: 14 columns of those that end a job, the others as JSON, and their queues.
+
+    settle_final.sql says which columns are empty where all that end are plain successes.
+    """
+    final = [one for one in settlements if one.state != "waiting"]
+    waiting = [_waiting(one) for one in settlements if one.state == "waiting"]
+    columns = _plain(final) if _are_plain(final) else map(list, zip(*map(_final, final), strict=True))
+    runs = map(list, zip(*map(_final_runs, final), strict=True)) if any(one.runs for one in final) else ([],) * 4
+    return (*columns, *runs, _encode(waiting).decode() if waiting else None, list(queues))
+
+
+def _are_plain(final: Sequence[Settlement]) -> bool:
+    """Whether all are successes without errors, crashes and runs, of jobs that are kept alike; or none."""
+    keep = final[0].keep if final else None
+    return (keep is None or not keep.at_once) and all(_what(one) == _PLAIN and one.keep == keep for one in final)
+
+
+def _plain(final: Sequence[Settlement]) -> tuple[Sequence[object], ...]:
+    """The columns of plain successes: ids, tokens, results, and how long all of them are kept."""
+    ids, tokens = [one.lease.id for one in final], [one.lease.token for one in final]
+    results = [one.result_json.decode() for one in final] if any(one.result_json != b"null" for one in final) else []
+    keep = [one.keep or Keep() for one in final[:1]]
+    return (ids, tokens, [], [], [], results, [], [], [one.age_ms for one in keep], [one.last for one in keep])
 
 
 def _final(one: Settlement) -> tuple[object, ...]:
@@ -74,12 +105,18 @@ def _waiting(one: Settlement) -> dict[str, object]:
         "last_error": runs and runs.last_error,
         "revision": runs.revision if runs is not None and has_revision(one) else None,
         "run_state": runs and one.run_state,
+        "waits_for": one.waits_for,
     }
 
 
 def done_ids(by_id: dict[str, Settlement], answer: str | None) -> set[str]:
     """The ids that were settled, by the answer of the function exchange: NULL for all."""
     return set(by_id) if answer is None else set(_decode_ids(answer))
+
+
+def released(answer: str | None) -> ReleasedJobs:
+    """What was released, by the answer of the function exchange: NULL for nothing."""
+    return NOTHING if answer is None else _decode_released(answer)
 
 
 def freed_queues(settled: Iterable[Settlement]) -> set[str]:

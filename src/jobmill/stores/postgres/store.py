@@ -16,6 +16,7 @@ from jobmill.stores.postgres import (
     exchange,
     extend,
     feed,
+    flows,
     fsck,
     hints,
     purge,
@@ -24,6 +25,7 @@ from jobmill.stores.postgres import (
     report,
     schema,
     search,
+    steps,
     usage,
     wake,
     within,
@@ -70,6 +72,14 @@ class PostgresStore:
     change = verb(change.change)
     purge = verb(purge.purge)
     record_usage = verb(usage.record_usage)
+
+    flush_outbox = verb(flows.flush_outbox)
+    dependencies = verb(flows.dependencies)
+    dependents = verb(flows.dependents)
+    record_step = verb(steps.record_step)
+    recorded = verb(steps.recorded)
+    signal = verb(steps.signal)
+    flows = verb(flows.flows)
 
     def check_unlocked(self) -> None:
         """A transaction of the caller's locks nothing here but the keys that it has enqueued."""

@@ -22,6 +22,7 @@ from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, insert
 from jobmill.stores.postgres.feed import encoded
+from jobmill.stores.postgres.flows import add_new_edges
 from jobmill.stores.postgres.statements import Statements
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     """
     caller = await _caller_connection(connection)
     statements, schema_id = context.statements, context.schema_id
-    groups, at_ms = grouped(new_jobs), context.clock.given_ms()
+    groups, at_ms, waits = grouped(new_jobs), context.clock.given_ms(), any(new.after for new in new_jobs)
 
     async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))
@@ -56,13 +57,18 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
         return await caller.fetch(_for_driver(text, caller), parameters)
 
     try:
-        if len(groups) <= 1:
+        if len(groups) <= 1 and not waits:
             with contextlib.suppress(FeedIsOn):
                 return await insert(call, groups, (at_ms, False, True, schema_id))
         async with _all_or_nothing(caller):
-            receipts = await insert(call, groups, (at_ms, True, True, schema_id))
+            now_ms: int | None = at_ms
+            if waits and at_ms is None:
+                ((now_ms,),) = await call("now_ms", ())
+            receipts = await insert(call, groups, (now_ms, True, True, schema_id))
             if events := enqueued_events(new_jobs, receipts, context.clock.now()):
                 await caller.fetch(_for_driver(statements("add_events"), caller), encoded(events))
+            if now_ms is not None:
+                await add_new_edges(call, new_jobs, receipts, now_ms, inside=True)
             return receipts
     except WrongSchema:
         advice = f"its schema {statements.schema!r} is another one, made at another time"
@@ -225,8 +231,9 @@ async def _connection_of(given: Any) -> Any:
         plain = connection.sync_connection if isinstance(connection, AsyncConnection) else connection
         if plain is None:
             _refuse(given, "this one was not begun: async with engine.begin() as connection: ...")
-        if plain.dialect.name != "postgresql":
-            raise InvalidValue("within", f"{EXPECTED}, of PostgreSQL", given)
+        if (dialect := plain.dialect).name != "postgresql":
+            advice = f"its engine is {dialect.name}+{dialect.driver}; give one of postgresql+…"
+            raise InvalidValue("within", f"{EXPECTED}, of PostgreSQL", given, advice)
         if getattr(plain.connection.dbapi_connection, "autocommit", False):
             _refuse(given, "its isolation level is AUTOCOMMIT, in which there are none")
         _check_loop(plain.connection.driver_connection, given)

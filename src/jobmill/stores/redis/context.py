@@ -100,6 +100,10 @@ class RedisContext:
         self.url.check_queue(queue)
         return await self.client.run(script, self.key(queue), (_encode({"now": now_ms, **self._common, **request}),))
 
+    async def run_on_relays(self, script: Script, relays: str, now_ms: int, **request: Any) -> Any:
+        """Run a script on a queue of relays: see relays.lua."""
+        return await self.client.run(script, relays, (_encode({"now": now_ms, **self._common, **request}),))
+
     async def run_operation(self, script: Script, **request: Any) -> Any:
         """Run a script that concerns no queue."""
         message = _encode({"now": self.clock.now(), **self._common, **request})

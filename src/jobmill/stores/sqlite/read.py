@@ -129,6 +129,6 @@ def _durations(context: SqliteContext, queue: str, name: str) -> list[float]:
 
 def logs(context: SqliteContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
-    lines = [LogLine(at_ms, text) for at_ms, text in context.rows("logs", (id, limit))]
+    lines = [LogLine(*row) for row in context.rows("logs", (id, limit))]
     lines.reverse()
     return lines

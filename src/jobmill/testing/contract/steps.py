@@ -251,8 +251,8 @@ class SignalContract:
         assert await settle(store, suspend(claimed, waits_for="go", due=at(until_ms))) == ["done"]
         job = await look(store, "p")
         assert (job.state, job.held, job.due_ms, job.waits_for) == ("waiting", None, until_ms, "go")
-        assert await next_due(store) == until_ms
         async with second(harness) as other:
+            assert await next_due(other) == until_ms
             woken = asyncio.ensure_future(store.wait_for_work(["mail"], store.now() + 60_000))
             await asyncio.sleep(0)
             assert await other.signal("p", Signal(name="other", value_json=b"1")) == "stored"

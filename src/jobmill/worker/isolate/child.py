@@ -25,7 +25,7 @@ from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.handlers.logs import current_run
 from jobmill.worker import outcomes, stderr_log
-from jobmill.worker.durable import check_end, may_have_recorded
+from jobmill.worker.durable import end, may_have_recorded
 from jobmill.worker.isolate.find import import_handler
 from jobmill.worker.isolate.protocol import Channel, Reports, Request, read_request
 
@@ -97,17 +97,17 @@ def run_attempt(request: Request, reports: Reports, surroundings: Surroundings) 
 
 def _outcome(handler: Handler[..., Any], call: Callable[[], Any], context: Context) -> Outcome:
     try:
-        value = call()
-        check_steps(handler, context)
+        return end_of(handler, context, call())
     except BaseException as error:
         return outcomes.raised(error, handler, context.attempt)
-    return outcomes.returned(value, handler)
 
 
-def check_steps(handler: Handler[..., Any], context: Context) -> None:
-    """The handler has returned: it must have taken the steps that earlier runs have recorded."""
+def end_of(handler: Handler[..., Any], context: Context, value: Any) -> Outcome:
+    """The handler has returned a value: it must have taken the steps that earlier runs have recorded."""
+    outcome = outcomes.returned(value, handler)
     if context.is_durable or (handler.arguments.takes_context and may_have_recorded(context.job)):
-        run_at_once(check_end(context))
+        outcome = run_at_once(end(context, outcome))
+    return outcome
 
 
 class RequestAccess:

@@ -162,7 +162,6 @@ SELECT nextval('{schema}.rewinds');
 -- install enqueue_recurring
 -- install check_text
 -- install enqueue
--- install settle_final
 -- install settle_waiting
 -- install claim
 -- install exchange

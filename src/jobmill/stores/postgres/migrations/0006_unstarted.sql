@@ -4,4 +4,3 @@ ALTER TABLE {schema}.jobs ADD COLUMN unstarted integer;
 ALTER TABLE {schema}.history ADD COLUMN unstarted integer;
 
 -- install claim
--- install settle_final

@@ -6,6 +6,9 @@
 -- table. New lines are searched in the gaps between the known priorities of a queue and name.
 -- Measured with 60,000 jobs settled since the last vacuum, settle + claim of 100: from the start 16.5 us a job, growing
 -- with their number; from the last position 13 us, constant.
+-- Instructions of the server for settle + claim, a job, at 25 a call: 153,500 with the rows of `running` written in the same
+-- statement for every queue and `extra` twice in it; 151,800 with `extra` once; 148,800 with a statement of its own for
+-- queues without a running limit.
 CREATE OR REPLACE FUNCTION {schema}.claim(
     now_ms bigint, limited boolean, not_these text[], queues text[], names text[], rooms integer[], n integer,
     lease_ms bigint, claim_worker text, claim_token text,
@@ -165,53 +168,16 @@ BEGIN
             ) AS share ON share.n = line.n;
         END IF;
 
-        RETURN QUERY
-        WITH found AS MATERIALIZED (
-            SELECT ahead.place, ahead.taken_over, ahead.worker, ahead.uncounted
-            FROM unnest(its_names, its_priorities, its_dues, its_seqs, takes)
-                AS line (name, priority, due_ms, seq, take)
-            CROSS JOIN LATERAL (
-                SELECT
-                    jobs.ctid AS place, jobs.lease_until_ms > 0 AS taken_over, jobs.worker,
-                    -- The lost lease was the job's first one of a claim ahead: that is no crash.
-                    jobs.unstarted IS NULL AND starts_with(jobs.token, '{ahead}') AS uncounted
-                FROM {schema}.jobs
-                WHERE
-                    jobs.queue = this_queue AND jobs.name = line.name AND jobs.priority = line.priority
-                    AND jobs.due_ms <= now_ms AND (jobs.due_ms, jobs.seq) >= (line.due_ms, line.seq)
-                    AND jobs.lease_until_ms <= now_ms AND jobs.id <> ALL (not_these)
-                ORDER BY jobs.due_ms, jobs.seq LIMIT line.take
-                FOR UPDATE SKIP LOCKED
-            ) AS ahead
-        ),
+        IF limited AND setting.running_limit IS NOT NULL THEN
+            RETURN QUERY
+            WITH found AS MATERIALIZED ({due_jobs}), taken AS ({lease_found}), noted AS (
+                INSERT INTO {schema}.running (queue, id) SELECT this_queue, taken.id FROM taken ON CONFLICT DO NOTHING
+            )
 
-        taken AS (
-            UPDATE {schema}.jobs SET
-                claims = jobs.claims + 1,
-                crashes = jobs.crashes + (found.taken_over AND NOT found.uncounted)::integer,
-                unstarted = CASE WHEN found.taken_over AND found.uncounted THEN 1 ELSE jobs.unstarted END,
-                updated_ms = now_ms, lease_until_ms = now_ms + lease_ms, started_ms = now_ms, token = claim_token,
-                worker = claim_worker
-            FROM found WHERE jobs.ctid = found.place
-            RETURNING
-                jobs.id, jobs.queue, jobs.name, jobs.payload, jobs.priority, jobs.due_ms, jobs.created_ms, jobs.seq,
-                jobs.errors, jobs.crashes, jobs.claims,
-                CASE
-                    WHEN found.taken_over
-                        THEN '"recovered_from":' || to_json(found.worker)::text
-                            || ',"uncounted":' || found.uncounted::text || ',' || coalesce({extra}, '"runs":0}')
-                    ELSE {extra}
-                END AS extra,
-                found.taken_over
-        ),
-
-        noted AS (
-            INSERT INTO {schema}.running (queue, id)
-            SELECT this_queue, taken.id FROM taken WHERE limited AND setting.running_limit IS NOT NULL
-            ON CONFLICT DO NOTHING
-        )
-
-        SELECT * FROM taken;
+            SELECT * FROM taken;
+        ELSE
+            RETURN QUERY WITH found AS MATERIALIZED ({due_jobs}) {lease_found};
+        END IF;
         GET DIAGNOSTICS got = ROW_COUNT;
         open_n := open_n - got;
         IF limited AND setting.rate_count IS NOT NULL AND got > 0 THEN

@@ -32,7 +32,7 @@ BEGIN
         SELECT given.id, given.how INTO answer
         FROM {schema}.enqueue_jobs(
             NULL, true, true, NULL, ARRAY[new_id], ARRAY[queue], ARRAY[name], ARRAY[priority], ARRAY[due_ms],
-            ARRAY[0]::bigint[], ARRAY[payload], ARRAY[unique_key], ARRAY[tenant], '{}'
+            ARRAY[0]::bigint[], ARRAY[payload], ARRAY[unique_key], ARRAY[tenant], '{}', '{}', '{}', '{}', '{}'
         ) AS given;
         IF NOT FOUND THEN
             INSERT INTO {schema}.events (queue, event)

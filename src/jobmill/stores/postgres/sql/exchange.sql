@@ -1,6 +1,6 @@
 -- Settle finished jobs, then claim due ones: one statement, one commit.
 -- Rows: the claimed jobs in any order, and last a head with id NULL. Of the head: payload, the settled ids as a JSON
--- array (NULL: all); due_ms, the next due time; created_ms, now; name, a snapshot of the server if the claim began at
+-- array (NULL: all); queue, what was released, as JSON (NULL: nothing); due_ms, the next due time; created_ms, now; name, a snapshot of the server if the claim began at
 -- the start; errors, the number of pages of the index jobs_line that were read; extra, 'feed' where nothing was done,
 -- because a feed is on and the caller does not add the events (`told`).
 -- The positions of a claim (line_x, gap_x) hold if no rewind was committed since the snapshot `seen` (NULL: there are
@@ -27,6 +27,8 @@ DECLARE
     setting record;
     done text[] := '{}';
     began_at text;
+    final record;
+    released text;
 BEGIN
     -- A transaction that sets a running limit waits for all exchanges that do not know the limit: see queues.py.
     PERFORM pg_advisory_xact_lock_shared({lock});
@@ -46,10 +48,15 @@ BEGIN
     END IF;
     now_ms := coalesce(at_ms, {schema}.now_ms());
     IF cardinality(ids) > 0 THEN
-        done := {schema}.settle_final(
+        final := {schema}.settle_final(
             now_ms, ids, tokens, states, errorses, crasheses, results, error_texts, tracebackses, ages, lasts, runses,
             failed_runses, last_errors, revisions
         );
+        done := final.done;
+        IF final.awaited IS NOT NULL THEN
+            SELECT json_build_object('awaited', final.awaited, 'queues', one.queues, 'has_more', one.has_more)::text
+            INTO released FROM {schema}.release(now_ms, final.awaited, NULL, {max_released}) AS one;
+        END IF;
     END IF;
     IF others IS NOT NULL THEN
         done := done || {schema}.settle_waiting(now_ms, others);
@@ -71,7 +78,7 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT
-        one.id, one.queue, coalesce(one.name, began_at),
+        one.id, coalesce(one.queue, released), coalesce(one.name, began_at),
         CASE
             WHEN one.id IS NOT NULL THEN one.payload
             WHEN cardinality(done) < cardinality(ids) + coalesce(json_array_length(others), 0) THEN to_json(done)::text

@@ -3,7 +3,8 @@
 CASE
     WHEN (
         jobs.unique_key, jobs.tenant, jobs.options, jobs.error, jobs.result, jobs.progress, jobs.tracebacks, jobs.doomed,
-        jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held, jobs.unstarted
+        jobs.recurrence, jobs.last_finished_ms, jobs.attempts, jobs.held, jobs.unstarted, jobs.flow, jobs.dependencies,
+        jobs.waits_for
     ) IS NULL THEN NULL
     ELSE coalesce('"options":' || jobs.options || ',', '')
         || coalesce('"result_json":' || jobs.result || ',', '')
@@ -12,6 +13,9 @@ CASE
         || coalesce('"held":' || jobs.held || ',', '')
         || coalesce('"recurrence":' || jobs.recurrence || ',', '')
         || coalesce('"unstarted":' || jobs.unstarted || ',', '')
+        || coalesce('"dependencies":' || jobs.dependencies || ',', '')
+        || coalesce('"flow":' || to_json(jobs.flow)::text || ',', '')
+        || coalesce('"waits_for":' || to_json(jobs.waits_for)::text || ',', '')
         || substr(
             json_build_object(
                 'unique_key', jobs.unique_key, 'tenant', jobs.tenant, 'error', jobs.error, 'doomed', jobs.doomed,

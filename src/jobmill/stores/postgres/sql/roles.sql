@@ -44,7 +44,7 @@ BEGIN
         SELECT pg_proc.oid FROM pg_proc
         WHERE
             pg_proc.pronamespace = '{schema}'::regnamespace
-            AND pg_proc.proname IN ('enqueue', 'enqueue_jobs', 'enqueue_recurring', 'wake')
+            AND pg_proc.proname IN ('enqueue', 'enqueue_jobs', 'enqueue_recurring', 'enqueue_edges', 'wake')
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO {producer}', one);
     END LOOP;
@@ -56,7 +56,8 @@ GRANT INSERT ON {schema}.events TO {producer};
 GRANT SELECT
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.queues, {schema}.usage, {schema}.workers,
-    {schema}.tallies, {schema}.audit
+    {schema}.tallies, {schema}.audit, {schema}.edges, {schema}.outbox, {schema}.dropped, {schema}.steps,
+    {schema}.signals
 TO {reader};
 GRANT EXECUTE
 ON FUNCTION {schema}.depths(bigint, text[], integer), {schema}.payload_has(text, text)
@@ -66,7 +67,8 @@ TO {reader};
 GRANT SELECT, INSERT, UPDATE, DELETE
 ON
     {schema}.jobs, {schema}.history, {schema}.runs, {schema}.logs, {schema}.running, {schema}.events, {schema}.sleepers,
-    {schema}.workers, {schema}.tallies
+    {schema}.workers, {schema}.tallies, {schema}.edges, {schema}.outbox, {schema}.dropped, {schema}.steps,
+    {schema}.signals
 TO {worker}, {admin};
 GRANT SELECT, INSERT ON {schema}.usage TO {worker}, {admin};
 GRANT SELECT, UPDATE (window_ends_ms, window_used, last_event) ON {schema}.queues TO {worker};

@@ -191,27 +191,32 @@ WHERE nth <= $3 GROUP BY queue, name
 
 -- name: logs
 -- The last log lines of a job, newest first. $1 id, $2 limit. Rows: at_ms, text.
-SELECT at_ms, text FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
+SELECT at_ms, text, attempt, coalesce(level, 'info') FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
 
 -- ---------------------------------------------------------------------------------------------------- change
 
 -- name: subject
 -- What a change must know of a final job.
 jobs.id, jobs.name, jobs.queue, jobs.state, jobs.errors, jobs.options, jobs.due_ms, jobs.held, jobs.recurrence,
-jobs.revision
+jobs.revision, jobs.doomed, jobs.dependencies, jobs.has_dependents
 
 -- name: live_subject
 -- What a change must know of a live job.
 jobs.id, jobs.name, jobs.queue, CASE WHEN jobs.lease_until_ms > 0 THEN 'running' ELSE 'waiting' END, jobs.errors,
-jobs.options, jobs.due_ms, jobs.held, jobs.recurrence, jobs.revision
+jobs.options, jobs.due_ms, jobs.held, jobs.recurrence, jobs.revision, jobs.doomed, jobs.dependencies, jobs.has_dependents
 
 -- name: held_until
 -- What holds a job, with another instant `due` at which the job is due after its release. An expression.
 (jobs.held::jsonb || jsonb_build_object('due', jsonb_build_object('at_ms', due)))::text
 
 -- name: live_matches
--- Live jobs that match, locked in the order of ids. $1 limit; the other parameters are those of the conditions.
-SELECT {live_subject} FROM {schema}.jobs WHERE {live_where} ORDER BY jobs.id LIMIT $1 FOR UPDATE
+-- Live jobs that match, the first by id. $1 limit; the other parameters are those of the conditions. Those that run are
+-- locked first: a settlement has locked jobs that run, and then locks jobs that wait for them.
+SELECT {live_subject} FROM {schema}.jobs
+WHERE
+    jobs.id = ANY (ARRAY(SELECT jobs.id FROM {schema}.jobs WHERE {live_where} ORDER BY jobs.id LIMIT $1))
+    AND {live_where}
+ORDER BY jobs.lease_until_ms = 0, jobs.id FOR UPDATE
 
 -- name: final_matches
 -- Final jobs that match, locked in the order of ids. $1 limit; the other parameters are those of the conditions.
@@ -248,20 +253,172 @@ gone AS (
 
 INSERT INTO {schema}.history ({columns}) SELECT {values} FROM gone JOIN patch ON patch.id = gone.id
 
--- name: remove
--- Delete jobs that are not running, with their log lines. $1 ids.
-WITH live AS (
-    DELETE FROM {schema}.jobs WHERE id = ANY ($1::text[]) RETURNING id, log_lines
+-- name: moved
+-- The columns that a settlement leaves unchanged when its job moves to the history.
+due_ms, created_ms, priority, claims, started_ms, worker, id, queue, name, payload, unique_key, tenant, options, log_lines,
+progress, tracebacks, doomed, recurrence, revision, slot_ms, unstarted, has_dependents, has_records, dependencies, flow
+
+-- ---------------------------------------------------------------------------------------------------- flows
+
+-- name: is_open
+-- A condition: a job waits for the dependency of this edge.
+(edges.state = 'pending' OR (edges.if_failed = 'wait' AND edges.state <> 'succeeded'))
+
+-- name: dependencies
+-- The edges of a job, with the results of jobs that have succeeded. $1 id, $2 the first number, $3 limit.
+-- Rows: on_id, number, if_failed, state, error, result.
+SELECT
+    edges.on_id, edges.number, edges.if_failed, edges.state, edges.error,
+    CASE WHEN edges.state = 'succeeded' AND history.state = 'succeeded' THEN coalesce(history.result, 'null') END
+FROM {schema}.edges LEFT JOIN {schema}.history ON history.id = edges.on_id
+WHERE
+    edges.job_id = $1 AND edges.number >= $2 AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = $1)
+ORDER BY edges.number LIMIT $3
+
+-- name: dependents
+-- Jobs whose edges lead to a job. $1 id, $2 limit. Rows: job_id, if_failed, state.
+SELECT edges.job_id, edges.if_failed, edges.state FROM {schema}.edges
+WHERE edges.on_id = $1 AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = edges.job_id)
+ORDER BY edges.state, edges.job_id, edges.number LIMIT $2
+
+-- name: flows
+-- Flows, the last first: from index to index entry of another flow. $1 the flow before which they are (NULL: all), $2 limit.
+WITH RECURSIVE known (flow, n) AS (
+    SELECT $1::text COLLATE "C", 0
+    UNION ALL
+    SELECT
+        greatest(
+            (
+                SELECT jobs.flow FROM {schema}.jobs
+                WHERE jobs.flow IS NOT NULL AND (known.flow IS NULL OR jobs.flow < known.flow)
+                ORDER BY jobs.flow DESC, jobs.id DESC LIMIT 1
+            ),
+            (
+                SELECT history.flow FROM {schema}.history
+                WHERE history.flow IS NOT NULL AND (known.flow IS NULL OR history.flow < known.flow)
+                ORDER BY history.flow DESC, history.id DESC LIMIT 1
+            )
+        ),
+        known.n + 1
+    FROM known WHERE known.n = 0 OR (known.flow IS NOT NULL AND known.n < $2::integer)
+)
+
+SELECT known.flow FROM known WHERE known.n > 0 AND known.flow IS NOT NULL ORDER BY known.n
+
+-- name: refreshed_edges
+-- The edges of jobs, each in the present state of its dependency; an edge to a job that has left the store keeps its
+-- state. $1 ids. Rows: job_id, on_id, number, if_failed, state, error.
+SELECT
+    edges.job_id, edges.on_id, edges.number, edges.if_failed,
+    CASE WHEN jobs.id IS NOT NULL THEN 'pending' ELSE coalesce(history.state, edges.state) END,
+    CASE
+        WHEN jobs.id IS NOT NULL THEN NULL
+        WHEN history.id IS NULL THEN edges.error
+        WHEN history.state = 'failed' THEN history.error
+    END
+FROM {schema}.edges
+LEFT JOIN {schema}.jobs ON jobs.id = edges.on_id
+LEFT JOIN {schema}.history ON history.id = edges.on_id
+WHERE edges.job_id = ANY ($1::text[])
+ORDER BY edges.job_id, edges.number
+
+-- name: lock_edges
+-- $1 ids of dependents. See release.sql for the order.
+SELECT FROM {schema}.edges WHERE job_id = ANY ($1::text[]) ORDER BY on_id, job_id, number FOR UPDATE
+
+-- name: lock_dependencies
+-- Lock the jobs to which the edges of jobs lead. $1 now, $2 ids.
+SELECT {schema}.mark_dependencies(
+    $1, ARRAY(SELECT DISTINCT edges.on_id FROM {schema}.edges WHERE edges.job_id = ANY ($2::text[]))
+)
+
+-- name: write_edges
+-- $1 the id of a dependent, $2 numbers, $3 states, $4 errors.
+UPDATE {schema}.edges SET state = given.state, error = given.error
+FROM unnest($2::integer[], $3::text[], $4::text[]) AS given (number, state, error)
+WHERE
+    edges.job_id = $1 AND edges.number = given.number
+    AND (edges.state, edges.error) IS DISTINCT FROM (given.state, given.error)
+
+-- name: waits_for_job
+-- Whether one of jobs $1 is job $2, or waits for it. One value.
+WITH RECURSIVE waits (id) AS (
+    SELECT unnest($1::text[]) COLLATE "C"
+    UNION
+    SELECT edges.on_id FROM waits JOIN {schema}.edges ON edges.job_id = waits.id AND {is_open}
+)
+
+SELECT EXISTS (SELECT FROM waits WHERE id = $2)
+
+-- name: lost_edges
+-- Pending edges whose dependency has ended without setting them, or has left the store: of $3 edges after the number $2 of
+-- job $1. One row: the dependencies, and the last edge that was examined (NULL: there is none).
+SELECT
+    array_agg(DISTINCT part.on_id) FILTER (
+        WHERE
+            NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = part.on_id)
+            AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = part.on_id)
+    ),
+    (array_agg(part.job_id ORDER BY part.job_id DESC, part.number DESC))[1],
+    (array_agg(part.number ORDER BY part.job_id DESC, part.number DESC))[1]
+FROM (
+    SELECT edges.job_id, edges.number, edges.on_id FROM {schema}.edges
+    WHERE edges.state = 'pending' AND {is_open} AND (edges.job_id, edges.number) > ($1::text, $2::integer)
+    ORDER BY edges.job_id, edges.number LIMIT $3
+) AS part
+
+-- name: count_edges
+-- A job gets more edges. $1 id, $2 their number. One value: how many it had.
+UPDATE {schema}.jobs SET dependencies = coalesce(dependencies, 0) + $2 WHERE id = $1 RETURNING dependencies - $2
+
+-- name: record_step
+-- Under the guard. $1 now (NULL: by the clock of the server), $2 id, $3 token, $4 number, $5 name, $6 result, $7 error. One
+-- value: whether the lease holds.
+WITH owned AS MATERIALIZED (
+    SELECT id, has_records FROM {schema}.jobs
+    WHERE id = $2 AND token = $3 AND lease_until_ms > coalesce($1::bigint, {schema}.now_ms()) FOR NO KEY UPDATE
 ),
 
-final AS (
-    DELETE FROM {schema}.history WHERE id = ANY ($1::text[]) RETURNING id, log_lines
+noted AS (
+    UPDATE {schema}.jobs SET has_records = true FROM owned WHERE jobs.id = owned.id AND owned.has_records IS NULL
+),
+
+added AS (
+    INSERT INTO {schema}.steps (id, number, name, result, error)
+    SELECT owned.id, $4, $5, $6, $7 FROM owned ON CONFLICT DO NOTHING
 )
 
-DELETE FROM {schema}.logs
-WHERE id IN (
-    SELECT gone.id FROM (SELECT * FROM live UNION ALL SELECT * FROM final) AS gone WHERE gone.log_lines IS NOT NULL
+SELECT EXISTS (SELECT FROM owned)
+
+-- name: steps
+-- $1 id. Rows: number, name, result, error.
+SELECT number, name, result, error FROM {schema}.steps WHERE id = $1 ORDER BY number
+
+-- name: signals
+-- $1 id. Rows: name, value.
+SELECT name, value FROM {schema}.signals WHERE id = $1 ORDER BY name
+
+-- name: signal
+-- Add a signal to a live job, which is locked. $1 id, $2 name, $3 value. Rows: what the job waits for; none where the job
+-- has a signal of this name.
+WITH added AS (
+    INSERT INTO {schema}.signals (id, name, value) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING id
 )
+
+UPDATE {schema}.jobs SET has_records = true FROM added WHERE jobs.id = added.id RETURNING jobs.waits_for
+
+-- name: clear_records
+-- $1 ids.
+WITH cleared AS (
+    DELETE FROM {schema}.steps WHERE id = ANY ($1::text[])
+)
+
+DELETE FROM {schema}.signals WHERE id = ANY ($1::text[])
+
+-- name: dropped
+-- Jobs that have left the store and have edges; those that another transaction has locked are left for the next purge. $1
+-- limit.
+SELECT id FROM {schema}.dropped LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- ---------------------------------------------------------------------------------------------------- purge
 
@@ -304,9 +461,16 @@ SELECT {subject} FROM {schema}.history AS jobs
 WHERE
     jobs.queue = $1 AND jobs.state = $2 AND jobs.keep_last = $3
     AND (jobs.finished_ms, jobs.id) < (
-        SELECT last.finished_ms, last.id FROM {schema}.history AS last
-        WHERE last.queue = $1 AND last.state = $2
-        ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET $3 - 1
+        SELECT last.finished_ms, last.id
+        FROM (
+            SELECT last.finished_ms, last.id FROM {schema}.history AS last
+            WHERE last.queue = $1 AND last.state = $2
+            ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET greatest($3 - 1, 0)
+        ) AS last
+        WHERE $3 > 0
+        -- Others have waited for a job that is not kept, or it would have been removed at once.
+        UNION ALL
+        SELECT 9223372036854775807, '' WHERE $3 = 0
     )
 LIMIT $4 FOR UPDATE SKIP LOCKED
 
@@ -385,8 +549,11 @@ WHERE
 ORDER BY position DESC LIMIT $1
 
 -- name: diagnose_settings
--- Settings of the server.
+-- Settings of the server, the number of the last migration, and what the tables take with their indexes.
 SELECT
+    (SELECT max(number) FROM {schema}.migrations) AS schema,
+    (SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+    WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r') AS size_bytes,
     current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
     current_setting('track_counts') AS track_counts

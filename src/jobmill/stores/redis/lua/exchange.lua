@@ -2,10 +2,11 @@
 -- ask: plain [[id, token, result, age: 0 is the default retention]], settle [settlement], not_these [id],
 --   claim {n, token, ahead: whether it is a claim ahead, lease_ms, worker, names, skip: how many waiting jobs earlier calls have read, or nil,
 --   scan: how many to read, or nil for 1,000, first_end: the first end of a lease, or nil}
+--   texts: see flows.lua
 -- Returns: answers to plain, answers to settle, claimed [id, hash before, crashed (see claim.lua), is older run], next due ms or -1, 1 if
 --   only jobs with unknown names wait, 2 if a limit is reached, otherwise 0, whether the feed is on, how many jobs the next
 --   call is to skip, or 0,
---   how many jobs were read after the last one that was taken.
+--   how many jobs were read after the last one that was taken, 1 if flush_outbox has something to do, otherwise 0.
 --- include request
 
 local P = Q .. ':'
@@ -131,7 +132,7 @@ if c and c.n > 0 and not c.skip and #others == 0 and #ask.not_these == 0
     if not is_empty then
       call('ZADD', Q .. ':marker', 0, '0')
     end
-    return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0}
+    return {plain_answers, answers, taken, is_empty and (first or -1) or now, 0, 0, 0, 0, 0}
   end
   c.n = c.n - #taken
 end
@@ -151,11 +152,14 @@ local function rarely()
 --- include flows
 --- include retention
 --- include settle
-  return settle
+  return settle, function()
+    return has_outbox
+  end
 end
 
+local outbox = 0
 if #others > 0 then
-  local settle = rarely()
+  local settle, has_outbox = rarely()
   for i, s in ipairs(others) do
     not_these[resolve(s.id)] = true
     local answer = settle(s)
@@ -166,6 +170,7 @@ if #others > 0 then
     end
     ended = ended or (answer == 'done' and (s.state ~= 'waiting' or s.runs ~= nil))
   end
+  outbox = has_outbox() and 1 or 0
 end
 
 local function nothing_waits()
@@ -183,7 +188,7 @@ if not c then
   waiting_grew = waiting_grew or (concurrency and ended)
   set_markers()
   event_if_drained()
-  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0, 0}
+  return {plain_answers, answers, {}, -1, 0, feed_on and 1 or 0, 0, 0, outbox}
 end
 
 for _, id in ipairs(ask.not_these) do
@@ -228,6 +233,10 @@ end
 if paused and next_due >= 0 then
   next_due = math.max(next_due, resumes)
 end
+if #taken == 0 and outbox == 0 then
+--- include relay_queue
+  outbox = call('EXISTS', relays(Q) .. ':wait')  -- Node has ended jobs that several others wait for
+end
 local only_foreign = passed and not left and #taken == 0 and not beyond
 local why_no_more = only_foreign and 1 or (is_full or room == 0) and 2 or 0
-return {plain_answers, answers, taken, next_due, why_no_more, feed_on and 1 or 0, beyond or 0, fruitless}
+return {plain_answers, answers, taken, next_due, why_no_more, feed_on and 1 or 0, beyond or 0, fruitless, outbox}

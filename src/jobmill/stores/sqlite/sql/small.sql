@@ -90,8 +90,8 @@ WHERE
 UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1
 
 -- name: log
--- Add log lines. Per line: seq, its number, at_ms, text.
-INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES {rows of 4 from ?1}
+-- Add log lines. Per line: seq, its number, at_ms, text, attempt, level.
+INSERT INTO jobmill_logs (seq, line, at_ms, text, attempt, level) VALUES {rows of 6 from ?1}
 
 -- name: log_last
 -- ?1 seq. One row: the number of the job's last log line, 0 without any.
@@ -478,7 +478,7 @@ WHERE last.duration_ms IS NOT NULL
 
 -- name: logs
 -- The last log lines of a job, newest first. ?1 id, ?2 limit. Rows: at_ms, text.
-SELECT logs.at_ms, logs.text
+SELECT logs.at_ms, logs.text, logs.attempt, coalesce(logs.level, 'info')
 FROM jobmill_jobs AS jobs CROSS JOIN jobmill_logs AS logs ON logs.seq = jobs.seq
 WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
 
