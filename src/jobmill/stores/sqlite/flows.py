@@ -93,12 +93,11 @@ def connect_jobs(
 
     `within`: in a transaction of the caller, in which no job may wait for a live job of others.
     """
-    for new in new_jobs:
-        if new.after and new.recurrence is not None:
-            raise recurring_dependency(new.id)
     became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
     created = {receipt.id for receipt in receipts if receipt.created}
     waiting = {new.id: new.after for new, one in zip(new_jobs, receipts, strict=True) if new.after and one.created}
+    if not waiting:
+        return
     seqs: dict[str, int] = dict(context.rows("seqs_of", (as_json(list(waiting)),)))
     edges = [
         EdgesOfJob(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
