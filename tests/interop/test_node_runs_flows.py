@@ -169,9 +169,7 @@ async def test_node_runs_the_children_of_a_suspended_run(scene: Scene) -> None:
 async def test_the_edges_of_a_flow_of_node(scene: Scene, if_failed: IfFailed) -> None:
     store = scene.jobs.store
     opts = FAILURES[if_failed]
-    children = [
-        {"name": "send", "queueName": "steps", "data": {}, "opts": {"jobId": id, **opts}} for id in ("a", "b")
-    ]
+    children = [{"name": "send", "queueName": "steps", "data": {}, "opts": {"jobId": id, **opts}} for id in ("a", "b")]
     tree = {"name": "send", "queueName": "top", "data": {}, "opts": {"jobId": "p"}, "children": children}
     await scene.node.ask("flow", tree=tree)
     assert (await store.get(["top:p"]))[0].dependencies == 2  # type: ignore[union-attr]
@@ -210,7 +208,9 @@ async def test_flushing_beside_node(scene: Scene) -> None:
     """Many diamonds, two that flush at once: each job runs once."""
     store, count = scene.jobs.store, 40
     for n in range(count):
-        await store.enqueue([step(f"a{n}"), job(f"l{n}", f"a{n}"), job(f"r{n}", f"a{n}"), job(f"z{n}", f"l{n}", f"r{n}")])
+        await store.enqueue(
+            [step(f"a{n}"), job(f"l{n}", f"a{n}"), job(f"r{n}", f"a{n}"), job(f"z{n}", f"l{n}", f"r{n}")]
+        )
     await work(scene)
 
     async def are_done() -> bool:

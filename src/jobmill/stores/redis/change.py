@@ -28,10 +28,10 @@ from jobmill.core.values import Filter
 from jobmill.stores.redis.bullmq_options import as_opts
 from jobmill.stores.redis.codec import bare_rule, reset_fields
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
-from jobmill.stores.redis.job_request import run_request
 from jobmill.stores.redis.flows import TEXTS, refreshed_edges
 from jobmill.stores.redis.hints import add_cancels
 from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.job_request import run_request
 from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs
 from jobmill.stores.redis.scripts import CHANGE
 from jobmill.stores.redis.search import walk
@@ -136,7 +136,10 @@ def _request(found: FoundJob, patch: Patch, now_ms: int) -> dict[str, Any]:
     }
     if patch.becomes_live:
         # change.lua looks again whether the job must wait for others.
-        request |= {"due": fields.get("held", Held(by=(), due=at(fields["due_ms"]))).due.at_ms, "clears": patch.clears_steps}
+        request |= {
+            "due": fields.get("held", Held(by=(), due=at(fields["due_ms"]))).due.at_ms,
+            "clears": patch.clears_steps,
+        }
     elif (held := fields.get("held")) is not None:
         if found.waits_for_children:
             # This is known from its children, and ends with them.

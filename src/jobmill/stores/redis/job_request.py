@@ -19,13 +19,7 @@ def job_request(new: NewJob, now_ms: int) -> tuple[Any, ...]:
     """A job as enqueue.lua takes it."""
     due_ms = now_ms if new.due is NOW else new.due.resolve(now_ms)
     id, data, own = local_id(new.queue, new.id), new.payload_json.decode(), None
-    if (
-        new.options is not NO_OPTIONS
-        or new.tenant is not None
-        or due_ms != now_ms
-        or new.flow is not None
-        or new.after
-    ):
+    if new.options is not NO_OPTIONS or new.tenant is not None or due_ms != now_ms or new.flow is not None or new.after:
         own = _own_fields(new, due_ms, now_ms)
     if new.unique_key is None and due_ms <= now_ms and new.options.headers is None:
         opts_json = bullmq_options.opts_json(new.options, new.priority)

@@ -110,7 +110,7 @@ end
 local function first_line(text)
   local line = string.match(text, '^[^\n]*')
   if #line > 500 then
-    line = string.gsub(string.sub(line, 1, 500), '[\192-\255][\128-\191]*$', '')
+    line = string.gsub(string.sub(line, 1, 500), '[\192-\244][\128-\191]*$', '')
   end
   return line
 end
