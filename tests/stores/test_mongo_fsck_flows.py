@@ -8,12 +8,11 @@ import pytest
 from bson import ObjectId
 from msgspec import structs
 
-from jobmill.core.changes import Hold, Release
 from jobmill.core.findings import Finding
 from jobmill.core.flows import After
 from jobmill.core.values import NewJob
 from jobmill.stores.mongo.codec import date
-from jobmill.testing.contract.support import claim_ids, claim_one, look, settle, state_of, succeed
+from jobmill.testing.contract.support import claim_ids, claim_one, settle, state_of, succeed
 from tests.stores.mongo_scene import HOME, Scene, home
 
 pytestmark = pytest.mark.stores("mongo")
@@ -150,16 +149,6 @@ async def test_a_dependency_that_is_gone_counts_as_cancelled(scene: Scene) -> No
     await scene.store.flush_outbox()
     job = (await claim_one(scene.store, queues=HOME)).job
     assert (job.id, job.deferred_error) == ("then", "dependency first was cancelled")
-
-
-async def test_a_job_that_must_fail_is_no_damage(scene: Scene) -> None:
-    """It has a field of a claim, so that Monque does not run it."""
-    await delete_dependency(scene)
-    await scene.store.flush_outbox()
-    assert await found(scene, repair=True) == {}
-    await scene.store.change(["then"], Hold())
-    await scene.store.change(["then"], Release())
-    assert (await look(scene.store, "then")).deferred_error is not None
 
 
 async def test_an_edge_that_is_gone_lets_its_job_go(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from jobmill.core.values import Claimed, Filter, NewJob, Settlement
 from jobmill.errors import InvalidValue, StoreUnavailable
 from jobmill.stores.redis import RedisStore
 from jobmill.stores.redis.flows import STAGED_MS, staging_index
+from jobmill.stores.redis.scripts import Script
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import (
     QUEUE,
@@ -133,11 +134,11 @@ class Dies:
         self.run = self.client.run
         self.client.run = self._run  # type: ignore[method-assign]
 
-    async def _run(self, *call: Any) -> Any:
+    async def _run(self, script: Script, key: str, args: Sequence[Any]) -> Any:
         if self.left == 0:
             raise StoreUnavailable("the process has ended")
         self.left -= 1
-        return await self.run(*call)
+        return await self.run(script, key, args)
 
     def end(self) -> None:
         """The next process."""

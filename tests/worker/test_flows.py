@@ -309,6 +309,7 @@ async def test_many_dependents_are_released_at_once(jobs: Client, worker: Worker
         return (await flow.progress()).succeeded == 2_501
 
     await until(is_done, timeout=60)
+    assert worker._context.counts.outbox_flushed >= 1_500
 
 
 # ---------------------------------------------------------------------------------------------------- isolated handlers

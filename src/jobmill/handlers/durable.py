@@ -21,8 +21,8 @@ from jobmill.core.job import DAY_MS, Job
 from jobmill.core.lifecycle import Succeeded, Suspended
 from jobmill.core.values import NewJob, at
 from jobmill.errors import DependencyFailed, InvalidValue, JobmillError, JobNotFound, StepFailed, StepsChanged
+from jobmill.handlers.conversion import result_decoder, to_plain
 from jobmill.handlers.draft import Draft
-from jobmill.handlers.signature import result_decoder, to_plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +81,7 @@ class OpenStep(Struct, frozen=True):
     name: str
 
 
-class Done(Struct, frozen=True):
+class DoneStep(Struct, frozen=True):
     """A step that an earlier run has done."""
 
     result_json: bytes
@@ -128,7 +128,7 @@ class DurableRun:
         times = self._names[name] + 1
         return f"{self._job.id}:{name}" + ("" if times == 1 else f"#{times}")
 
-    async def begin(self, step: OpenStep) -> OpenStep | Done:
+    async def begin(self, step: OpenStep) -> OpenStep | DoneStep:
         """Look whether an earlier run has done this step. Raises StepFailed if it failed there."""
         await self._load()
         known = self._steps.get(step.number)
@@ -142,7 +142,7 @@ class DurableRun:
             )
         if known.error is not None:
             raise StepFailed(f"step {step.name!r} failed in an earlier run: {known.error}")
-        return Done(known.result_json)
+        return DoneStep(known.result_json)
 
     async def end(self, step: OpenStep, value: Any) -> None:
         """Record the result of a step."""
@@ -161,7 +161,7 @@ class DurableRun:
     async def step(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function once in the life of the job, as far as its result could be recorded."""
         begun = await self.begin(self.number(name))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             return decoded(function, begun)
         try:
             if inspect.iscoroutinefunction(function):
@@ -187,7 +187,7 @@ class DurableRun:
         """Suspend the run until a signal has come; None after the timeout. What came first stays the answer."""
         until_ms = await self._instant(f"wait for {name}", FOREVER_MS if timeout is None else to_ms(timeout, "timeout"))
         answer = await self.begin(self.number(f"signal {name}"))
-        if isinstance(answer, Done):
+        if isinstance(answer, DoneStep):
             got = msgspec.json.decode(answer.result_json, type=list[Raw])
             return _typed(got[0], kind) if got else None
         signals: dict[str, Signal] = {one.name: one for one in (await self._load()).signals}
@@ -203,7 +203,7 @@ class DurableRun:
     async def _instant(self, name: str, after_ms: int) -> int:
         """The end of a wait: decided once, and recorded."""
         begun = await self.begin(self.number(name))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             return msgspec.json.decode(begun.result_json, type=int)
         until_ms = self._access.now_ms() + after_ms
         await self.end(begun, until_ms)
@@ -276,7 +276,7 @@ class DurableRun:
             await self._record(failed)
 
 
-def decoded(function: Callable[..., Any], done: Done) -> Any:
+def decoded(function: Callable[..., Any], done: DoneStep) -> Any:
     """The recorded result of a step, as the type that its function returns."""
     try:
         decode = result_decoder(function)
@@ -321,7 +321,7 @@ class SyncSteps:
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function once in the life of the job. See `Context.step`."""
         begun = self._wait(self._run.begin(self._run.number(name)))
-        if isinstance(begun, Done):
+        if isinstance(begun, DoneStep):
             known: R = decoded(function, begun)
             return known
         try:

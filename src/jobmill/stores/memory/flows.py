@@ -22,6 +22,7 @@ from jobmill.core.flows import (
 )
 from jobmill.core.job import Job
 from jobmill.core.values import NewJob
+from jobmill.errors import InvalidValue
 from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
@@ -33,13 +34,17 @@ def check_dependencies(context: MemoryContext, new_jobs: Sequence[NewJob]) -> No
     _checks(context).check_dependencies(new_jobs)
 
 
-def check_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> None:
-    """Raise InvalidValue if a suspended run cannot wait for these jobs."""
+def why_not_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> str | None:
+    """Why a suspended run cannot wait for these jobs; None if it can."""
 
     def waits_for(id: str) -> list[str]:
         return [edge.id for edge in context.edges.get(id, ()) if edge.state == "pending"]
 
-    _checks(context).check_children(parent.id, children, waits_for)
+    try:
+        _checks(context).check_children(parent.id, children, waits_for)
+    except InvalidValue as error:
+        return str(error)
+    return None
 
 
 def _checks(context: MemoryContext) -> FlowChecks:

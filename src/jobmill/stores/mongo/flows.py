@@ -38,12 +38,16 @@ from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.schema import FLOW
 from jobmill.stores.mongo.wake import notify
 
 #: How often a release is decided anew because another process holds or releases the same jobs.
 MAX_ATTEMPTS = 20
 _WITHOUT_LARGE = {**WITHOUT_PAYLOAD, "jobmill.signals": 0}
 _RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
+#: How many jobs of flows are read to find the ids of flows, for each id.
+JOBS_PER_FLOW = 20
+_BY_FLOW = {"jobmill.flow": -1}
 _IN_OUTBOX = {"jobmill.outbox": True, "status": {"$in": FINAL}}
 
 
@@ -301,3 +305,17 @@ async def dependents(ctx: MongoContext, id: str, limit: int = 100) -> list[Depen
         for one in edges
         if one["_id"]["job"] in ids
     ]
+
+
+async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order. A flow with very many jobs is passed over by a query of its own."""
+    ids: list[str] = []
+    while len(ids) < limit:
+        bound = {"$exists": True} if before is None else {"$lt": before}
+        size = JOBS_PER_FLOW * (limit - len(ids))
+        found = await ctx.find_by(FLOW, {"jobmill.flow": bound}, {"_id": 0, "jobmill.flow": 1}, size, sort=_BY_FLOW)
+        ids += dict.fromkeys(one["jobmill"]["flow"] for one in found)
+        if len(found) < size:
+            break
+        before = ids[-1]
+    return ids[:limit]

@@ -44,7 +44,7 @@ def _checks(now_ms: int) -> list[DocumentCheck]:
         DocumentCheck(
             "claim_on_waiting",
             "waiting jobs have fields of a claim",
-            {"status": "pending", "$or": claimed, "jobmill.deferredError": None},
+            {"status": "pending", "$or": claimed},
             update_of(NO_CLAIM),
         ),
         DocumentCheck(

@@ -72,7 +72,7 @@ async def _suspend(ctx: MongoContext, one: Settlement, locator: MongoLocator, no
         return "lost"
     first = int_of(ours_of(document).get("dependencies"))
     try:
-        staged = await stage_jobs(ctx, one.children, stage_id, now_ms, Parent(locator.id, first))
+        staged = await stage_jobs(ctx, one.children, stage_id, now_ms, Parent(locator.id, one.lease.id, first))
     except InvalidValue as error:
         return Refused(str(error))
     committed = await stages.commit(ctx, stage_id, staged.dependents, staged.dependencies, locator.id)

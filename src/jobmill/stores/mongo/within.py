@@ -25,7 +25,7 @@ from jobmill.stores.mongo.codec import CODEC, FINAL, WITHOUT_PAYLOAD, Document, 
 from jobmill.stores.mongo.connection import EDGES, EVENTS, translated_errors
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import dependency_of, new_edge
-from jobmill.stores.mongo.enqueue import NewEdges, check_found, check_recurring
+from jobmill.stores.mongo.enqueue import WantedEdges, check_found, check_recurring
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
 from jobmill.stores.mongo.insert import EncodedJob, JobsCollection, conflict, encoded, in_session
@@ -43,9 +43,9 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     collection = JobsCollection(database[ctx.url.collection], session)
     now_ms, url = ctx.now(), ctx.url
     transaction = _Transaction(ctx, collection, database[EDGES], session)
-    outside = check_recurring(new_jobs)
-    old = await transaction.ended(outside) if outside else {}
     awaited, pin = {after.id for new in new_jobs for after in new.after}, new_object_id()
+    outside = check_recurring(new_jobs, awaited)
+    old = await transaction.ended(outside) if outside else {}
     jobs = [encoded(new, now_ms, url, pin if new.id in awaited else None) for new in new_jobs]
     receipts = [await _insert_one(collection, one, now_ms, url) for one in jobs]
     released = await transaction.connect(jobs, receipts, old, pin, now_ms) if awaited else []
@@ -99,7 +99,7 @@ class _Transaction(Struct, frozen=True):
         now_ms: int,
     ) -> list[Event]:
         """Insert edges, and release the jobs that need not wait; what to publish."""
-        new = NewEdges.of(jobs, receipts)
+        new = WantedEdges.of(jobs, receipts)
         try:
             old = old | (await self.ended(more) if (more := new.old(old)) else {})
         except InvalidValue:

@@ -108,10 +108,13 @@ def without_lone_surrogates(h: dict[bytes, bytes]) -> dict[bytes, bytes]:
 #: The fields of a job that Jobmill made and that has no options.
 _PLAIN = frozenset((b"name", b"data", b"opts", b"timestamp", b"delay", b"priority", b"jm"))
 
+#: The same, of a job that others wait for.
+_READ_PLAINLY = _PLAIN | {b"jmy", b"parentKey", b"parent"}
+
 #: All fields that have no influence on how a job is settled.
 SETTLED_PLAINLY = _PLAIN | {
     *(b"jmo", b"jmd", b"jmu", b"jmt", b"jmw", b"jml", b"ats", b"processedOn", b"pb", b"progress"),
-    *(b"jmg", b"jmy"),
+    *(b"jmg", b"jmy", b"parentKey", b"parent"),
 }
 
 #: How claim.lua says that a job was running: it has crashed, or not, because the lost lease was its first one of a
@@ -125,9 +128,9 @@ def claimed_job(
     """The job after a claim. `h` is its hash before the claim. UnreadableJob if the hash cannot be read."""
     try:
         _check_json(h[b"data"])
-        if _PLAIN.issuperset(h) and b"jm" in h:
+        if _READ_PLAINLY.issuperset(h) and b"jm" in h:
             # Most claimed jobs are of this kind. Measured: 2 us, instead of 9 us with job_of.
-            created_ms = int(h[b"timestamp"])
+            created_ms, flow = int(h[b"timestamp"]), h.get(b"jmy")
             return Job(
                 id=shown,
                 name=h[b"name"].decode(),
@@ -141,6 +144,7 @@ def claimed_job(
                 started_ms=now_ms,
                 claims=1,
                 worker=worker,
+                flow=None if flow is None else flow.decode(),
             )
         if not isinstance(id, str):
             raise UnreadableJob("its id is not UTF-8 text")

@@ -1,8 +1,8 @@
-"""Jobs that wait for jobs, as flows of BullMQ: enqueueing them, and the verbs flush_outbox, dependencies and dependents.
+"""Jobs that wait for jobs, as flows of BullMQ: enqueueing, and the verbs flush_outbox, dependencies, dependents, flows.
 
-A job that waits is in `waiting-children`. Its edges, with their order, are in its field `jmg`; their states are in the keys
-that BullMQ has for a parent (`:dependencies`, `:processed`, `:failed`, `:unsuccessful`), so that Node can end a dependency as
-well. See lua/lib/flows.lua for several jobs that wait for one.
+A job that waits is in `waiting-children`. Its edges, with their order, are in its field `jmg`; their states are in the
+keys that BullMQ has for a parent (`:dependencies`, `:processed`, `:failed`, `:unsuccessful`), so that Node can end a
+dependency as well. See lua/lib/flows.lua for several jobs that wait for one.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _slot(c: RedisContext, queue: str) -> int:
 async def _references(c: RedisContext, new_jobs: Sequence[NewJob]) -> dict[str, str | int]:
     """Where each dependency is. InvalidValue for one that no job may wait for."""
     in_call: dict[str, int] = {}
-    for position, new in enumerate(new_jobs, 1):
-        in_call.setdefault(new.id, position)
+    for number, new in enumerate(new_jobs, 1):
+        in_call.setdefault(new.id, number)
     ids = dict.fromkeys(after.id for new in new_jobs for after in new.after)
     queues = await queues_of(c, [id for id in ids if id not in in_call])
     found: dict[str, str | int] = {}
@@ -253,8 +253,8 @@ async def _run(c: RedisContext, queue: str, now_ms: int, **request: Any) -> Any:
 async def _enqueue_in_parts(c: RedisContext, flow: _Flow, suspend: dict[str, Any] | None) -> list[Receipt]:
     """Stage all jobs, so that nobody sees them run; commit; then set the edges and free the jobs.
 
-    A process that ends before the commit leaves jobs that `flush_outbox` removes; one that ends after it leaves the rest
-    of the work to `flush_outbox`.
+    A process that ends before the commit leaves jobs that `flush_outbox` removes; one that ends after it leaves the
+    rest of the work to `flush_outbox`.
     """
     index = staging_index(c, flow.queue)
     key = f"{index}:{secrets.token_hex(8)}"
@@ -433,6 +433,7 @@ async def _dependencies(
 ) -> list[Dependency]:
     key = f"{c.key(queue)}:{id}"
     recorded = await c.client.call(key, "HGET", key, "jmg")
+    edges: list[tuple[str, str | None, bool]]
     if recorded is not None:
         edges = [
             (f"{c.url.prefix}:{of}:{child}", policy, bool(ours)) for of, child, policy, ours in _decode_edges(recorded)

@@ -110,8 +110,8 @@ async def fsck(c: RedisContext, *, repair: bool = False) -> list[Finding]:
     for relays_key, queue in relays_by_key(c, await registered_queues(c)).items():
         await found.check_staged(queue)
         keys = await c.client.scan(f"{escaped(relays_key)}:*:next", "zset")
-        ids = [key[len(relays_key) + 1 : -len(":next")] for key in keys]
-        own = [id for id in ids if b":" not in id]
+        relay_ids = [key[len(relays_key) + 1 : -len(":next")] for key in keys]
+        own = [id for id in relay_ids if b":" not in id]
         await found.check("relay_astray", queue, _readable(own), relays=relays_key)
     await _check_flow_index(c, found)
     logs: dict[str, list[str]] = {}

@@ -18,7 +18,7 @@ from jobmill.handlers.context import Context
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.hooks import Hooks
 from jobmill.worker import outcomes
-from jobmill.worker.isolate.child import end_of
+from jobmill.worker.isolate.past import end_of
 from jobmill.worker.lifespans import Lifespans
 
 
