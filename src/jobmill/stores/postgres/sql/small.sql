@@ -329,10 +329,6 @@ LEFT JOIN {schema}.history ON history.id = edges.on_id
 WHERE edges.job_id = ANY ($1::text[])
 ORDER BY edges.job_id, edges.number
 
--- name: lock_edges
--- $1 ids of dependents. See release.sql for the order.
-SELECT FROM {schema}.edges WHERE job_id = ANY ($1::text[]) ORDER BY on_id, job_id, number FOR UPDATE
-
 -- name: lock_dependencies
 -- Lock the jobs to which the edges of jobs lead. $1 now, $2 ids.
 SELECT {schema}.mark_dependencies(
