@@ -464,16 +464,9 @@ SELECT {subject} FROM {schema}.history AS jobs
 WHERE
     jobs.queue = $1 AND jobs.state = $2 AND jobs.keep_last = $3
     AND (jobs.finished_ms, jobs.id) < (
-        SELECT last.finished_ms, last.id
-        FROM (
-            SELECT last.finished_ms, last.id FROM {schema}.history AS last
-            WHERE last.queue = $1 AND last.state = $2
-            ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET greatest($3 - 1, 0)
-        ) AS last
-        WHERE $3 > 0
-        -- Others have waited for a job that is not kept, or it would have been removed at once.
-        UNION ALL
-        SELECT 9223372036854775807, '' WHERE $3 = 0
+        SELECT last.finished_ms, last.id FROM {schema}.history AS last
+        WHERE last.queue = $1 AND last.state = $2
+        ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET $3 - 1
     )
 LIMIT $4 FOR UPDATE SKIP LOCKED
 
