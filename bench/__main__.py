@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import signal
 import sys
 import time
@@ -22,7 +23,8 @@ from bench.grounds import GROUNDS, Grounds
 from bench.lab import FULL, QUICK, TIME_OVER, Lab, Run
 from bench.peers import crontab, node
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 STORES = tuple(GROUNDS)
 NAMES = {one.name for all in CONTENDERS.values() for one in all} - {"jobmill"}
 PEERS = sorted({*NAMES, *(name.partition(",")[0] for name in NAMES)} - {"jobmill"})
@@ -71,6 +73,8 @@ def main(
     limit of --against was missed; with 130 when it was interrupted. It shows and keeps what was measured until then.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for folder in ("src", "bench"):  # else every process that is measured compiles its modules again
+        compileall.compile_dir(ROOT / folder, quiet=2)
     if against is not None:
         wanted = [store for store in against_run.STORES if not stores or store in stores]
         rounds = rounds or (1 if instructions else 7)

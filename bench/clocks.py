@@ -79,6 +79,7 @@ class Draining:
     """The clock of a drain: from the first handler until the database holds no live job.
 
     Every handler calls `run`. Without `is_left` the clock stops in the last handler: for runs that leave jobs waiting.
+    Without a number of jobs, several processes share them.
     """
 
     def __init__(self, is_left: Callable[[], bool] | None, jobs: int) -> None:
@@ -89,6 +90,8 @@ class Draining:
         self._all_ran = threading.Event()
         self._watch: Stopwatch | None = None
         self._last: Ran | None = None
+        if not jobs:
+            self._all_ran.set()
         if is_left is not None:
             is_left()  # opens the connection
 
@@ -110,9 +113,11 @@ class Draining:
         while in_time and self._is_left is not None and self._is_left():
             time.sleep(LOOK_S)
             in_time = time.monotonic() < until
-        if not in_time or self._watch is None or self._last is None:
+        if not in_time or self._watch is None:
             raise TimeoutError(f"{self._ran} of {self._jobs} jobs ran within {PATIENCE_S:.0f} s")
-        ran = self._last if self._is_left is None else self._watch.ran(self._jobs)
+        ran = (
+            self._last if self._is_left is None and self._last is not None else self._watch.ran(self._jobs or self._ran)
+        )
         halt(SETTLED)
         return ran
 

@@ -1,8 +1,4 @@
-"""A distant server: a proxy in front of it, in a process of its own, that delays everything.
-
-The proxy of the tests parses what passes and is slower: a bulk enqueue on Redis made 14,000 jobs/s through it,
-and 43,000 through this one.
-"""
+"""A distant server: a proxy in a process of its own that delays everything, and parses nothing."""
 
 from __future__ import annotations
 

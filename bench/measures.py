@@ -17,7 +17,7 @@ from bench.child import run as in_child
 from bench.clocks import Crowd, Looked, Pickups, Ran
 from bench.contenders import ISOLATED, MONGODB_CRON, Contender
 from bench.far import far
-from bench.figures import RATE, percentile
+from bench.figures import CLIENT, RATE, percentile
 from bench.grounds import SERVER
 from bench.lab import Lab, Turn
 from bench.machine import busy_s
@@ -160,6 +160,32 @@ def _latency(lab: Lab, what: str) -> None:
         late = [abs(end - call) / 1e6 for end, call in zip(worker.result(), called, strict=True)]
     lab.record(what, ours.name, P50, percentile(late, 50))
     lab.record(what, ours.name, P95, percentile(late, 95))
+
+
+def scaling(lab: Lab) -> None:
+    """Worker processes with 50 slots each run the jobs of one queue: no-op jobs, and handlers that take 5 ms."""
+    lab.alternate({f"{many}, {ms} ms": partial(_scaling, lab, many, ms) for ms in (0, 5) for many in (1, 2, 4)})
+
+
+def _scaling(lab: Lab, processes: int, ms: int) -> None:
+    ours, what = lab.ground.ours, f"{processes} x 50 slots" + f", handlers of {ms} ms" * bool(ms)
+
+    def run(jobs: int) -> Ran:
+        with lab.ground.filled(ours, jobs) as url, ExitStack() as opened:
+            begun = [ours.begin("drain", Ran, url=url, jobs=0, slots=50, ms=ms) for _ in range(processes)]
+            workers = [opened.enter_context(child) for child in begun]
+            for word in (BEGUN, SETTLED):  # all stand still at their first job, and then go on together
+                for child in workers:
+                    child.wait_for(word)
+                for child in workers:
+                    child.go_on()
+            each = [child.result() for child in workers]
+        seconds, cpu = max(one.seconds for one in each), sum(one.cpu_seconds for one in each)
+        lab.record(what, ours.name, RATE, jobs / seconds)
+        lab.record(what, ours.name, CLIENT, cpu / jobs * 1e6)
+        return Ran(jobs=jobs, seconds=seconds, cpu_seconds=cpu)
+
+    lab.sized(what, min(ours.rate[1], 50_000 / ms) if ms else ours.rate[1], run)
 
 
 def depth(lab: Lab) -> None:
@@ -400,6 +426,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
     "enqueue": (Measure(enqueue, SHARED, 4, is_quick=True),),
     "pickup": (Measure(pickup, SHARED, 3, is_quick=True),),
     "latency": (Measure(latency, SHARED, 3),),
+    "scaling": (Measure(scaling, SHARED, 4),),
     "depth": (Measure(depth, SHARED, 5),),
     "roundtrip": (Measure(roundtrip, SERVERS, 3),),
     "memory": (Measure(memory, SHARED, 2),),

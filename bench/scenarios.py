@@ -1,7 +1,4 @@
-"""In the child: one function for each thing that a measure asks of a contender in Python.
-
-The names and the arguments are those of the commands of the scripts in `peers/node`.
-"""
+"""In the child: what measures ask of a contender in Python, by the names of the commands of the scripts on Node.js."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from bench.figures import CLIENT, RATE, Figure, Results, Verdict, judge, ratios, values_of
 from bench.grounds import SERVER, WAL
-from bench.measures import CORES, MS_PER_POLL, OTHERS, P50, P95
+from bench.measures import CORES, MS_PER_POLL, OTHERS, P50, P95, SHARED
 
 How = Literal["at least", "at most", "below"]
 OURS, NODE, PORT = "jobmill", "bullmq, Node.js", "bullmq, Python"
@@ -17,6 +17,7 @@ CRONTAB, CRON = "jobmill's crontab", "mongodb-cron, Node.js"
 AS_MANY = "against as many schedulers of mongodb-cron"
 LONE, BULK = "one by one", "1,000 a call"
 NOT_YET = "not yet looked into"
+COLLIDE = "claims of several processes look at the same jobs first, and each gets only some of them"
 #: A machine is idle while other processes use less.
 IDLE_CORES = 0.2
 
@@ -75,14 +76,22 @@ def _enqueue(store: str, text: str, bound: float, what: str, theirs: tuple[str, 
     return Target(f"{store} enqueue", text, "at least", bound, "x", (what, OURS, RATE), (*theirs, RATE))
 
 
-def _pickup(store: str, bound: float, what: str) -> Target:
-    return Target(f"{store} pickup", f"idle pickup, p50 {what}", "below", bound, "ms", (what, OURS, P50))
+def _pickup(store: str, bound: float, what: str, theirs: str = "") -> Target:
+    text, other = f"idle pickup, p50 {what}{theirs and f', against {theirs}'}", (what, theirs, P50) if theirs else None
+    unit = "x" if theirs else "ms"
+    return Target(f"{store} pickup", text, "below", bound, unit, (what, OURS, P50), other)
 
 
 def _depth(store: str, bound: float) -> Target:
     few, many = ("1,000 waiting", OURS, RATE), ("* delayed", OURS, RATE)
     text = "time per job while very many wait, against few"
     return Target(f"{store} depth", text, "at most", bound, "x", few, many)
+
+
+def _scaling(store: str, processes: int) -> Target:
+    many, one = ((f"{number} x 50 slots", OURS, RATE) for number in (processes, 1))
+    bound, why = 0.75 if store == "sqlite" else 0.95, COLLIDE if store == "mongo" else NOT_YET
+    return Target(f"{store} scaling", f"{processes} processes, against one", "at least", bound, "x", many, one, why)
 
 
 def _p95(store: str, measure: str, text: str, bound: float, what: str, **more: Any) -> Target:
@@ -120,21 +129,15 @@ TARGETS: tuple[Target, ...] = (
     _depth("sqlite", 1.3),
     _drain("postgres", 100, "pgqueuer at its best", "pgqueuer*", 2),
     _drain("postgres", 100, "procrastinate", "procrastinate", 25),
-    _drain(
-        "postgres",
-        100,
-        "graphile, local queue of 500 (an aim)",
-        "graphile, local queue of 500",
-        1,
-        why_missed="it takes 500 jobs at a time into its memory and runs them from there, however few its slots are; a "
-        "worker of ours claims no job beyond its free slots, so that a crash delays no job that had not begun",
-    ),
+    _drain("postgres", 100, "graphile, local queue of 500", "graphile, local queue of 500", 0.95),
     _drain("postgres", 1, "pgqueuer", "pgqueuer", 1),
     _cost("postgres", 100, "WAL per job, drain at 100 slots (an aim)", WAL, "at most", 900, "B"),
     _enqueue("postgres", "bulk enqueue, against pgqueuer", 1, BULK, (BULK, "pgqueuer")),
+    _enqueue("postgres", "enqueue one by one, against pgqueuer", 1, LONE, (LONE, "pgqueuer")),
     _pickup("postgres", 5, "since its return"),
+    _pickup("postgres", 1.5, "since its return", "pgqueuer"),
     _depth("postgres", 1.3),
-    *(_drain("redis", slots, "BullMQ on Node.js", NODE, 1) for slots in (1, 50, 200)),
+    *(_drain("redis", slots, "BullMQ on Node.js", NODE, bound) for slots, bound in ((1, 1.1), (50, 1), (200, 1))),
     *(_drain("redis", slots, "BullMQ's Python port", PORT, 8) for slots in (50, 200)),
     *(
         _cost("redis", slots, f"{whose} CPU at {slots} slots, against Node.js", unit, "below", 1, "x", NODE)
@@ -152,15 +155,7 @@ TARGETS: tuple[Target, ...] = (
     _enqueue("redis", "bulk enqueue, against addBulk on Node.js", 2, BULK, (BULK, NODE)),
     _enqueue("redis", "enqueue from 100 callers, against Node.js", 1, "100 callers", ("100 callers", NODE)),
     _pickup("redis", 2, "since the call"),
-    _drain(
-        "mongo",
-        50,
-        "a find-and-modify loop",
-        "find and modify",
-        10,
-        why_missed="at 50 slots a call settles and claims 25 jobs: two updates each, with their indexes and the log of "
-        "the replica set, are about two thirds of the server's work",
-    ),
+    _drain("mongo", 50, "a find-and-modify loop", "find and modify", 10),
     _drain("mongo", 50, "agenda", "agenda, Node.js", 8),
     _enqueue("mongo", "bulk enqueue, against one by one", 10, BULK, (LONE, OURS)),
     _pickup("mongo", 20, "since the call"),
@@ -171,6 +166,7 @@ TARGETS: tuple[Target, ...] = (
         )
         for at, bound in (("concurrency 1", 1.3), ("concurrency 100", 3.0))
     ),
+    *(_scaling(store, processes) for store in SHARED for processes in (2, 4)),
     *(target for store in ("sqlite", "postgres", "redis") for target in _latency(store, 100, 20)),
     *_latency("mongo", 600, 100),
     *(target for store in ("memory", "sqlite", "postgres", "redis", "mongo") for target in _operations(store)),

@@ -16,7 +16,7 @@ from jobmill.core.announcing import Orders, WorkerCard
 from jobmill.core.audit import AuditEntry, AuditFilter, AuditPage
 from jobmill.core.cursors import read_position
 from jobmill.core.events import Event, claim_events, job_event, progress_event, settlement_events
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, StoreFacts, reachable
 from jobmill.core.job import KEEP_RUN, LIVE, LOG_LINES_KEPT, NULL, Job, Keep
 from jobmill.core.queue_limits import QueueLimits, changed_settings
 from jobmill.core.stats import matches
@@ -25,6 +25,7 @@ from jobmill.stores.common import whole_jobs
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.operations import Operations
+from jobmill.stores.common.response import response_ms
 
 
 class Database:
@@ -188,7 +189,7 @@ def report(db: Database, now_ms: int, reports: Sequence[values.Report]) -> list[
         if (stored := held(jobs, one.lease, now_ms)) is None:
             lost.append(one.lease.id)
             continue
-        lines = [*stored.lines, *(values.LogLine(now_ms, text) for text in one.lines)]
+        lines = [*stored.lines, *(values.LogLine(now_ms, text, one.attempt, one.level) for text in one.lines)]
         stored.lines = lines[-LOG_LINES_KEPT:]
         save(db, stored)
         if one.progress is not None:
@@ -484,7 +485,8 @@ class SlowStore:
         return new_id()
 
     async def diagnose(self) -> list[Finding]:
-        return []
+        answers_ms = await response_ms(lambda: self.get(["no job"]))
+        return [reachable(StoreFacts(product="six primitives", response_ms=answers_ms))]
 
     async def fsck(self, *, repair: bool = False) -> list[Finding]:
         return []

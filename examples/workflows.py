@@ -117,7 +117,7 @@ async def diamond() -> bool:
 async def progress_of_many() -> str:
     """A group without a last job is a flow as well: how far it is."""
     flow = await jobs.group(fetch.draft(url=str(number)) for number in range(200)).enqueue()
-    while not (progress := await flow.progress()).is_done:
+    while not (progress := await flow.progress()).is_done:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return f"{progress.done} of {progress.total}, {progress.failed} failed"
 
@@ -194,7 +194,7 @@ async def retry_a_branch() -> str:
     """What failed, and what failed because of it, runs again. Here it fails again."""
     pages = jobs.group(fetch.draft(url=url) for url in ("a", "broken"))
     merged = await merge.draft("both", pages=pages.results).enqueue()
-    while not (await merged.flow.progress()).is_done:
+    while not (await merged.flow.progress()).is_done:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return f"{await merged.flow.retry()} jobs run again"
 

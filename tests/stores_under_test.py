@@ -6,6 +6,7 @@ another. In Redis each has a prefix of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ async def emptied_postgres(servers: PostgresServers, name: str | None = None) ->
 def drop_connections() -> None:
     """At the end of all tests."""
     while _emptying:
-        _emptying.popitem()[1].terminate()
+        with contextlib.suppress(RuntimeError):  # their loop is closed already, and they with it
+            _emptying.popitem()[1].terminate()
 
 
 async def migrated_mongo(url: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from jobmill.core.job import Job, Progress
+from jobmill.core.job import Job, LogEntry, Progress
 from jobmill.core.values import Claimed, Lease
 from jobmill.handlers.context import Context
 
@@ -36,6 +36,8 @@ def claimed(**fields: Any) -> Claimed:
     return Claimed(one, Lease(one.id, TOKEN, one.queue, one.name, NOW + 15_000))
 
 
-def context(told: list[Progress | str] | None = None, **fields: Any) -> Context:
+def context(told: list[Progress | LogEntry] | None = None, **fields: Any) -> Context:
     """What a handler is given; `told` gets what it tells."""
-    return Context(job(**{"state": "running"} | fields), (told if told is not None else list[Progress | str]()).append)
+    return Context(
+        job(**{"state": "running"} | fields), (told if told is not None else list[Progress | LogEntry]()).append
+    )

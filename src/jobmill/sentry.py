@@ -51,6 +51,8 @@ Capture: TypeAlias = Literal["final", "every"]
 FLUSH_S = 2.0
 ORIGIN = "auto.queue.jobmill"
 MASK = "[Filtered]"
+#: Of Django 6 and its backport. Both log an error for each Task that has failed.
+_LOGGERS_OF_DJANGO = ("django.tasks", "django_tasks")
 MAX_SLUG = 50
 #: The units of Sentry, the longest first. (It also has month and year, which have no fixed length.)
 _UNITS = (("week", 604_800_000), ("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000))
@@ -89,13 +91,15 @@ class JobmillIntegration(Integration):
         self._monitor_config = monitor_config or {}
         #: The workers of these clients, and the jobs whose failure was reported before it is stored.
         self._workers: set[str] = set()
+        #: Whether a worker runs or has run here. Hooks get the last events after it has stopped.
+        self.is_in_worker = False
         self._failing: set[str] = set()
         for jobs in clients:
             jobs.observe("run")(partial(self._run, jobs))
             jobs.observe("enqueue")(self._enqueue)
             jobs.on("failed")(self._on_failed)
             jobs.on("lease_lost")(lambda event: self._failing.discard(event.job_id))
-            jobs.on("start")(lambda worker: self._workers.add(worker.name))
+            jobs.on("start")(self._on_start)
             jobs.on("stop")(self._on_stop)
 
     @staticmethod
@@ -152,6 +156,10 @@ class JobmillIntegration(Integration):
         # Hooks get the last events after the worker has stopped.
         return None if self._workers else _flush()
 
+    def _on_start(self, worker: Worker) -> None:
+        self._workers.add(worker.name)
+        self.is_in_worker = True
+
     async def _on_stop(self, worker: Worker) -> None:
         self._workers.discard(worker.name)
         if self._is_active():
@@ -197,12 +205,14 @@ class JobmillIntegration(Integration):
 
 
 def _process(event: Any, hint: Any) -> Any:
-    """Leave out the log line about a job that has failed: the error of the job is reported already, or will be."""
+    """Leave out the log lines about a job that has failed: the error of the job is reported already, or will be."""
     integration = sentry_sdk.get_client().get_integration(JobmillIntegration)
     if integration is None:
         return event
     record = vars(hint["log_record"]) if "log_record" in hint else {}
     if record.get("name") == "jobmill" and "outcome" in record and integration.reports(record.get("worker")):
+        return None
+    if record.get("name") in _LOGGERS_OF_DJANGO and integration.is_in_worker:
         return None
     if "exc_info" in hint and (reported := _reported.get(None)) is not None:
         reported.append(hint["exc_info"][1])

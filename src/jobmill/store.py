@@ -113,7 +113,10 @@ class Store(Protocol):
         """Extend leases to now + `for_ms`; returns the ids of lost leases."""
 
     async def report(self, reports: Sequence[Report]) -> list[str]:
-        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases."""
+        """Store progress and log lines (the last 1,000 per job); returns the ids of lost leases.
+
+        Several reports of one lease in one call apply in their order.
+        """
 
     async def wait_for_work(self, queues: Sequence[str], until_ms: int) -> None:
         """Sleep until a job may be claimable, at most until `until_ms`. A hint: it may come early or be missed."""
@@ -276,6 +279,7 @@ class Store(Protocol):
     async def diagnose(self) -> list[Finding]:
         """How the database is set up and how it is doing, one finding for each check that this store has.
 
+        One of them is that the store answers, with the facts about it: `core.findings.reachable`.
         For example settings of the server that endanger jobs, the size of files, missing indexes. It changes nothing.
         """
 

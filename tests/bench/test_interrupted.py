@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ SECOND = b"50 callers"
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Signals) -> None:
+    compiled = Path(cache_from_source(str(ROOT / "src/jobmill/client/client.py")))
+    compiled.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench", "--quick", "--store", "sqlite", "--measure", "enqueue"]
     with subprocess.Popen(
         [*command, "--out", str(tmp_path), "--json", str(tmp_path / "figures.json")],
@@ -33,6 +36,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path, number: signal.Sig
         running.send_signal(number)
         shown, errors = running.communicate(timeout=60)
     assert running.returncode == 130, errors.decode()
+    assert compiled.exists(), "what is measured does not compile it again"
     assert b"one by one" in shown
     figures = msgspec.json.decode((tmp_path / "figures.json").read_bytes())
     assert figures["interrupted"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_all_jobs_that_wait_are_drained(grounds: Grounds, store: str, contender:
     assert ran.jobs == JOBS
     assert ran.cpu_seconds > 0
     assert 0 < ran.seconds < 60
+
+
+@pytest.mark.slow
+def test_several_processes_share_the_jobs_of_a_queue(grounds: Grounds) -> None:
+    ours = CONTENDERS["sqlite"][0]
+    with grounds["sqlite"].filled(ours, 2_000) as url, ExitStack() as opened:
+        both = [opened.enter_context(ours.begin("drain", Ran, url=url, jobs=0, slots=5)) for _ in range(2)]
+        for word in (BEGUN, SETTLED):
+            for child in both:
+                child.wait_for(word)
+            for child in both:
+                child.go_on()
+        ran = [child.result().jobs for child in both]
+    assert sum(ran) == 2_000
+    assert min(ran) > 0
 
 
 @pytest.mark.slow

@@ -47,6 +47,13 @@ async def open_shop(jobs: Client) -> Shop:
         context.log("charged")
         return {"charged": True, "amount": "129.90", "reference": 2**60}
 
+    @jobs.handler(queue="images", max_attempts=5, backoff="1ms")
+    async def resize(context: jobmill.Context, source: str) -> None:
+        context.log(f"reading {source} (48.2 MB)")
+        context.log("slow: 4.1 of 48.2 MB after 5 s", "warning")
+        context.log("no answer in 10 s", "error")
+        raise TimeoutError("no answer in 10 s")
+
     failed = await send_order_confirmation.enqueue(to="ada@example.org", order_id=48213)
     for order in range(4):
         await send_order_confirmation.enqueue(to=f"customer-{order}@example.org", order_id=order)
@@ -70,18 +77,26 @@ async def open_shop(jobs: Client) -> Shop:
     await jobs.queue("invoices").pause(who="ada", note="bank api down", until="2h")
     await jobs.queue("images").running_limit(1)
     await jobs.mark("v1.4.2")
-    running = await jobs.enqueue("resize", {"source": "uploads/linen-shirt.tif"}, queue="images")
+    running = await resize.enqueue(source="uploads/linen-shirt.tif")
+    await jobs.tick()
     await _claim(jobs)
     await _announce(jobs)
     return Shop(failed.id, waiting.id, succeeded.id, running.id, recurring.id)
 
 
 async def _claim(jobs: Client) -> None:
-    """A worker has the job, and has reported."""
+    """A worker has the job for a second attempt, and has reported."""
     claim = Claim(queues=("images",), names={"resize": 1}, n=1, lease_ms=3_600_000, worker="worker-1", token="t")
-    (claimed,) = (await jobs.store.exchange([], claim)).claimed
-    lines = ("reading uploads/linen-shirt.tif (48.2 MB)", "2 of 5 sizes written")
-    await jobs.store.report([Report(lease=claimed.lease, progress=Progress(40, "2 of 5 sizes"), lines=lines)])
+    while True:
+        found = (await jobs.store.exchange([], claim)).claimed
+        if found:
+            break
+        await asyncio.sleep(0.002)
+    progress, lines = (
+        Progress(40, "2 of 5 sizes"),
+        ("reading uploads/linen-shirt.tif (48.2 MB)", "2 of 5 sizes written"),
+    )
+    await jobs.store.report([Report(lease=found[0].lease, progress=progress, lines=lines, attempt=2)])
 
 
 async def _announce(jobs: Client) -> None:

@@ -6,7 +6,7 @@ Set JOBMILL_TEST_SHOTS to a folder to have a picture of each.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from playwright.async_api import expect
 
 import jobmill
 from jobmill import Access, Client, Dashboard
+from jobmill.core.values import DEPTH_LIMIT, Depth
+from jobmill.errors import StoreUnavailable
 from jobmill.stores.memory import MemoryStore
 from tests.browser.site import Shop, open_shop
 from tests.kit.browser import PHONE, WIDE, Tabs, axe, shot
@@ -228,3 +230,51 @@ async def test_paused_means_paused_and_the_page_says_how_old_it_is(
     await page.keyboard.press("l")
     await expect(due).to_have_text("2")
     await expect(notice).to_be_hidden()
+
+
+class _Away(MemoryStore):
+    """A store that can be away."""
+
+    is_away = False
+
+    async def depths(self, queues: Sequence[str] | None = None, limit: int = DEPTH_LIMIT) -> list[Depth]:
+        if self.is_away:
+            raise StoreUnavailable("connection to db.internal, port 5432 failed: Connection refused")
+        return await super().depths(queues, limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "screen", ["light", *(pytest.param(one, marks=pytest.mark.extended) for one in ("dark", "phone"))]
+)
+async def test_a_store_that_goes_away_and_comes_back(
+    tabs: Tabs, serving: Callable[..., Awaitable[str]], screen: str
+) -> None:
+    store = _Away()
+    async with jobmill.connect(store=store) as jobs:
+        await open_shop(jobs)
+        url = await serving(Dashboard(jobs, title="shop prod", color="red"))
+        size, dark = SCREENS[screen]
+        page = await tabs.open(f"{url}/", size, dark=dark, timezone="UTC")
+        due, alert = page.locator(".figures dd").first, page.get_by_role("alert")
+        text, color = await due.text_content(), await due.evaluate("one => getComputedStyle(one).color")
+        store.is_away = True
+        # The open page says that it is old, or was loaded again already; then it keeps its figures.
+        await expect(page.locator("#stale, [role=alert]").locator("visible=true")).to_have_count(1)
+        assert await due.evaluate("one => getComputedStyle(one).color") != color
+        await page.reload()
+        await tabs.expect("response 503: GET")
+        await expect(alert).to_contain_text(re.compile(r"The figures below are \S+ \w+ old, from \d\d:\d\d:\d\d"))
+        await expect(due).to_have_text(text or "")
+        assert await due.evaluate("one => getComputedStyle(one).color") != color
+        assert await axe(page) == []
+        await shot(page, f"unavailable-{screen}")
+        await page.goto(f"{url}/jobs")
+        await expect(page.get_by_role("heading", name="The store does not answer")).to_be_visible()
+        assert await axe(page) == []
+        await shot(page, f"unavailable-jobs-{screen}")
+        await page.goto(f"{url}/")
+        store.is_away = False
+        await expect(alert).to_have_count(0)
+        await expect(due).to_have_text(text or "")
+        assert await due.evaluate("one => getComputedStyle(one).color") == color

@@ -101,7 +101,7 @@ class Shell:
 
             @client.handler(max_attempts=1)
             async def bad(context: jobmill.Context) -> None:
-                context.log("a line before the end")
+                context.log("a line before the end", "warning")
                 raise RuntimeError("out of paper")
 
             await client.tick(100)

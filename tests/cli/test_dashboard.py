@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import click
 import pytest
 
+from jobmill.cli import main
 from tests.cli.conftest import Shell
 from tests.cli.test_demo import temporary
 from tests.cli.test_worker import read_until
@@ -269,8 +271,8 @@ def test_a_stopping_worker_still_shows_its_running_jobs(app: Shell) -> None:
 
 
 def test_the_port_may_be_left_out(app: Shell) -> None:
-    from jobmill.cli.worker import worker
-
+    worker = main.get_command(click.Context(main), "worker")
+    assert worker is not None
     for arguments in (["--dashboard", "app:jobs"], ["app:jobs", "--dashboard"], ["app:jobs", "--dashboard", "-c", "2"]):
         context = worker.make_context("worker", arguments)
         assert (context.params["target"], context.params["dashboard"]) == ("app:jobs", 8000)

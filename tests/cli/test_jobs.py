@@ -113,7 +113,7 @@ def test_show_prints_all_fields(shell: Shell) -> None:
     for part in (id, "state", "failed", "RuntimeError: out of paper", "tenant", "ada", "attempt", "1 of 1, 1 errored"):
         assert part in said
     assert re.search(r"\nattempt 1 errored on \S+ from .* to .*\nTraceback \(most recent call last\):\n", said)
-    assert said.rstrip().endswith("a line before the end")
+    assert said.rstrip().endswith("  1  warning  a line before the end")
     assert "a line before" not in shell("jobs", "show", id).stdout
 
 
@@ -122,6 +122,7 @@ def test_show_as_json(shell: Shell) -> None:
     shell.tick()
     job = shell.json("jobs", "show", id, "--logs")
     assert [line["text"] for line in job["logs"]] == ["a line before the end"]
+    assert (job["logs"][0]["attempt"], job["logs"][0]["level"]) == (1, "warning")
     assert job["logs"][0]["at"].endswith("Z")
     assert job["error"] == "RuntimeError: out of paper"
     assert "logs" not in shell.json("jobs", "show", id)

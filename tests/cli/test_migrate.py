@@ -24,7 +24,16 @@ def run(url: str, *args: str, code: int = 0) -> Result:
     return result
 
 
-RAN = "ran 0001_jobs\nran 0002_rewinds\nran 0003_runs\nran 0004_declared\nran 0005_operations\nran 0006_unstarted\n"
+NAMES = (
+    "0001_jobs",
+    "0002_rewinds",
+    "0003_runs",
+    "0004_declared",
+    "0005_operations",
+    "0006_unstarted",
+    "0007_log_lines",
+)
+RAN = "".join(f"ran {name}\n" for name in NAMES)
 
 
 async def beside(url: str, *args: str, code: int = 0) -> Result:

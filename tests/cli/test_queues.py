@@ -56,7 +56,9 @@ def test_pause_and_resume(busy: Shell) -> None:
 def test_limits(busy: Shell) -> None:
     said = busy("queues", "limits", "default", "--rate", "100/1m", "--running", "5").stdout
     assert said == "queue default: rate 100/1m, running 5\n"
-    assert busy("queues", "limits", "default", "--rate", "7/s").stdout == "queue default: rate 7/1s, running 5\n"
+    said = busy("queues", "limits", "default", "--rate", "7/s", "--note", "slow bank").stdout
+    assert said == "queue default: rate 7/1s, running 5\n"
+    assert busy.json("audit")[0]["note"] == "7 per 1s; slow bank"
     assert busy("queues", "limits", "default", "--no-running").stdout == "queue default: rate 7/1s\n"
     assert busy.json("queues", "limits", "default")["rate_limit"] == {"count": 7, "per_ms": 1_000}
     assert busy("queues", "limits", "default", "--no-rate").stdout == "queue default: no limits\n"

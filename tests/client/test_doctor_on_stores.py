@@ -8,6 +8,7 @@ import pytest
 
 from jobmill import Client
 from jobmill.client import doctor
+from jobmill.core.findings import StoreFacts
 from jobmill.core.tallies import BUCKETS, Tally, bucket
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.announce import card
@@ -15,6 +16,7 @@ from jobmill.testing.contract.support import claim_one
 
 LEVELS = {
     "reachable": "ok",
+    "jobs": "ok",
     "clock_skew": "warning",
     "no_worker": "error",
     "unknown_names": "warning",
@@ -25,6 +27,15 @@ LEVELS = {
     "mixed_versions": "warning",
     "late_recurrences": "error",
     "pinned": "ok",
+}
+
+#: Possible products, and the number of the last migration.
+FACTS = {
+    "memory": (["the memory of this process"], None),
+    "sqlite": (["SQLite"], 7),
+    "postgres": (["PostgreSQL"], 7),
+    "redis": (["Redis", "Valkey"], None),
+    "mongo": (["MongoDB"], None),
 }
 
 
@@ -40,6 +51,7 @@ async def test_each_check_finds_what_is_wrong(
     await claim_one(jobs.store, queues=("default",), names=("send",), lease_ms=3_600_000, worker="w1-name")
     await jobs.enqueue("sent", id="unknown")
     await jobs.enqueue("send", queue="mail", id="nobody")
+    await jobs.cancel((await jobs.enqueue("send")).id)
     late = await jobs.enqueue("send", every="1h", key="late")
     pinned = await jobs.enqueue("send", every="1d", key="pinned")
     await jobs.pin(pinned.id, every="2d")
@@ -63,6 +75,12 @@ async def test_each_check_finds_what_is_wrong(
     found = {one.check: one for one in await jobs.examine()}
     assert {check: found[check].level for check in LEVELS} == LEVELS
     assert len(LEVELS) == 1 + len(doctor.CHECKS)
+    assert next(iter(found)) == "reachable"
+    facts = StoreFacts(**found["reachable"].evidence)
+    products, schema = FACTS[jobs.store.name]
+    assert (facts.product in products, facts.schema) == (True, schema)
+    assert (facts.size_bytes is None, facts.version is None) == (jobs.store.name == "memory",) * 2
+    assert found["jobs"].evidence == {"live": 5, "final": 1, "exact": True}
     assert found["clock_skew"].evidence == {"skew_ms": {"w1-name": -5_000}}
     assert found["no_worker"].evidence == {"queues": ["mail"]}
     assert found["unknown_names"].evidence == {"names": ["sent"]}

@@ -89,6 +89,8 @@ OPTIONS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"keep_failed": "long"}, "keep_failed", "a duration such as 30", "'long'"),
     ({"colour": "red"}, "colour", "one of the options ", "'colour'"),
     ({"countdown": 3}, "countdown", "one of the options ", "'countdown'; here it is delay"),
+    ({"deley": 3}, "deley", "one of the options ", "'deley'; here it is delay"),
+    ({"wihtin": None}, "wihtin", "one of the options ", "'wihtin'; here it is within"),
     ({"max_attemps": 3}, "max_attemps", "max_attempts", "'max_attemps'"),
 ]
 

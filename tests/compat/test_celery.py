@@ -347,15 +347,10 @@ def test_an_option_of_a_call_that_is_refused(app: App, option: str) -> None:
         ping.apply_async(serializer="pickle")
 
 
-def test_workflows_and_missing_names_say_which_page_to_read(app: App) -> None:
+def test_missing_names_say_which_page_to_read(app: App) -> None:
     @app.task
     def ping() -> None: ...
 
-    for refused in (chain, group, chord):
-        with pytest.raises(jobmill.JobmillError, match=r"no workflows yet: .*; see docs/moving-in.md"):
-            refused(ping.s(), ping.s())
-    with pytest.raises(jobmill.JobmillError, match="chain of Celery is not supported"):
-        ping.s() | ping.s()
     with pytest.raises(AttributeError, match=r"update_state of Celery is not supported: .*; see docs/moving-in.md"):
         ping.update_state  # type: ignore[attr-defined] # noqa: B018
     with pytest.raises(ImportError, match=r"SoftTimeLimitExceeded of Celery .*; see docs/moving-in.md"):
@@ -441,3 +436,70 @@ shop.jobs.sync.close()
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+# ---------------------------------------------------------------------------------------------------- canvas
+
+
+def test_a_chain_passes_results(app: App, jobs: jobmill.Client) -> None:
+    @app.task
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    @app.task
+    def answer() -> str:
+        return "fixed"
+
+    result = chain(add.s(1, 2), add.s(10), add.s(100)).apply_async()
+    by_pipe = (add.s(1, 2) | add.s(10) | answer.si()).delay()
+    run_all(jobs, 3)
+    assert (result.get(timeout=1), by_pipe.get(timeout=1)) == (113, "fixed")
+
+
+def test_a_group_and_a_chord(app: App, jobs: jobmill.Client) -> None:
+    @app.task
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    @app.task
+    def total(numbers: list[int], more: int = 0) -> int:
+        return sum(numbers) + more
+
+    results = group(add.s(n, n) for n in range(3)).apply_async()
+    assert (len(results), results.ready(), results.completed_count()) == (3, False, 0)
+    summed = chord([add.s(n, n) for n in range(4)])(total.s(5))
+    piped = (group(add.s(1, 1), add.s(2, 2)) | total.s() | add.s(1)).apply_async()
+    spread = chain(add.s(1, 1), group(add.s(10), add.s(20))).apply_async()
+    run_all(jobs, 4)
+    assert results.get(timeout=1) == [0, 2, 4]
+    assert (results.ready(), results.successful(), results.failed(), results.completed_count()) == (
+        True,
+        True,
+        False,
+        3,
+    )
+    assert (summed.get(timeout=1), piped.get(timeout=1)) == (17, 7)
+    assert spread.get(timeout=1) == [12, 22]
+
+
+def test_a_chord_whose_part_fails(app: App, jobs: jobmill.Client) -> None:
+    @app.task
+    def divide(x: int, y: int) -> float:
+        return x / y
+
+    @app.task
+    def total(numbers: list[float]) -> float:
+        return sum(numbers)
+
+    result = chord([divide.s(1, 1), divide.s(1, 0)], total.s()).apply_async()
+    run_all(jobs, 3)
+    with pytest.raises(jobmill.JobFailed, match="ZeroDivisionError"):
+        result.get(timeout=1)
+
+
+def test_a_canvas_without_parts_is_refused(app: App) -> None:
+    for kind in (chain, group):
+        with pytest.raises(jobmill.InvalidValue, match="at least one"):
+            kind()
+    with pytest.raises(jobmill.InvalidValue, match="a body"):
+        chord([app.task(len).s("x")]).apply_async()

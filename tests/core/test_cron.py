@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobmill.core.cron import LAST_MS, Cron
+from jobmill.core.cron import Cron
+from jobmill.core.durations import LAST_MS
 from jobmill.errors import InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

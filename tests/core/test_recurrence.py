@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobmill.core.cron import LAST_MS
+from jobmill.core.durations import LAST_MS
 from jobmill.core.recurrence import (
     Recurrence,
     first_occurrence,

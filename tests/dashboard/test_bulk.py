@@ -307,6 +307,9 @@ async def test_the_question_says_what_then_happens(
     assert "40 of 48 jobs were requeued." in words
     assert "5 jobs were left as they are: they are waiting or running." in words
     assert "3 jobs were left as they are: a live job has the same unique key" in words
+    (entry, *_) = (await jobs.audit_log(what="requeue")).entries
+    assert entry.count == 40
+    assert entry.note == "5 refused: the job is waiting or running; 3 refused: a live job has the same unique key"
 
 
 @pytest.mark.parametrize("act", ACTS_ON_JOBS)

@@ -14,7 +14,7 @@ from jobmill import Access, Client, Dashboard
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import to_datetime
 from jobmill.core.explain import CODES
-from jobmill.core.values import Claim
+from jobmill.core.values import Claim, Report
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Visitor
 
@@ -62,6 +62,7 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     async def send(context: jobmill.Context, to: str) -> None:
         context.log(f"trying {to}")
         if context.job.attempt == 5:
+            context.log("no <answer>", "error")
             raise TimeoutError("no answer")
         raise ConnectionError("relay <refused>")
 
@@ -76,9 +77,49 @@ async def test_a_failed_job_shows_its_attempts_and_what_changed(
     assert "Attempt 5 errored" in page.words
     assert "relay &lt;refused&gt;" in page.text
     assert "What changed since the previous attempt" in page.words
-    assert "trying ada" in page.words
+    assert "Log lines the number before the text is the attempt" in page.words
+    assert [f"  {n}</span>  trying ada\n" in page.text for n in (1, 5, 6)] == [True, True, False]
+    assert '  5</span>  <span class="x">error    no &lt;answer&gt;</span>\n' in page.text
+    (*_, last) = (await visitor.json(f"/jobs/{enqueued.id}"))["log"]
+    assert (last["text"], last["attempt"], last["level"]) == ("no <answer>", 5, "error")
     assert "Attempt 5 of 5" in page.words
     assert ">Requeue</button>" in page.text
+
+
+async def test_how_much_of_its_time_a_job_ran(
+    jobs: Client, visitor: Visitor, dashboard: Dashboard, clock: ManualClock
+) -> None:
+    @jobs.handler(max_attempts=2, backoff="20s")
+    async def send(context: jobmill.Context) -> None:
+        clock.advance(5)
+        if context.attempt == 1:
+            raise ConnectionError
+
+    async def words(id: str) -> str:
+        dashboard.reads.forget()
+        return (await visitor.get(f"/jobs/{id}")).words
+
+    enqueued = await send.enqueue()
+    clock.advance(30)
+    assert "since it was enqueued" not in await words(enqueued.id)  # it never ran
+    await jobs.tick()
+    assert "Attempts 35 s since it was enqueued, 5.0 s of it running" in await words(enqueued.id)
+    clock.advance(60)
+    await jobs.tick()
+    assert "Attempts 1 min 40 s from enqueue to end, 10 s of it running" in await words(enqueued.id)
+    recurring = await jobs.enqueue("send", every="1h", key="k")
+    await jobs.tick()
+    assert "of it running" not in await words(recurring.id)
+
+
+async def test_log_lines_of_other_programs_have_no_attempt(jobs: Client, visitor: Visitor) -> None:
+    enqueued = await jobs.enqueue("send")
+    claim = Claim(queues=("default",), names={"send": 1}, n=1, lease_ms=60_000, worker="w", token="t")
+    (claimed,) = (await jobs.store.exchange([], claim)).claimed
+    await jobs.store.report([Report(lease=claimed.lease, lines=("hello",))])
+    page = await visitor.get(f"/jobs/{enqueued.id}")
+    assert "is the attempt" not in page.words
+    assert "</span>  hello\n" in page.text
 
 
 async def test_a_succeeded_job_shows_its_result(jobs: Client, visitor: Visitor) -> None:
@@ -97,6 +138,7 @@ async def test_a_succeeded_job_shows_its_result(jobs: Client, visitor: Visitor) 
 async def test_a_job_that_is_gone_says_so(visitor: Visitor) -> None:
     page = await visitor.get("/jobs/no-such-job")
     assert (page.status, "This job is gone" in page.words) == (404, True)
+    assert '<a class="button" href="/audit?job=no-such-job">Look in the audit log</a>' in page.text
     answer = await visitor.get("/jobs/no-such-job", accept="application/json")
     assert (answer.status, answer.json["status"]) == (404, 404)
 
@@ -160,6 +202,7 @@ async def test_a_tenant_sees_its_own_jobs_only(jobs: Client) -> None:
     page = await visitor.get(f"/jobs/{other.id}")
     assert page.status == 404
     assert page.words == (await visitor.get("/jobs/none")).words
+    assert "/audit" not in page.text
     assert (await visitor.get("/queues")).status == 403
     page = await visitor.act("enqueue", name="send", payload="{}", tenant="globex")
     assert page.status == 403

@@ -95,6 +95,18 @@ async def test_a_queue_without_workers_says_so(jobs: Client, visitor: Visitor) -
     )
 
 
+async def test_a_note_about_limits_is_in_the_audit_log(jobs: Client, visitor: Visitor) -> None:
+    await jobs.enqueue("send", queue="mail")
+    note = "the bank <b> asks"
+    await visitor.act("limit", queue="mail", note=note, running_limit="4", rate_count="30", rate_per="1m")
+    notes = {entry.what: entry.note for entry in (await jobs.audit_log()).entries}
+    assert notes == {"running_limit": "4; the bank <b> asks", "rate_limit": "30 per 1m; the bank <b> asks"}
+    page = await visitor.act("limit", queue="mail", form="/queues/mail", note="x" * 2_000)
+    assert page.status == 400
+    assert 'aria-invalid="true"' in field(page, "why")
+    assert (await jobs.queue("mail").settings()).running_limit == 4
+
+
 async def test_another_window_of_a_rate_limit_is_kept(jobs: Client, visitor: Visitor) -> None:
     await jobs.queue("mail").rate_limit(5, "90s")
     page = await visitor.get("/queues/mail")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 import jobmill
 from jobmill import Access, Client, Dashboard, Finding
+from jobmill.core.findings import StoreFacts, reachable
+from jobmill.core.values import Depth
+from jobmill.dashboard.shown import size
 from jobmill.stores.memory import MemoryStore
 from jobmill.testing import ManualClock
 from tests.dashboard.visitor import Answer, Visitor
@@ -37,11 +41,38 @@ async def _checked(visitor: Visitor) -> Answer:
 async def test_an_empty_store_is_fine() -> None:
     async with jobmill.connect(store=MemoryStore()) as real:  # its clock is that of the machine
         words = (await _checked(Visitor(Dashboard(real)))).words
-    assert "0 problems, 0 warnings, 11 fine · checked" in words
+    assert "0 problems, 0 warnings, 12 fine · checked" in words
     assert "Nothing is wrong." in words
-    assert "The memory store answers, and its schema is current" in words
-    assert "Kind memory of this process Address this process" in words
+    assert "The memory of this process answers in 0.0 ms" in words
+    assert "Kind memory of this process Answers in 0.0 ms Live jobs 0 Final jobs 0 Clock of this machine" in words
+    assert "Schema" not in words
     assert "Mounted at /" in words
+
+
+async def test_the_facts_of_the_store(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = StoreFacts(product="PostgreSQL", version="17.2", response_ms=1.44, size_bytes=4_812_345_678, schema=7)
+    _finds(monkeypatch, reachable(facts))
+    assert (await visitor.json("/system"))["store"]["facts"] == msgspec.to_builtins(facts)
+    words = (await visitor.get("/system")).words
+    assert "Kind PostgreSQL 17.2 Answers in 1.4 ms Size 4.8 GB Live jobs 0 Final jobs 0 Schema 7, current" in words
+    assert "PostgreSQL 17.2 answers in 1.4 ms, and its schema is current (version 7)" in words
+
+
+async def test_counts_that_were_cut_off_say_so(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def depths(store: MemoryStore, queues: Any = None, limit: int = 0) -> list[Depth]:
+        return [Depth(queue="mail", due=10_000, running=2, failed=7, exact=False), Depth(queue="b", later=1, held=1)]
+
+    monkeypatch.setattr(MemoryStore, "depths", depths)
+    words = (await _checked(visitor)).words
+    assert "Live jobs 10,004+ Final jobs 7+" in words
+    assert "The store has more than 10,011 jobs" in words
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (999_960, "1.0 MB"), (2**50, "1125.9 TB")]
+)
+def test_sizes(number: int, text: str) -> None:
+    assert size(number) == text
 
 
 async def test_problems_come_with_their_evidence_and_remedy(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import jobmill
-from jobmill import Client, Dashboard
+from jobmill import Access, Client, Dashboard
+from jobmill.core.values import Filter
 from jobmill.dashboard.problems import problem_of
 from jobmill.errors import LoginRefused, SchemaTooOld, StoreBusy, StoreUnavailable
 from jobmill.stores.memory import MemoryStore
@@ -67,7 +68,92 @@ async def test_the_page_comes_back_with_the_store(away: Client, clock: ManualClo
     away.store.is_away = True  # type: ignore[attr-defined]
     clock.advance(100)
     dashboard.reads.forget()
-    assert ", 0 ms ago" in (await visitor.get("/queues")).words
+    assert "The figures below are 1 min 40 s old" in (await visitor.get("/queues")).words
+    assert dashboard.reads.down_since_ms == clock()
+
+
+# ---------------------------------------------------------------------------------------------------- last figures
+
+
+@pytest.fixture
+async def seen(away: Client) -> Dashboard:
+    """The overview was read, and then the store went away."""
+    dashboard = Dashboard(away)
+    await _read_and_lose(dashboard)
+    return dashboard
+
+
+async def _read_and_lose(dashboard: Dashboard) -> None:
+    store: Any = dashboard.jobs.store
+    store.is_away = False
+    assert (await Visitor(dashboard).get("/")).status == 200
+    store.is_away = True
+    dashboard.reads.forget()  # as after an act: the last figures stay
+
+
+@pytest.mark.parametrize("path", ["/", "/queues", "/queues/mail"])
+async def test_the_last_figures_are_shown_with_their_time(seen: Dashboard, clock: ManualClock, path: str) -> None:
+    clock.advance(12)
+    visitor = Visitor(seen)
+    assert (await visitor.get(path)).status == 503
+    clock.advance(30)
+    page = await visitor.get(path)
+    assert page.status == 503
+    assert "The store does not answer (memory of this process) since" in page.words
+    assert ". The figures below are 42 s old, from" in page.words
+    assert "This page loads again by itself when this is over. Try now" in page.words
+    stale = page.text[page.text.index('<div class="stale">') : page.text.index("While the store is unavailable")]
+    assert "mail" in stale
+    assert "The error of the store no connection to <db>:5432" in page.words
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page.text
+    assert "Overview Jobs Queues Errors Recurring Workers Audit System" in page.words  # without counts
+    # Nothing can be changed now, and nobody reads that this is a matter of permission.
+    assert "<form method" not in stale
+    assert "hx-get" not in stale
+    assert "You have read-only access" not in page.words
+    assert "permission" not in page.words
+
+
+async def test_times_of_last_figures_do_not_go_on(seen: Dashboard, clock: ManualClock) -> None:
+    clock.advance(3_600)
+    words = (await Visitor(seen).get("/")).words
+    assert "The figures below are 1 h 00 min old" in words
+    assert "Due now 1 100% in queue mail Oldest due 0 ms" in words
+    assert "Running 0" in words
+
+
+async def test_other_pages_and_programs_get_the_error(seen: Dashboard) -> None:
+    visitor = Visitor(seen)
+    for path in ("/jobs", "/workers", "/errors", "/audit", "/recurring", "/system", "/?range=30d"):
+        page = await visitor.get(path)
+        assert (path, page.status, "The figures below" in page.words) == (path, 503, False)
+    answer = await visitor.get("/", accept="application/json")
+    assert (answer.status, answer.json["title"]) == (503, "The store does not answer")
+
+
+async def test_last_figures_are_for_those_who_see_all_tenants(away: Client) -> None:
+    accesses = [Access.ALL]
+    dashboard = Dashboard(away, authorize=lambda request: accesses[-1])
+    await _read_and_lose(dashboard)
+    accesses.append(Access({"see_payload"}, tenants={"acme"}))
+    visitor = Visitor(dashboard)
+    assert (await visitor.get("/")).status == 303
+    for path in ("/queues", "/queues/mail"):
+        page = await visitor.get(path)
+        assert (page.status, "mail" in page.words) == (403, False)
+    page = await visitor.get("/jobs")
+    assert (page.status, "mail" in page.words) == (503, False)
+
+
+async def test_last_figures_need_no_call(seen: Dashboard) -> None:
+    """The page tries to read what it needs, and makes no other call for its last figures."""
+    reads = seen.reads.last(StoreUnavailable("x"))
+    assert reads is not None
+    with pytest.raises(StoreUnavailable, match="x"):
+        await reads.find(Filter())
+    assert [one.queue for one in await reads.depths()] == ["mail"]
+    # Late jobs were never read: nothing was late. The figures do not depend on them.
+    assert await reads.late() == []
 
 
 @pytest.mark.parametrize(

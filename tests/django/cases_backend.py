@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import time
 from contextlib import redirect_stdout, suppress
 from datetime import timedelta
 from typing import Any
@@ -73,6 +74,8 @@ class TransactionTestCase(Case):
         with transaction.atomic():
             Order.objects.create(number=1)
             result = tasks.count_orders.enqueue()
+            with self.assertRaises(TaskResultDoesNotExist):
+                result.refresh()
         self.assertEqual(run(result).return_value, 1)
 
     def test_an_inner_block_that_is_rolled_back(self) -> None:
@@ -137,9 +140,21 @@ class TransactionTestCase(Case):
             Order.objects.create(number=1)
             result = tasks.count_orders.enqueue()
             self.assertEqual(stored(), [])
+            with self.assertRaises(TaskResultDoesNotExist):
+                result.refresh()
         self.assertEqual(run(result).return_value, 1)
         tasks.noop_task.enqueue()
         self.assertEqual(stored(), ["count_orders", "noop_task"])
+
+    @with_options(transaction="on_commit")
+    def test_a_unique_key_that_exists_on_commit(self) -> None:
+        first = tasks.unique_task.enqueue(7)
+        with transaction.atomic():
+            second = tasks.unique_task.enqueue(7)
+        self.assertNotEqual(second.id, first.id)
+        self.assertEqual(stored(), ["unique_task"])
+        with self.assertRaises(TaskResultDoesNotExist):
+            second.refresh()
 
     @with_options(transaction="none")
     def test_none(self) -> None:
@@ -180,6 +195,18 @@ class MappingTestCase(Case):
         lines = [line.text for line in client().sync.logs(result.id)]
         self.assertEqual(lines, ["attempt 1", "attempt 2", "attempt 3"])
 
+    def test_the_worker_of_a_crash_is_known_when_the_next_attempt_has_ended(self) -> None:
+        with Kit(client()) as kit:
+            result = tasks.say_workers.enqueue()
+            with kit.crash(after="claim") as crashed:
+                kit.drain.sync(errors="keep")
+            kit.travel.sync(crashed.lease)
+            result.refresh()
+        self.assertEqual((result.status, result.attempts), (TaskResultStatus.SUCCESSFUL, 2))
+        first, second = result.worker_ids
+        self.assertEqual(result.return_value, ["unknown", second])
+        self.assertNotEqual(first, "unknown")
+
     def test_fail_ends_the_attempts(self) -> None:
         result = run(tasks.gives_up.enqueue())
         self.assertEqual((result.status, result.attempts), (TaskResultStatus.FAILED, 1))
@@ -195,6 +222,16 @@ class MappingTestCase(Case):
         client().sync.cancel(result.id)
         result.refresh()
         self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertEqual(result.errors[0].exception_class, jobmill.errors.JobCancelled)
+
+    def test_async_code_cancels_with_the_client_itself(self) -> None:
+        result = tasks.noop_task.enqueue()
+
+        async def cancel() -> None:
+            await client().cancel(result.id)
+
+        async_to_sync(cancel)()
+        result.refresh()
         self.assertEqual(result.errors[0].exception_class, jobmill.errors.JobCancelled)
 
     def test_a_held_task_is_ready(self) -> None:
@@ -242,9 +279,20 @@ class MappingTestCase(Case):
             self.assertEqual(client().sync.get(tasks.gives_up.enqueue().id).options.max_attempts, 3)
             once = tasks.gives_up.using(max_attempts=9, priority=3)
             self.assertEqual(client().sync.get(once.enqueue().id).options.max_attempts, 9)
-            with self.assertLogs("jobmill", "WARNING") as logs, with_options(tasks={"shop.missing": {}}):
-                client()
-            self.assertIn("shop.missing, which is not the path of a Task", logs.output[0])
+
+    def test_errors_that_are_not_retried(self) -> None:
+        for given, expected in (("value", 1), ("key", 3), ("unicode", 1)):
+            with self.subTest(given):
+                result = tasks.raises.enqueue(given)
+                while not result.is_finished:
+                    run(result)
+                self.assertEqual((result.status, result.attempts), (TaskResultStatus.FAILED, expected))
+        options = {f"{PATH}.failing_task_value_error": {"fail_on": ValueError, "max_attempts": 3}}
+        with with_options(tasks=options, retry_on=LookupError):
+            self.assertEqual(run(tasks.failing_task_value_error.enqueue()).status, TaskResultStatus.FAILED)
+            self.assertEqual(client().handlers[f"{PATH}.noop_task"].retry_on, (LookupError,))
+        with self.assertRaisesMessage(TypeError, "retry_on is an option of @task only"):
+            tasks.noop_task.using(retry_on=KeyError)
 
     def test_wrong_options_are_refused_where_they_are_given(self) -> None:
         for wrong in ({"max_attempts": 0}, {"timeout": "soon"}, {"backoff": print}, {"unique_key": ""}):
@@ -381,6 +429,14 @@ class RunTestCase(Case):
         seen.clear()
         run(tasks.noop_task_async.enqueue())
         self.assertEqual(seen, [("noop_task_async", "started", 1), ("noop_task_async", "SUCCESSFUL", 1)])
+        seen.clear()
+        tasks.runs.clear()
+        result = run(tasks.notices_its_timeout.enqueue())
+        while not tasks.runs:  # the thread continues after the attempt has errored
+            time.sleep(0.005)
+        run(tasks.noop_task.enqueue())
+        self.assertNotIn(("notices_its_timeout", "SUCCESSFUL", 1), seen)
+        self.assertEqual(result.status, TaskResultStatus.FAILED)
 
     def test_a_signal_that_fails_is_no_error_of_the_task(self) -> None:
         def broken(**_: Any) -> None:
@@ -426,6 +482,12 @@ class RunTestCase(Case):
             self.assertEqual(kit.enqueued.one(tasks.unique_task, args=[7]).name, f"{PATH}.unique_task")
             kit.enqueued.none(tasks.noop_task)
 
+    def test_one_attempt_with_the_test_kit(self) -> None:
+        with Kit(client()) as kit:
+            self.assertEqual(kit.run_job.sync(tasks.calculate_meaning_of_life).result, 42)
+            run = kit.run_job.sync(tasks.raises, what="key")
+            self.assertEqual((run.outcome, type(run.error)), ("errored", KeyError))
+
     def test_a_rollback_with_the_test_kit(self) -> None:
         with Kit(client()) as kit:
             with self.assertRaises(KeyError), transaction.atomic():
@@ -445,6 +507,15 @@ class ChecksTestCase(Case):
         with with_options(**options):
             return [str(message.id) for message in checks.run_checks() if str(message.id).startswith("jobmill")]
 
+    def test_paths_of_tasks(self) -> None:
+        self.assertEqual(self.ids(tasks={f"{PATH}.noop_task": {}}), [])
+        wrong: dict[str, Any] = {f"{PATH}.noop_tsak": {}, "elsewhere": {}}
+        with with_options(tasks=wrong):
+            first, second = [one for one in checks.run_checks() if str(one.id) == "jobmill.W004"]
+        self.assertIn(f"'{PATH}.noop_tsak', which is not the path of a Task", first.msg)
+        self.assertEqual(first.hint, f"The nearest path is '{PATH}.noop_task'.")
+        self.assertIn("modules named tasks", str(second.hint))
+
     def test_options(self) -> None:
         self.assertEqual(self.ids(), [])
         self.assertEqual(self.ids(transaction="join"), [])
@@ -455,6 +526,7 @@ class ChecksTestCase(Case):
         for wrong in (
             {"transaction": "later"},
             {"max_attempts": 0},
+            {"retry_on": "KeyError"},
             {"database": "missing"},
             {"priority_base": 5},
             {"tasks": {"shop.send": {"priority": 1}}},
@@ -576,6 +648,7 @@ class CommandTestCase(Case):
         self.assertIn("--queue", self.out("worker", "--help"))
         self.assertIn("leave out MODULE:CLIENT", self.out("worker", "--help"))
         self.assertIn("--backend NAME", self.out())
+        self.assertIn('jobmill_queue_jobs{queue="default",state="due"} 1', self.out("metrics"))
 
     def test_wrong_calls(self) -> None:
         with self.assertRaises(CommandError) as raised:

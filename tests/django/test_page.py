@@ -17,17 +17,22 @@ from tests.docs.pages import ROOT, blocks, spans, table
 PAGE = ROOT / "docs/django.md"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "tests"), [(PAGE, 4), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
-)
-def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
+def write_project(page: Path, folder: Path) -> None:
+    """The files of a page."""
     for block in blocks(page):
         if block.file is not None:
-            file = tmp_path / block.file
+            file = folder / block.file
             file.parent.mkdir(exist_ok=True)
             file.write_text(block.code)
-    (tmp_path / "shop/__init__.py").touch()
+    (folder / "shop/__init__.py").touch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "tests"), [(PAGE, 5), (ROOT / "docs/coming-from/django-q2.md", 1)], ids=["django", "django-q2"]
+)
+def test_the_project_of_the_page(page: Path, tests: int, tmp_path: Path) -> None:
+    write_project(page, tmp_path)
     ended = subprocess.run(
         [sys.executable, "-m", "django", "test", "--settings=settings", "--pythonpath=.", "shop"],
         cwd=tmp_path,

@@ -102,8 +102,9 @@ def check_command(words: list[str], where: str) -> None:
     """The command must exist, with all options that the words name; arguments may be missing."""
     command: click.Command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, where
-        command, words = command.commands[words[0]], words[1:]
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, where
+        command, words = found, words[1:]
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert [word for word in words if word.startswith("-") and word not in known] == [], where
 

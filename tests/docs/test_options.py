@@ -14,7 +14,7 @@ from msgspec import structs
 
 import jobmill
 from jobmill import errors
-from jobmill.cli import main
+from jobmill.cli.worker import worker
 from jobmill.client.filters import FilterOptions
 from jobmill.core.job import NO_OPTIONS
 from jobmill.core.lifecycle import policy
@@ -99,7 +99,7 @@ def test_the_options_of_workers_are_those_of_the_code() -> None:
 
 
 def test_the_flags_of_the_worker_command_are_those_of_the_code() -> None:
-    shown = [option for option in main.commands["worker"].params if not getattr(option, "hidden", False)]
+    shown = [option for option in worker.params if not getattr(option, "hidden", False)]
     flags = {flag for option in shown for flag in option.opts if flag.startswith("--")}
     documented = names(table(PAGE, "Workers", "option"), "on the command line")
     (others,) = re.findall(r"Only on the command line: (.+)", section(PAGE, "Workers"))
@@ -108,7 +108,7 @@ def test_the_flags_of_the_worker_command_are_those_of_the_code() -> None:
 
 def test_the_guide_has_the_same_defaults_of_workers_as_the_help() -> None:
     guide = table(ROOT / "docs/guide/workers.md", "Run workers", "option")
-    options = {name: option for option in main.commands["worker"].params for name in option.opts}
+    options = {name: option for option in worker.params for name in option.opts}
     assert [flag for row in guide for flag in spans(row["option"]) if flag not in options] == []
     checked = 0
     for row in guide:

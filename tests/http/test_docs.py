@@ -8,7 +8,7 @@ import re
 import click
 
 from jobmill import Tick
-from jobmill.cli import main
+from jobmill.cli.http import http
 from jobmill.core.durations import Duration
 from jobmill.http import TickEndpoint, responses
 from tests.docs.pages import ROOT, code_of, table
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/http.md"
 
 
 def test_the_docs_list_the_options_of_the_command() -> None:
-    options = {name: option for option in main.commands["http"].params for name in option.opts}
+    options = {name: option for option in http.params for name in option.opts}
     told = {code_of(row["option"]): row["default"] for row in table(PAGE, "Serve it", "option")}
     assert {*told, "--quiet", "-q", "--url", "target"} == options.keys()
     for name, default in told.items():

@@ -29,6 +29,8 @@ class WorkerProcesses:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
+        #: Options of all workers.
+        self.options: tuple[str, ...] = ()
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
@@ -44,7 +46,7 @@ class WorkerProcesses:
 
     def worker(self, *args: str) -> subprocess.Popen[bytes]:
         """A worker of `tests/kit/handlers.py`, with a lease so short that a crash is recovered soon."""
-        return self.start("worker", "tests.kit.handlers:jobs", "--lease", "1s", *args)
+        return self.start("worker", "tests.kit.handlers:jobs", "--lease", "1s", *self.options, *args)
 
     def running(self) -> list[subprocess.Popen[bytes]]:
         """The processes that have not ended."""

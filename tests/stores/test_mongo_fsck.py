@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import OperationFailure
 
 from jobmill.core.changes import Hold
 from jobmill.core.due import NEVER_MS
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, facts_of
+from jobmill.errors import StoreError
 from jobmill.stores.mongo import MongoStore
 from jobmill.stores.mongo.codec import date
 from jobmill.testing.contract.support import claim_ids, claim_one, look, started
@@ -126,11 +129,31 @@ async def test_a_server_in_no_replica_set_is_reported(mongo_standalone_url: str)
     await store.migrate()
     await store.open()
     assert {one.check: one.level for one in await store.diagnose()} == {
+        "reachable": "ok",
         "replica_set": "warning",
         "members": "ok",
         "indexes": "ok",
     }
     await store.close()
+
+
+@pytest.mark.parametrize("code", [13, 1])
+async def test_a_user_who_may_not_ask_for_sizes(scene: Scene, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    real = AsyncDatabase.command
+
+    async def command(database: Any, name: str, *args: Any, **options: Any) -> Any:
+        if name == "collStats":
+            raise OperationFailure("not authorized", code)
+        return await real(database, name, *args, **options)
+
+    monkeypatch.setattr(AsyncDatabase, "command", command)
+    if code == 13:
+        facts = facts_of(await scene.store.diagnose())
+        assert facts is not None
+        assert (facts.product, facts.size_bytes) == ("MongoDB", None)
+    else:
+        with pytest.raises(StoreError, match="not authorized"):
+            await scene.store.diagnose()
 
 
 @pytest.mark.slow
@@ -142,6 +165,7 @@ async def test_a_replica_set_with_an_arbiter_is_reported() -> None:
         findings = {one.check: one for one in await store.diagnose()}
         await store.close()
     assert {check: one.level for check, one in findings.items()} == {
+        "reachable": "ok",
         "replica_set": "ok",
         "members": "warning",
         "indexes": "ok",

@@ -157,9 +157,9 @@ async def test_what_is_no_connection(store: PostgresStore, url: str) -> None:
 
 async def test_a_connection_of_sqlalchemy_to_something_else(store: PostgresStore) -> None:
     used = sqlalchemy.create_engine("sqlite://")
-    with used.connect() as connection, refusal("of PostgreSQL"):
+    with used.connect() as connection, refusal(r"its engine is sqlite\+pysqlite; give one of postgresql"):
         await store.enqueue_within(connection, [new()])
-    with Session(used) as session, refusal("of PostgreSQL"):
+    with Session(used) as session, refusal(r"its engine is sqlite\+pysqlite; give one of postgresql"):
         await store.enqueue_within(session, [new()])
     used.dispose()
 

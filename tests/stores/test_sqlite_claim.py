@@ -13,7 +13,7 @@ import pytest
 from jobmill.core.due import NEVER_MS
 from jobmill.core.values import NOW, Due, Filter, after, at
 from jobmill.stores.sqlite import SqliteStore
-from jobmill.stores.sqlite.filters import conditions
+from jobmill.stores.sqlite.filters import filtered
 from jobmill.stores.sqlite.statements import sql, sql_rows
 from jobmill.testing import ManualClock
 from jobmill.testing.contract.support import NAME, QUEUE, new, wish
@@ -177,5 +177,5 @@ async def test_settling_finds_its_rows_by_seq(store: SqliteStore, name: str, wid
 
 @pytest.mark.parametrize("state", ["waiting", "running", "succeeded", "failed", "cancelled"])
 async def test_counts_come_from_an_index(store: SqliteStore, state: str) -> None:
-    where, _ = conditions(Filter(states=(state,)))  # type: ignore[arg-type]
-    assert "INDEX jobmill_" in plan(store, sql("count").replace("{conditions}", where), 0)
+    statement, _ = filtered("count", Filter(states=(state,)))  # type: ignore[arg-type]
+    assert "INDEX jobmill_" in plan(store, statement, 0)

@@ -89,7 +89,11 @@ DAMAGES = [
     Damage("token_on_waiting", "UPDATE jobmill_jobs SET token = 'x' WHERE id = 'a'", ["a"]),
     Damage("token_on_waiting", "UPDATE jobmill_jobs SET lease_until_ms = 5 WHERE state <> 'running'", ["a", "b"]),
     Damage("payload_without_job", "INSERT INTO jobmill_payloads VALUES (77, '{}')", ["77"]),
-    Damage("logs_without_job", "INSERT INTO jobmill_logs VALUES (77, 1, 0, 'x'), (77, 2, 0, 'y')", ["77"]),
+    Damage(
+        "logs_without_job",
+        "INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES (77, 1, 0, 'x'), (77, 2, 0, 'y')",
+        ["77"],
+    ),
     Damage(
         "recurrence_never",
         f"UPDATE jobmill_jobs SET due_ms = {NEVER_MS}, recurrence = '{json.dumps(RULE_JSON)}' WHERE id = 'a'",
@@ -279,7 +283,7 @@ async def found(store: SqliteStore, check: str) -> Finding:
 
 async def test_a_new_file_is_healthy(store: SqliteStore) -> None:
     findings = {one.check: one.level for one in await store.diagnose()}
-    names = ["journal_mode", "synchronous", "network_filesystem", "wal_size", "free_disk"]
+    names = ["reachable", "journal_mode", "synchronous", "network_filesystem", "wal_size", "free_disk"]
     assert list(findings) == names
     assert {findings[name] for name in names if name != "free_disk"} == {"ok"}
 

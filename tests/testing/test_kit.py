@@ -207,7 +207,7 @@ async def test_run_job_is_one_attempt_with_real_arguments_context_and_timeout(ap
     timed_out = await kit.run_job(slow, sleep=30)
     assert (timed_out.outcome, type(timed_out.error), timed_out.failed) == ("errored", TimeoutError, False)
     with pytest.raises(InvalidValue, match="payload"):
-        await kit.run_job(slow, sleep="long")  # type: ignore[arg-type]
+        await kit.run_job(slow, sleep="long")  # type: ignore[call-overload]
     kit.enqueued.none()
 
 

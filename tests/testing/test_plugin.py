@@ -215,7 +215,7 @@ def test_the_tests_on_the_page_pass(tmp_path: Path) -> None:
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     (settings,) = [block.code for block in blocks(page) if block.language == "toml"]
-    (tmp_path / "pyproject.toml").write_text(settings + 'asyncio_mode = "auto"\npythonpath = ["."]\n')
+    (tmp_path / "pyproject.toml").write_text(settings)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -62,8 +62,8 @@ async def fixtures(
         assert_type(flaky, FlakyStore)
 
     await drain(errors="ignore")  # type: ignore[arg-type]
-    await run_job(send, too="ada")  # type: ignore[call-arg]
-    await run_job(count, upto="three")  # type: ignore[arg-type]
+    await run_job(send, too="ada")  # type: ignore[call-overload]
+    await run_job(count, upto="three")  # type: ignore[call-overload]
     crash(after="lunch")  # type: ignore[arg-type]
     flaky_store("often")  # type: ignore[arg-type]
 

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
+from msgspec import Raw, structs
 
-from jobmill.core.changes import Hold
+from jobmill.core.changes import Cancel, Hold
 from jobmill.core.due import NEVER_MS
+from jobmill.core.flows import After, IfFailed
 from jobmill.core.values import Filter, Pause, QueueChange
+from jobmill.testing.contract.support import new
 from tests.upgrade.conftest import Frozen
 from tests.upgrade.test_upgrade import claim
 
@@ -31,6 +34,18 @@ UPDATE jobmill_jobs SET
     tracebacks = '["from the old process"]'
 WHERE id = ?1
 """
+
+SUCCEED = """
+UPDATE jobmill_jobs SET
+    state = 'succeeded', token = NULL, lease_until_ms = NULL, finished_ms = ?2, updated_ms = ?2, result = '7',
+    keep_age_ms = 60000, keep_last = NULL
+WHERE id = ?1
+"""
+CANCEL = (
+    "UPDATE jobmill_jobs SET state = 'cancelled', token = NULL, finished_ms = ?2, keep_age_ms = 60000 WHERE id = ?1"
+)
+DELETE = "DELETE FROM jobmill_jobs WHERE id = ?1"
+REQUEUE = "UPDATE jobmill_jobs SET state = 'waiting', due_ms = ?2, updated_ms = ?2, finished_ms = NULL WHERE id = ?1"
 
 Old = Callable[..., object]
 
@@ -86,6 +101,63 @@ async def test_it_reschedules_a_held_job_which_ends_the_hold(frozen: Frozen, old
     assert [one.held for one in await frozen.store.depths(["default"])] == [0]
     (claimed,) = await claim(frozen, "due")
     assert (claimed.job.id, claimed.job.held) == (id, None)
+
+
+# ---------------------------------------------------------------------------------------------------- flows
+
+
+async def then(frozen: Frozen, *, if_failed: IfFailed = "fail") -> str:
+    """A job that waits for the frozen job that is due."""
+    job = structs.replace(new("then"), after=(After(frozen.id("due"), if_failed),))
+    return (await frozen.store.enqueue([job]))[0].id
+
+
+async def test_it_ends_a_job_that_others_wait_for(frozen: Frozen, old: Old) -> None:
+    """It sets no edge: the outbox of the new processes does."""
+    id = await then(frozen)
+    old(SUCCEED, frozen.id("due"), frozen.clock())
+    assert (await frozen.jobs.get(id)).held is not None
+    assert await frozen.store.flush_outbox() == 1
+    job = await frozen.jobs.get(id)
+    assert (job.held, job.deferred_error) == (None, None)
+    (edge,) = await frozen.store.dependencies(id)
+    assert (edge.state, edge.result_json) == ("succeeded", Raw(b"7"))
+    assert await frozen.store.flush_outbox() == 0
+
+
+@pytest.mark.parametrize("statement", [CANCEL, DELETE], ids=["cancel", "delete"])
+@pytest.mark.parametrize("if_failed", ["fail", "run"])
+async def test_it_cancels_or_deletes_a_job_that_others_wait_for(
+    frozen: Frozen, old: Old, statement: str, if_failed: IfFailed
+) -> None:
+    id, due = await then(frozen, if_failed=if_failed), frozen.id("due")
+    old(statement, due, *[frozen.clock()] * (statement is CANCEL))
+    assert await frozen.store.flush_outbox() == 1
+    job = await frozen.jobs.get(id)
+    assert (job.held, job.deferred_error) == (None, f"dependency {due} was cancelled" if if_failed == "fail" else None)
+    assert [(edge.id, edge.state) for edge in await frozen.store.dependencies(id)] == [(due, "cancelled")]
+
+
+async def test_it_purges_a_job_that_others_have_waited_for(frozen: Frozen, old: Old) -> None:
+    """Only the result is lost."""
+    id = await then(frozen)
+    old(SUCCEED, frozen.id("due"), frozen.clock())
+    await frozen.store.flush_outbox()
+    old(DELETE, frozen.id("due"))
+    (edge,) = await frozen.store.dependencies(id)
+    assert (edge.id, edge.state, edge.result_json) == (frozen.id("due"), "succeeded", None)
+    assert (await frozen.jobs.get(id)).deferred_error is None
+
+
+async def test_it_requeues_a_job_that_waited_for_others(frozen: Frozen, old: Old) -> None:
+    """It does not look for edges, so the job may run too early; fsck holds it again."""
+    id = await then(frozen)
+    await frozen.store.change([id], Cancel())
+    old(REQUEUE, id, frozen.clock())
+    assert (await frozen.jobs.get(id)).held is None
+    repaired = {one.check: one.repaired for one in await frozen.store.fsck(repair=True) if one.count}
+    assert repaired == {"released_early": 1}
+    assert (await frozen.jobs.get(id)).held is not None
 
 
 async def test_tracebacks_that_it_writes_are_attempts(frozen: Frozen, old: Old) -> None:

@@ -99,13 +99,16 @@ async def test_a_lease_from_before_the_upgrade_still_holds(frozen: Frozen) -> No
     assert await claim(frozen, "running") == []
     lease = lease_of(frozen, "running")
     assert await frozen.store.extend([lease], 60_000) == []
-    assert await frozen.store.report([Report(lease=lease, lines=("after the upgrade",))]) == []
+    report = Report(lease=lease, lines=("after the upgrade",), attempt=2, level="warning")
+    assert await frozen.store.report([report]) == []
     job = await frozen.jobs.get(lease.id)
     done = settle(Claimed(job, lease), Succeeded(b'"done"'), DEFAULT_POLICY, frozen.clock())
     assert (await frozen.store.exchange([done], None)).settled == ["done"]
     job = await frozen.jobs.get(lease.id)
     assert (job.state, job.result) == ("succeeded", "done")
-    assert [line.text for line in await frozen.store.logs(lease.id)] == ["halfway", "after the upgrade"]
+    old, new = await frozen.store.logs(lease.id)
+    assert (old.text, old.attempt, old.level) == ("halfway", None, "info")
+    assert (new.text, new.attempt, new.level) == ("after the upgrade", 2, "warning")
 
 
 async def test_a_worker_runs_what_waits_in_the_order_of_priorities(frozen: Frozen) -> None:

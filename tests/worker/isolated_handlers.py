@@ -114,7 +114,7 @@ def snoozes(context: jobmill.Context) -> None:
 @jobs.handler(isolate=True)
 def tells(context: jobmill.Context, fifo: str) -> str:
     context.progress(50, "half \ud800")
-    context.log("a line")
+    context.log("a line", "warning")
     with open(fifo) as answer:  # opened for writing by the test, when it has heard all this
         return answer.read()
 

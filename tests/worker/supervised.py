@@ -36,6 +36,8 @@ def main(kind: str, *args: str) -> int:
         say("up")
         while True:
             signal.pause()
+    if kind == "reads":
+        say("nothing" if os.path.samestat(os.fstat(0), os.stat(os.devnull)) else "something")
     if kind == "misread":
         # The first process ends with a code; the others would run.
         try:

@@ -23,7 +23,7 @@ import pytest
 from msgspec import Raw
 
 import jobmill
-from jobmill.core.job import Attempt, Job, JobOptions, Keep, Progress
+from jobmill.core.job import Attempt, Job, JobOptions, Keep, LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded
 from jobmill.core.recurrence import Recurrence
 from jobmill.errors import InvalidValue
@@ -268,15 +268,15 @@ async def test_processes_that_a_job_leaves_running_end_with_it(
 
 
 async def test_progress_and_log_lines_arrive_while_the_job_runs(run: Runs, fifo: str) -> None:
-    told: asyncio.Queue[Progress | str] = asyncio.Queue()
+    told: asyncio.Queue[Progress | LogEntry] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def tell(said: Progress | str) -> None:
+    def tell(said: Progress | LogEntry) -> None:
         loop.call_soon_threadsafe(told.put_nowait, said)
 
     running = asyncio.create_task(run.reporting(tell, handlers.tells, {"fifo": fifo}))
     assert await asyncio.wait_for(told.get(), 10) == Progress(50, "half ?")
-    assert await asyncio.wait_for(told.get(), 10) == "a line"
+    assert await asyncio.wait_for(told.get(), 10) == LogEntry("a line", "warning")
     assert not running.done()
     await asyncio.to_thread(Path(fifo).write_text, "heard")
     assert result(await running) == "heard"

@@ -174,6 +174,8 @@ async def test_lines_of_a_logger_go_to_the_log_of_the_job(jobs: Client, copied: 
     assert (first, second) == ("first", "to ada")
     assert third.startswith("cannot send\nTraceback")
     assert third.endswith("ValueError: no address")
+    assert [line.level for line in await jobs.logs(mailed.id)] == ["info", "info", "error"]
+    assert [line.level for line in await jobs.logs(threaded.id)] == ["warning"]
     (line,) = await lines_of(jobs, threaded.id)
     assert len(line.encode()) <= MAX_LINE_BYTES
 

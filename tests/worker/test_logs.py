@@ -152,6 +152,27 @@ async def test_overdue_jobs_without_a_handler_are_warned_of_every_ten_minutes(
     assert sorted(vars(one)["job_name"] for one in again) == ["send_mial", "too_new"]
 
 
+async def test_queues_that_no_job_and_no_handler_has_are_warned_of(
+    overdue: Overdue, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = overdue.jobs
+
+    @jobs.handler(queue="mail")
+    async def declared() -> None: ...
+
+    await jobs.enqueue("resize", queue="images", delay="1h")
+    async with Worker(jobs, name="worker-1", queues=["default", "mail", "images", "mial", "xyz"]):
+        await overdue.turns(1)
+        await overdue.turns(1)
+    assert [record.getMessage() for record in lines(caplog, "claims from the queue")] == [
+        "worker worker-1 claims from the queue 'mial', which no job and no handler has; the nearest name is 'mail'",
+        "worker worker-1 claims from the queue 'xyz', which no job and no handler has",
+    ]
+    caplog.clear()
+    await jobs.tick(queues=["mial"])  # often, and not by hand
+    assert not lines(caplog, "claims from the queue")
+
+
 async def test_a_count_that_is_too_large_to_be_exact(overdue: Overdue, caplog: pytest.LogCaptureFixture) -> None:
     await overdue.jobs.enqueue_many([overdue.jobs.draft("unknown") for _ in range(150)])
     async with Worker(overdue.jobs):

@@ -68,9 +68,9 @@ async def test_an_isolated_job_dies_alone(workers: WorkerProcesses, jobs: Client
 
 
 async def test_the_url_is_not_on_the_command_lines_of_several_processes(workers: WorkerProcesses, jobs: Client) -> None:
-    """Every user of a machine sees them, with the password."""
+    """Every user of a machine sees them, with the password. A fork shows the command line of the supervisor."""
     await jobs.enqueue("short", {"n": 1})
-    worker = workers.worker("--processes", "2", "--url", workers.url)
+    worker = workers.worker("--processes", "2", "--spawn", "--url", workers.url)
     await until(lambda: workers.notes(), 30)
     child = workers.notes()[0].pid
     assert child != worker.pid

@@ -20,7 +20,7 @@ from tests.kit.promtool import promtool
 from tests.kit.scrape import Answered, ask, scrape
 from tests.kit.workers import WorkerProcesses
 
-pytestmark = [pytest.mark.slow, pytest.mark.stores("sqlite")]
+pytestmark = [pytest.mark.slow, pytest.mark.stores("sqlite"), pytest.mark.usefixtures("mode")]
 
 
 @pytest.fixture
@@ -42,6 +42,13 @@ async def asked(port: int, path: str) -> tuple[int, object] | None:
 
 
 OK = (200, {"ok": True})
+
+
+@pytest.fixture(params=["spawn", "fork"])
+def mode(request: pytest.FixtureRequest, workers: WorkerProcesses) -> str:
+    """How the processes start: every answer is the same."""
+    workers.options = ("--spawn",) if request.param == "spawn" else ()
+    return str(request.param)
 
 
 async def start(workers: WorkerProcesses, processes: int, *args: str) -> tuple[subprocess.Popen[bytes], int, list[int]]:

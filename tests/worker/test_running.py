@@ -262,7 +262,9 @@ async def test_progress_and_logs_are_written_before_the_job_is_settled(jobs: Cli
     def talks(context: Context) -> None:
         context.progress(50, "half")
         for n in range(3):
-            context.log(f"line {n}")
+            context.log(f"line {n}", "warning" if n == 1 else "info")
+        with pytest.raises(jobmill.InvalidValue, match="one of debug, info, warning, error"):
+            context.log("x", "loud")  # type: ignore[arg-type]
 
     async with Worker(jobs):
         enqueued = await talks.enqueue()
@@ -271,6 +273,11 @@ async def test_progress_and_logs_are_written_before_the_job_is_settled(jobs: Cli
     assert job.progress is not None
     assert (job.progress.value, job.progress.message) == (50, "half")
     assert [line.text for line in await jobs.logs(job.id)] == ["line 0", "line 1", "line 2"]
+    assert [(line.attempt, line.level) for line in await jobs.logs(job.id)] == [
+        (1, "info"),
+        (1, "warning"),
+        (1, "info"),
+    ]
 
 
 async def test_progress_is_visible_while_the_job_runs(jobs: Client) -> None:

@@ -73,11 +73,13 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 
     async def work(client: Client) -> tuple[dict[str, Any], list[tuple[Job, list[str]]]]:
         await client.flow(id)
-        jobs = [job async for job in _some(client, id)]
-        edges = [
-            [edge.id for edge in await client.store.dependencies(job.id)] if job.dependencies else [] for job in jobs
-        ]
-        return await _counted(client, id), list(zip(jobs, edges, strict=True))
+        found: list[tuple[Job, list[str]]] = []
+        async for job in client.find_all(flow=id):
+            edges = await client.store.dependencies(job.id) if job.dependencies else []
+            found.append((job, [edge.id for edge in edges]))
+            if len(found) == MAX_SHOWN:
+                break
+        return await _counted(client, id), found
 
     counts, found = run(url, lambda client: with_spinner(work(client), "reading jobs"))
     if as_json:
@@ -88,15 +90,6 @@ def show(id: str, url: str | None, as_json: bool) -> None:
     print_rich(_tree(found))
     if counts["total"] > len(found):
         click.echo(f"only the first {len(found):,} jobs are shown", err=True)
-
-
-async def _some(client: Client, id: str) -> Any:
-    count = 0
-    async for job in client.find_all(flow=id):
-        if count >= MAX_SHOWN:
-            return
-        count += 1
-        yield job
 
 
 def _tree(found: list[tuple[Job, list[str]]]) -> Any:

@@ -168,7 +168,10 @@ def show(id: str, logs: bool, url: str | None, as_json: bool) -> None:
     if as_json:
         document = job.to_dict()
         if logs:
-            document["logs"] = [{"at": iso(line.at_ms), "text": line.text} for line in lines]
+            document["logs"] = [
+                {"at": iso(line.at_ms), "attempt": line.attempt, "level": line.level, "text": line.text}
+                for line in lines
+            ]
         print_json(document)
     else:
         print_rich(*details(job, lines if logs else None, now_ms))

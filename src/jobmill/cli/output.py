@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ STATE_COLORS = {
     "failed": "red",
     "cancelled": "bright_black",
 }
+LEVEL_COLORS = {"debug": "bright_black", "info": "", "warning": "yellow", "error": "red"}
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
@@ -69,6 +69,8 @@ def make_table(columns: Sequence[str], *, right: Sequence[str] = (), cut: Sequen
 
 def is_narrow(columns: int) -> bool:
     """Whether stdout is a terminal with fewer columns."""
+    import shutil
+
     return sys.stdout.isatty() and shutil.get_terminal_size().columns < columns
 
 

@@ -145,6 +145,7 @@ filter_options = options(
     ),
     click.option("--tenant", metavar="TENANT", help="Select jobs of this tenant."),
     click.option("--unique-key", metavar="KEY", help="Select the job with this unique key."),
+    click.option("--flow", metavar="ID", help="Select the jobs of this flow."),
     click.option("--name-prefix", metavar="TEXT", help="Select jobs whose handler's name begins with this text."),
     click.option("--error-type", metavar="CLASS", help="Select jobs whose last error is of this class."),
     click.option(

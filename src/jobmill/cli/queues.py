@@ -125,6 +125,7 @@ def resume(name: str, url: str | None, as_json: bool) -> None:
 @click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
 @click.option("--running", type=int, metavar="N", help="Limit running jobs to N, over all workers.")
 @click.option("--no-running", is_flag=True, help="Remove the limit on running jobs.")
+@click.option("--note", metavar="TEXT", help="Why, for the audit log.")
 @store_options
 def limits(
     name: str, rate: tuple[int, str] | None, no_rate: bool, running: int | None, no_running: bool, **given: Any
@@ -137,11 +138,11 @@ def limits(
 
     async def change(queue: Queue) -> QueueSettings:
         if rate is not None:
-            await queue.rate_limit(*rate)
+            await queue.rate_limit(*rate, note=given["note"])
         elif no_rate:
-            await queue.rate_limit(None)
+            await queue.rate_limit(None, note=given["note"])
         if running is not None or no_running:
-            await queue.running_limit(running)
+            await queue.running_limit(running, note=given["note"])
         return await queue.settings()
 
     _configure(name, given["url"], given["as_json"], change)

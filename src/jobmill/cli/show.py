@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from jobmill.cli.output import STATE_COLORS, duration_text, relative
+from jobmill.cli.output import LEVEL_COLORS, STATE_COLORS, duration_text, relative
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,8 +37,16 @@ def details(job: Job, lines: list[LogLine] | None, now_ms: int) -> list[Renderab
         shown.append(Text((attempt.traceback or attempt.error or "").rstrip()))
     if lines is not None:
         shown.append(Text("\nlog" if lines else "\nlog: no lines", "bold"))
-        shown += [Text(f"{_clock(line.at_ms)}  {line.text}") for line in lines]
+        shown += [_log_line(line) for line in lines]
     return shown
+
+
+def _log_line(line: LogLine) -> RenderableType:
+    from rich.text import Text
+
+    attempt = "" if line.attempt is None else f"  {line.attempt}"
+    level = "" if line.level == "info" else f"{line.level:<7}  "
+    return Text(f"{_clock(line.at_ms)}{attempt}  {level}{line.text}", LEVEL_COLORS[line.level])
 
 
 def _fields(job: Job, now_ms: int) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from jobmill.cli.output import cell, duration_text, make_table, one_line, plural
 from jobmill.cli.params import duration, store_options
 from jobmill.cli.runner import run, with_spinner
 from jobmill.cli.workers import workers_table
+from jobmill.core.announcing import ANNOUNCE_EVERY_S
 from jobmill.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -135,13 +136,17 @@ class Overview:
         from rich.text import Text
 
         shown: list[RenderableType] = [self._queues() if self.depths else Text("no queues")]
-        running, room = sum(card.running for card in self.workers), sum(card.concurrency for card in self.workers)
-        about = f", {running} of {room} jobs running" if self.workers else ""
+        room = sum(card.concurrency for card in self.workers)
+        about = f", room for {plural(room, 'job')}" if self.workers else ""
         shown.append(Text(f"\n{plural(len(self.workers), 'worker')}{about}", "bold"))
         if self.workers:
             shown.append(workers_table(self.workers, self.now_ms))
         if self.errors:
             shown += [Text("\nerrors of the last hour", "bold"), self._errors()]
+        if self.workers or self.errors:
+            parts = [what for what, is_shown in (("workers", self.workers), ("errors", self.errors)) if is_shown]
+            old = f"{' and '.join(parts)}: up to {ANNOUNCE_EVERY_S:g} s old; queues: now"
+            shown.append(Text(f"\n{old}", "dim"))
         if self.late:
             shown.append(Text("\nlate recurrences", "bold red"))
             for job in self.late:

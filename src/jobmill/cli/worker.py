@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from jobmill.cli.output import duration_text, one_line
 from jobmill.cli.params import duration, given_options, log_options, port_or_path, shutdown_timeout_option, url_option
-from jobmill.cli.runner import run_forever
+from jobmill.cli.runner import loop_factory, run_forever
 from jobmill.cli.serving import WithDashboard, dashboard_beside, dashboard_option
 from jobmill.cli.target import is_url_given, load_client, use_url
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     default=1,
     metavar="N",
     help="Number of worker processes; each runs its own --concurrency jobs at once (default 1).",
+)
+@click.option(
+    "--spawn", is_flag=True, help="Start each of --processes as a new interpreter (default: fork if that is safe)."
 )
 @click.option("--name", metavar="NAME", help="Name of the worker (default: hostname, process id and a random part).")
 @click.option("--lease", type=duration, help="How long a job stays reserved after its worker dies (default 15s).")
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
 def worker(
     target: str,
     processes: int,
+    spawn: bool,
     dashboard: int | None,
     verbose: bool,
     quiet: bool,
@@ -97,11 +101,19 @@ def worker(
             raise click.UsageError(why, click.get_current_context())
         # The URL is in the environment: a command line is visible to every user of the machine.
         flags = {"checks_url": checks_url, "verbose": verbose, "quiet": quiet, "log_format": log_format}
-        click.get_current_context().exit(_supervise(target, processes, options, flags))
+        click.get_current_context().exit(_supervise(target, processes, spawn, options, flags))
+    click.get_current_context().exit(_run(_load(target, checks_url, verbose), options, dashboard))
+
+
+def _load(target: str, checks_url: bool, verbose: bool) -> Client:
     client = load_client(target, checks_url=checks_url)
     if verbose:
         log_events(client)
-    click.get_current_context().exit(run_forever(_work(client, options, dashboard)))
+    return client
+
+
+def _run(client: Client, options: dict[str, Any], dashboard: int | None = None) -> int:
+    return run_forever(_work(client, options, dashboard))
 
 
 async def _work(client: Client, options: dict[str, Any], dashboard: int | None) -> int:
@@ -124,23 +136,71 @@ async def _work(client: Client, options: dict[str, Any], dashboard: int | None) 
 # ---------------------------------------------------------------------------------------------------- several
 
 
-def _supervise(target: str, processes: int, options: dict[str, Any], flags: dict[str, Any]) -> int:
+def _supervise(target: str, processes: int, spawn: bool, options: dict[str, Any], flags: dict[str, Any]) -> int:
     from jobmill.worker.options import worker_settings
-    from jobmill.worker.supervisor import supervise
+    from jobmill.worker.supervisor import check_processes, supervise, supervise_forks
 
     if "name" in options:
         why = "--name works with one process only: each worker needs its own name"
         raise click.UsageError(why, click.get_current_context())
-    # Checked in the parent, which reports an error once. Only the children import the module: it may start threads.
+    # Checked in the parent, which reports an error once.
     settings = worker_settings(options, ())  # type: ignore[arg-type]
-    argv = ["worker", target, *to_argv({**options, **flags, "health": None, "health_host": None})]
-    return supervise(
-        argv,
-        processes,
-        shutdown_timeout=settings.shutdown_timeout,
-        health=settings.health,
-        health_host=settings.health_host,
-    )
+    check_processes(processes)
+    supervised: dict[str, Any] = {
+        "shutdown_timeout": settings.shutdown_timeout,
+        "health": settings.health,
+        "health_host": settings.health_host,
+    }
+    of_process = {**options, "health": None, "health_host": None}
+    if not spawn:
+        client = _load_to_fork(target, flags, {**options, **flags, "processes": processes, "spawn": True})
+        if client is not None:
+            return supervise_forks(
+                lambda socket: _run(client, given_options({**of_process, "health": socket or None})),
+                processes,
+                **supervised,
+            )
+    return supervise(["worker", target, *to_argv({**of_process, **flags})], processes, **supervised)
+
+
+def _load_to_fork(target: str, flags: dict[str, Any], spawning: dict[str, Any]) -> Client | None:
+    """Import the application and everything that a worker needs. None if this process must not be forked.
+
+    If the import has started threads or opened connections, this process begins again, without the application.
+    """
+    from jobmill.worker import forking
+
+    if why := forking.why_unsafe():
+        _log_spawn(why)
+        return None
+    with forking.watched_imports() as threaded:
+        client = _load(target, flags["checks_url"], flags["verbose"])
+        from jobmill.core import cron  # noqa: F401
+        from jobmill.worker import worker  # noqa: F401
+
+        loop_factory()
+    if why := forking.why_unsafe(next(iter(threaded), None)):
+        _log_spawn(why)
+        _begin_again(["worker", target, *to_argv(spawning)])
+    return client
+
+
+def _log_spawn(why: str) -> None:
+    import logging
+
+    logging.getLogger("jobmill").info("each worker process is a new interpreter, not a fork: %s", why)
+
+
+def _begin_again(argv: list[str]) -> NoReturn:
+    """Replace the program of this process."""
+    import os
+    import sys
+
+    from jobmill.worker.supervisor import PROGRAM
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(PROGRAM[0], [*PROGRAM, *argv])
 
 
 def to_argv(options: dict[str, Any]) -> list[str]:

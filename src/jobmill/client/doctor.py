@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from jobmill.core.announcing import WorkerCard
 from jobmill.core.durations import shown_ms
-from jobmill.core.findings import IDS_SHOWN, Finding
+from jobmill.core.findings import IDS_SHOWN, REACHABLE, Finding
 from jobmill.core.job import Job
 from jobmill.core.tallies import Tally, quantile_ms
 from jobmill.core.values import Depth, Filter, QueueSettings
@@ -57,13 +57,10 @@ class Examined(Struct, frozen=True, kw_only=True):
 
 
 async def examine(store: Store) -> list[Finding]:
-    """All findings: the shared ones, then those of the store."""
+    """All findings: that the store answers, then the shared ones, then those of the store."""
     facts, of_store = await asyncio.gather(_facts(store), store.diagnose())
-    return [
-        Finding(check="reachable", text=f"the {store.name} store answers, and its schema is current"),
-        *(check(facts) for check in CHECKS),
-        *of_store,
-    ]
+    findings = [*(check(facts) for check in CHECKS), *of_store]
+    return sorted(findings, key=lambda one: one.check != REACHABLE)
 
 
 async def _facts(store: Store) -> Examined:
@@ -98,6 +95,14 @@ async def _facts(store: Store) -> Examined:
         overdue=[job for page in pages for job in page.jobs],
         recurring=recurring.jobs,
     )
+
+
+def _jobs(facts: Examined) -> Finding:
+    live = sum(one.due + one.later + one.held + one.running for one in facts.depths)
+    final = sum(one.succeeded + one.failed + one.cancelled for one in facts.depths)
+    exact = all(one.exact for one in facts.depths)
+    text = f"{live:,} live and {final:,} final jobs" if exact else f"more than {live + final:,} jobs"
+    return Finding(check="jobs", text=f"the store has {text}", evidence={"live": live, "final": final, "exact": exact})
 
 
 def _clock_skew(facts: Examined) -> Finding:
@@ -220,6 +225,7 @@ def _pinned(facts: Examined) -> Finding:
 
 
 CHECKS = (
+    _jobs,
     _clock_skew,
     _no_worker,
     _unknown_names,

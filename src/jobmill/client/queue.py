@@ -46,20 +46,24 @@ class Queue:
         """End a pause."""
         return await self._configure("resume", QueueChange(paused=False), who)
 
-    async def rate_limit(self, count: int | None, per: Duration = 1, *, who: str | None = None) -> QueueSettings:
+    async def rate_limit(
+        self, count: int | None, per: Duration = 1, *, who: str | None = None, note: str | None = None
+    ) -> QueueSettings:
         """At most `count` claims in each window of `per`, over all workers; None for no limit."""
-        if count is None:
-            return await self._configure("rate_limit", QueueChange(rate_limit=None), who, "none")
-        limit = RateLimit(limits.check_int(count, "count", 1, 2**31 - 1), to_ms(per, "per", least=1))
-        return await self._configure(
-            "rate_limit", QueueChange(rate_limit=limit), who, f"{count} per {shown_ms(limit.per_ms)}"
-        )
+        limit, text = None, "none"
+        if count is not None:
+            limit = RateLimit(limits.check_int(count, "count", 1, 2**31 - 1), to_ms(per, "per", least=1))
+            text = f"{count} per {shown_ms(limit.per_ms)}"
+        return await self._configure("rate_limit", QueueChange(rate_limit=limit), who, _with_note(text, note))
 
-    async def running_limit(self, limit: int | None, *, who: str | None = None) -> QueueSettings:
+    async def running_limit(
+        self, limit: int | None, *, who: str | None = None, note: str | None = None
+    ) -> QueueSettings:
         """At most `limit` running jobs, over all workers; None for no limit."""
         if limit is not None:
             limits.check_int(limit, "running_limit", 1, 2**31 - 1)
-        return await self._configure("running_limit", QueueChange(running_limit=limit), who, str(limit or "none"))
+        text = _with_note(str(limit or "none"), note)
+        return await self._configure("running_limit", QueueChange(running_limit=limit), who, text)
 
     async def feed(self, on: bool = True, *, events_max_len: int = 10_000, who: str | None = None) -> QueueSettings:
         """Switch the event feed on or off; the last `events_max_len` events are kept."""
@@ -79,3 +83,8 @@ class Queue:
         settings = await self._client.store.configure(self.name, change)
         await self._client.audit(what, who=who, queue=self.name, note=note)
         return settings
+
+
+def _with_note(text: str, note: str | None) -> str:
+    """What was set, and why."""
+    return text if note is None else f"{text}; {limits.check_note(note)}"

@@ -24,9 +24,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from jobmill.core.durations import LAST_MS
 from jobmill.errors import InvalidValue
-
-LAST_MS = 253_402_300_799_999  # the last millisecond of the year 9999, where the calendar of Python ends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SECOND = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)  # a day of room for any zone's offset

@@ -22,7 +22,8 @@ MAX_MS = 7_900 * 365 * UNITS_MS["d"]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_INSTANT_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MILLISECOND
+#: The last millisecond of the year 9999, where the calendar of Python ends.
+LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MILLISECOND
 
 # Every unit at most once, large before small. 18 digits are more than enough, and no text is slow to read.
 _TEXT = re.compile("".join(f"(?:([0-9]{{1,18}}){unit})?" for unit in UNITS_MS))
@@ -65,7 +66,7 @@ def instant_ms(value: datetime, field: str) -> int:
             field, "an aware datetime", value, "add a time zone, as in datetime.now(UTC) or tzinfo=ZoneInfo(...)"
         )
     ms = (value - EPOCH) // _MILLISECOND
-    if not 0 <= ms <= _MAX_INSTANT_MS:
+    if not 0 <= ms <= LAST_MS:
         raise InvalidValue(field, "a datetime in the years 1970 to 9999 of UTC", value)
     return ms
 

@@ -2,7 +2,7 @@
 
 An edge leads from a job, the dependent, to a job that it waits for, its dependency. While an edge is pending, the
 dependent is held by "jobs". A store sets an edge in the same step in which the dependency ends, and asks `verdict` what
-that means for the dependent. No store counts: a count that is wrong once stays wrong, edges can be looked at again.
+that means for the dependent. No store counts: a count that is wrong once stays wrong, edges can be read again.
 """
 
 from __future__ import annotations

@@ -57,6 +57,17 @@ class Progress(Struct, frozen=True):
     message: str | None = None
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+
+
+class LogEntry(Struct, frozen=True):
+    """A log line as its handler wrote it."""
+
+    text: str
+    level: LogLevel = "info"
+
+
 class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One attempt that did not succeed. What an older version or another program stored has a traceback only."""
 

@@ -6,10 +6,15 @@ occurrences of a cron are fixed by the calendar; those of an interval lie on a g
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from jobmill.core.cron import LAST_MS, Cron, timezone_named
+from jobmill.core.durations import LAST_MS
 from jobmill.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from jobmill.core.cron import Cron
 
 _LONGEST_KEY = 1024
 
@@ -61,6 +66,8 @@ def recurrence(
     until_ms: int | None = None,
 ) -> Recurrence:
     """A validated recurrence; InvalidValue names the parameter that could not run or be stored."""
+    from jobmill.core.cron import timezone_named
+
     _check_key(key)
     timezone_named(timezone)
     if until_ms is not None and not _is_int_within(until_ms, 0, LAST_MS):
@@ -73,13 +80,13 @@ def recurrence(
 def first_occurrence(recurrence: Recurrence, now_ms: int) -> int | None:
     """When the first run is due: an interval at once, a cron at its first occurrence after now; None after its end."""
     rule = _rule(recurrence)
-    return _within(recurrence, rule.next(now_ms) if isinstance(rule, Cron) else now_ms)
+    return _within(recurrence, now_ms if isinstance(rule, int) else rule.next(now_ms))
 
 
 def is_occurrence(recurrence: Recurrence, at_ms: int) -> bool:
     """Whether a cron has an occurrence at this very millisecond; an interval has one at any time."""
     rule = _rule(recurrence)
-    return not isinstance(rule, Cron) or rule.next(at_ms - 1) == at_ms
+    return isinstance(rule, int) or rule.next(at_ms - 1) == at_ms
 
 
 def next_occurrence(recurrence: Recurrence, occurrence_ms: int, now_ms: int, *, delay_ms: int = 0) -> int | None:
@@ -103,9 +110,9 @@ def next_occurrence_or_now(recurrence: Recurrence, occurrence_ms: int, now_ms: i
 def _occurrence_after(recurrence: Recurrence, occurrence_ms: int, passed_ms: int) -> int | None:
     """The first occurrence after `passed_ms`, ignoring the end; an interval's grid goes through `occurrence_ms`."""
     rule = _rule(recurrence)
-    if isinstance(rule, Cron):
-        return rule.next(passed_ms)
-    return occurrence_ms + ((passed_ms - occurrence_ms) // rule + 1) * rule
+    if isinstance(rule, int):
+        return occurrence_ms + ((passed_ms - occurrence_ms) // rule + 1) * rule
+    return rule.next(passed_ms)
 
 
 def _rule(recurrence: Recurrence) -> Cron | int:
@@ -114,6 +121,9 @@ def _rule(recurrence: Recurrence) -> Cron | int:
     if cron is not None and every_ms is not None:
         raise InvalidValue("cron", "either cron or every_ms, not both", cron)
     if cron is not None:
+        # Here, because most processes have no recurring job, and cronsim and the time zones take 4 ms to import.
+        from jobmill.core.cron import Cron
+
         parsed = Cron.parse(cron, recurrence.timezone)
         return parsed if parsed.every_ms is None else parsed.every_ms
     if every_ms is None:

@@ -18,7 +18,7 @@ from jobmill.core.due import Due as Due
 from jobmill.core.due import after as after
 from jobmill.core.due import at as at
 from jobmill.core.flows import After
-from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, Progress, State
+from jobmill.core.job import NO_OPTIONS, Attempt, Job, JobOptions, Keep, LogLevel, Progress, State
 from jobmill.core.recurrence import Recurrence
 
 # ---------------------------------------------------------------------------------------------------- enqueue
@@ -238,14 +238,19 @@ class LogLine(Struct, frozen=True):
 
     at_ms: int
     text: str
+    #: The attempt that wrote it. None if an older version or another program stored the line.
+    attempt: int | None = None
+    level: LogLevel = "info"
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Progress and log lines of one running job."""
+    """Progress and log lines of one running job. All lines of a report are of one attempt and have one level."""
 
     lease: Lease
     progress: Progress | None = None
     lines: tuple[str, ...] = ()
+    attempt: int | None = None
+    level: LogLevel = "info"
 
 
 # ---------------------------------------------------------------------------------------------------- look

@@ -32,8 +32,8 @@ from jobmill.dashboard.runs import BulkRuns
 from jobmill.dashboard.schema import openapi
 from jobmill.dashboard.screens import SCREENS, Screen
 from jobmill.dashboard.security import headers, is_from_this_machine
-from jobmill.dashboard.view import Mistake, NotAllowed, View
-from jobmill.errors import InvalidValue
+from jobmill.dashboard.view import Mistake, NotAllowed, Outage, View
+from jobmill.errors import InvalidValue, StoreUnavailable
 
 log = logging.getLogger("jobmill")
 
@@ -215,9 +215,28 @@ class Dashboard:
             # The act was perhaps in another process of the server. Live updates keep the parameter, and share reads.
             if request.query_params.get("done") and "hx-request" not in request.headers:
                 self.reads.forget()
-            return await self._shown(await self._view(request), screen)
+            view = await self._view(request)
+            try:
+                return await self._shown(view, screen)
+            except StoreUnavailable as error:
+                last = await self._last_shown(view, screen, error)
+                if last is None:
+                    raise
+                return last
 
         return page
+
+    async def _last_shown(self, view: View, screen: Screen, error: StoreUnavailable) -> Response | None:
+        """The page with its last figures and without any act; None if it has none. Programs get the error."""
+        reads = self.reads.last(error) if screen.shows_last and not view.wants_json else None
+        if reads is None:
+            return None
+        page = View(view.request, self, view.access.reading_only())
+        page.reads, page.outage = reads, Outage(problem_of(error, self.reads.down_since_ms), reads.at_ms)
+        try:
+            return await self._shown(page, screen, 503)
+        except StoreUnavailable:
+            return None
 
     async def _shown(self, view: View, screen: Screen, status: int = 200) -> Response:
         if screen.of_all_tenants:
@@ -327,7 +346,7 @@ class Dashboard:
         return self._failed(request, error)
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        response = self._problem(request, problem_of(error, self.reads.down_since_ms))
+        response = self._problem(request, problem_of(error, self.reads.down_since_ms, request.path_params.get("id")))
         if isinstance(error, HTTPException):  # which methods are allowed, or where `authorize` sends people to log in
             response.headers.update(error.headers or {})
         return response

@@ -61,6 +61,7 @@ def environment() -> jinja2.Environment:
         number=shown.number,
         count=shown.count,
         duration=shown.duration,
+        size=shown.size,
         short_id=shown.short_id,
         json=shown.json_element,
         lines=shown.lines,
@@ -113,7 +114,7 @@ def _notice(view: View) -> Done | None:
 
 def navigation(view: View) -> list[NavItem]:
     """The entries that the visitor may open, with the figures that other reads have found: no page reads for them."""
-    found = _counts(view.reads) if view.access.tenants is None else {}
+    found = _counts(view.reads) if view.access.tenants is None and view.outage is None else {}
     return [
         NavItem(key=key, path=path, title=title, count=found[path][0], is_bad=found[path][1])
         if path in found

@@ -32,11 +32,13 @@ class Problem(Struct, frozen=True, kw_only=True):
     advice: str | None = None
     #: Since when the store cannot be used, and whether that is so for workers and applications as well.
     since_ms: int | None = None
+    #: The id of a job that is gone: the audit log may say who removed it.
+    gone_job: str | None = None
     is_for_all: bool = False
 
 
-def problem_of(error: Exception, down_since_ms: int | None = None) -> Problem:
-    """The problem that an error is. One that nobody expected is logged."""
+def problem_of(error: Exception, down_since_ms: int | None = None, id: str | None = None) -> Problem:
+    """The problem that an error is, about the job with this id if the request names one. Unexpected ones are logged."""
     match error:
         case NotAllowed():
             advice = "Ask the people who run this dashboard."
@@ -47,7 +49,7 @@ def problem_of(error: Exception, down_since_ms: int | None = None) -> Problem:
             advice = "It was removed, or the time for which it is kept is over. The audit log says who removed it."
             # The same words for a job of another tenant.
             text = "There is no job with this id."
-            return Problem(status=404, title="This job is gone", text=text, advice=advice)
+            return Problem(status=404, title="This job is gone", text=text, advice=advice, gone_job=id)
         case RunNotFound():
             text, advice = f"{str(error)[0].upper()}{str(error)[1:]}.", "The audit log has its result."
             return Problem(status=404, title="This run is gone", text=text, advice=advice)

@@ -36,6 +36,9 @@ MARKS_MS: Final = 30 * DAY_MS
 MAX_LATE: Final = 20
 #: The navigation says how many recurring jobs there are, up to this number.
 MAX_RECURRING: Final = 1_000
+#: The last answers to these are kept, for the figures that pages show while the store is unavailable. They are the same
+#: for all who may see the jobs of all tenants.
+_REMEMBERED: Final = frozenset({"depths", "settings", "workers", "hour", "marks", "late"})
 _HOUR_MS: Final = 60 * MINUTE_MS
 _MAX_ENTRIES: Final = 1_000
 
@@ -55,6 +58,8 @@ class Reads:
         self._clock = clock
         self._entries: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
         self._checked: Checked | None = None
+        #: Each with the time of the store.
+        self._last: dict[Any, tuple[int, Any]] = {}
         #: Since when the store has not answered; None if it answered last time.
         self.down_since_ms: int | None = None
 
@@ -198,7 +203,7 @@ class Reads:
         if entry is None or entry[0] <= now or entry[1].get_loop() is not asyncio.get_running_loop():
             if len(self._entries) >= _MAX_ENTRIES:
                 self._entries = {key: one for key, one in self._entries.items() if one[0] > now}
-            entry = (now + shared_s, asyncio.ensure_future(self._answered(read)))
+            entry = (now + shared_s, asyncio.ensure_future(self._answered(key, read)))
             # An error that nobody waits for any more is no news.
             entry[1].add_done_callback(lambda done: done.cancelled() or done.exception())
             self._entries[key] = entry
@@ -211,7 +216,7 @@ class Reads:
             raise
         return answer
 
-    async def _answered(self, read: Callable[[], Awaitable[T]]) -> T:
+    async def _answered(self, key: Any, read: Callable[[], Awaitable[T]]) -> T:
         try:
             await self.jobs.open()
             answer = await read()
@@ -220,8 +225,43 @@ class Reads:
                 self.down_since_ms = self.jobs.store.now()
             raise
         self.down_since_ms = None
+        if key in _REMEMBERED:
+            self._last[key] = (self.jobs.store.now(), answer)
         return answer
+
+    def last(self, error: StoreUnavailable) -> LastReads | None:
+        """The last answers; None if the figures were never read. What was not kept raises this error."""
+        return LastReads(self.jobs, self._last, error) if "depths" in self._last else None
 
     async def get_many(self, ids: Sequence[str]) -> list[Job | None]:
         """Jobs by their ids, in one call."""
         return await self._shared(("get_many", tuple(ids)), lambda: self.jobs.store.get(ids))
+
+
+class LastReads(Reads):
+    """The last answers of the store, while it does not answer. It never reads the store."""
+
+    def __init__(self, jobs: Client, last: dict[Any, tuple[int, Any]], error: StoreUnavailable) -> None:
+        super().__init__(jobs)
+        self._last = last
+        self._error = error
+        #: When the figures of the queues were read.
+        self.at_ms: int = last["depths"][0]
+
+    async def _shared(self, key: Any, read: Callable[[], Awaitable[T]], shared_s: float = SHARED_S) -> T:
+        if key not in self._last:
+            raise self._error
+        answer: T = self._last[key][1]
+        return answer
+
+    def known(self, key: Any) -> Any:
+        """The last answer, whatever its age."""
+        return self._last.get(key, (0, None))[1]
+
+    async def marks(self) -> list[AuditEntry]:
+        """The last marks; the figures do not depend on them."""
+        return self.known_marks()
+
+    async def late(self) -> list[Job]:
+        """The last late jobs; the figures do not depend on them."""
+        return self.known_late()

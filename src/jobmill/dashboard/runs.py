@@ -31,6 +31,8 @@ GIVE_UP_S: Final = 120.0
 _MAX_PAUSE_S: Final = 10.0
 KEPT_MS: Final = 3_600_000
 MAX_RUNS: Final = 100
+#: The audit log names at most this many reasons why jobs were refused.
+MAX_REASONS_NOTED: Final = 5
 
 #: stopping: the present batch is the last one.
 RunStatus: TypeAlias = Literal["running", "stopping", "done", "stopped", "failed"]
@@ -244,6 +246,7 @@ class BulkRuns:
             by = f" by {run.stopped_by}" if status == "stopped" else ""
             of = "" if run.total is None else f" of {run.total:,}"
             notes.append(f"{status}{by} after {run.done:,}{of}")
+        notes += [f"{one.count:,} refused: {one.reason}" for one in run.refused.groups[:MAX_REASONS_NOTED]]
         entry = AuditEntry(
             id=self._jobs.store.new_id(),
             who=order.who,

@@ -46,6 +46,14 @@ def duration(ms: float | None) -> str:
     return f"{whole // _DAY} d {whole % _DAY // _HOUR:02} h"
 
 
+def size(number: float) -> str:
+    """A number of bytes: "812 B", "48.2 MB", "4.8 GB"."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while number >= 999.95 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.0f} B" if units[0] == "B" else f"{number:.1f} {units[0]}"
+
+
 def short_id(id: str) -> str:
     """The end of a long id, which differs most."""
     return id if len(id) <= 12 else f"…{id[-8:]}"

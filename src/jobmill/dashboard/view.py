@@ -29,6 +29,7 @@ from jobmill.errors import InvalidValue, JobNotFound
 
 if TYPE_CHECKING:
     from jobmill.dashboard.app import Dashboard
+    from jobmill.dashboard.problems import Problem
 
 #: What a WSGI server says about a request, if one serves the dashboard.
 WSGI_ENVIRON: Final = "wsgi_environ"
@@ -48,6 +49,13 @@ class Mistake(NamedTuple):
 
     error: InvalidValue
     fields: Fields
+
+
+class Outage(NamedTuple):
+    """Why the store is unavailable, and when the figures of the page were read."""
+
+    problem: Problem
+    figures_ms: int
 
 
 #: A time in a sentence: 2026-11-17T11:39:00Z.
@@ -73,11 +81,18 @@ class View:
         self.is_foreign = request.method == "POST" and not is_same_origin(request)
         #: In a WSGI server each stream would keep a thread busy: there, pages are loaded again every 30 s only.
         self.has_live = WSGI_ENVIRON not in request.scope
+        #: Set on a page that shows its last figures, because the store is unavailable.
+        self.outage: Outage | None = None
         #: Of the live updates, before the page reads anything: its stream begins with what has changed since.
         self.version = dashboard.live.version
 
     @property
     def now_ms(self) -> int:
+        """The time of the page: that of the store, or of the last figures."""
+        return self.present_ms if self.outage is None else self.outage.figures_ms
+
+    @property
+    def present_ms(self) -> int:
         """The time of the store."""
         return self.jobs.store.now()
 

@@ -35,7 +35,15 @@ from jobmill.django.interface import (
     task_enqueued,
 )
 from jobmill.django.results import new_result, result_of
-from jobmill.django.task import JOB_OPTIONS, JobmillTask, check_arguments, for_handler, from_arguments, options_of
+from jobmill.django.task import (
+    ERROR_OPTIONS,
+    JOB_OPTIONS,
+    JobmillTask,
+    check_arguments,
+    for_job,
+    from_arguments,
+    options_of,
+)
 from jobmill.errors import JobNotFound, SchemaTooOld
 from jobmill.handlers.draft import Draft
 from jobmill.handlers.enqueued import Enqueued
@@ -60,7 +68,7 @@ class JobmillBackend(BaseTaskBackend):
         #: The queues in the order of the settings, in which workers try them.
         self.queue_names = tuple(params.get("QUEUES", ("default",)))
         self.database: str = self.options.get("database", "default")
-        self._given = {name: self.options[name] for name in JOB_OPTIONS if name in self.options}
+        self._given = {name: self.options[name] for name in (*JOB_OPTIONS, *ERROR_OPTIONS) if name in self.options}
         self._base: int = self.options.get("priority_base", PRIORITY_BASE)
         self._found: _StoreNow | None = None
 
@@ -206,7 +214,7 @@ class JobmillBackend(BaseTaskBackend):
             queue=task.queue_name,
             priority=self.to_priority(task.priority),
             due_at=_aware(task.run_after),
-            **for_handler(options := self.options_for(task)),
+            **for_job(options := self.options_for(task)),
             **from_arguments(task, options, args, kwargs),
         )
         return client, draft, new_result(task, id, args, kwargs, self.alias, timezone.now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from jobmill.core.limits import MAX_PRIORITY, check_int
-from jobmill.django.task import JOB_OPTIONS, TASK_OPTIONS, check_options
+from jobmill.django.discovery import find_tasks
+from jobmill.django.task import ERROR_OPTIONS, JOB_OPTIONS, TASK_OPTIONS, check_options
 from jobmill.errors import InvalidValue, JobmillError, MissingExtra, SchemaTooOld
 
 if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
 
-KNOWN = ("url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS)
+KNOWN = ("url", "database", "transaction", "priority_base", "tasks", *JOB_OPTIONS, *ERROR_OPTIONS)
 MODES = ("join", "on_commit", "none")
 
 
@@ -28,6 +30,7 @@ def check_backend(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
     except InvalidValue as error:
         yield checks.Error(f"{where}: {error}", id="jobmill.E004")
         return
+    yield from _check_paths(backend, where)
     try:
         backend.client  # noqa: B018 - it imports the driver
     except MissingExtra as error:
@@ -52,12 +55,25 @@ def _check_options(backend: JobmillBackend) -> None:
     if backend.database not in connections:
         raise InvalidValue("database", "a name in DATABASES", backend.database)
     check_int(options.get("priority_base", 100), "priority_base", 100, MAX_PRIORITY - 100)
-    check_options({name: options[name] for name in JOB_OPTIONS if name in options})
+    check_options({name: options[name] for name in (*JOB_OPTIONS, *ERROR_OPTIONS) if name in options})
     tasks = options.get("tasks", {})
     if not isinstance(tasks, dict) or not all(isinstance(one, dict) for one in tasks.values()):
         raise InvalidValue("tasks", f"a dict of paths, each with some of {', '.join(TASK_OPTIONS)}", tasks)
     for given in tasks.values():
         check_options(given)
+
+
+def _check_paths(backend: JobmillBackend, where: str) -> Iterator[checks.CheckMessage]:
+    """A warning for each task that is not there: it may be in a module that only a worker imports."""
+    if not (given := backend.options.get("tasks")):
+        return
+    tasks = find_tasks()
+    for path in given:
+        if path not in tasks:
+            near = difflib.get_close_matches(path, tasks, 1)
+            text = f"{where}: OPTIONS['tasks'] has options for {path!r}, which is not the path of a Task"
+            hint = f"The nearest path is {near[0]!r}." if near else "Tasks are found in modules named tasks."
+            yield checks.Warning(text, hint=hint, id="jobmill.W004")
 
 
 def _why_not_join(backend: JobmillBackend) -> str | None:
@@ -74,7 +90,7 @@ def check_store(backend: JobmillBackend) -> Iterator[checks.CheckMessage]:
         sync.open()
     except SchemaTooOld:
         # No error: it would keep `manage.py migrate`, which makes the tables too, from running.
-        hint = f"Run {backend.migrate_command}."
+        hint = f"Run {backend.migrate_command}. (migrate itself makes this check before it creates them.)"
         yield checks.Warning(f"{where}: the tables of Jobmill are missing or old", hint=hint, id="jobmill.W001")
         return
     except JobmillError as error:

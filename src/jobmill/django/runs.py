@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from jobmill.core.events import Event
 from jobmill.django.discovery import find_tasks
 from jobmill.django.interface import TaskContext, normalize_json, task_backends, task_finished, task_started
 from jobmill.django.results import succeeded
-from jobmill.django.task import for_handler, recurring_tasks
+from jobmill.django.task import for_job, recurring_tasks
 from jobmill.errors import JobNotFound
 from jobmill.handlers.context import Context
+from jobmill.handlers.options import error_types
 
 if TYPE_CHECKING:
     from jobmill.django.backend import JobmillBackend
-
-log = logging.getLogger("jobmill")
 
 #: Two first requests for the dashboard may come at once.
 _lock = threading.Lock()
@@ -50,9 +48,6 @@ def add_handlers(backend: JobmillBackend) -> None:
         for path, task in tasks.items():
             if path not in client.handlers and _is_of(task, backend):
                 _add_handler(backend, task, path)
-    for path in backend.options.get("tasks", {}):
-        if path not in tasks:
-            log.warning("TASKS[%r] has options for %s, which is not the path of a Task", backend.alias, path)
 
 
 def _is_of(task: Any, backend: JobmillBackend) -> bool:
@@ -65,12 +60,14 @@ def _is_of(task: Any, backend: JobmillBackend) -> bool:
 
 def _add_handler(backend: JobmillBackend, task: Any, path: str) -> None:
     recurs = recurring_tasks.get(path) if task.backend == backend.alias else None
+    options = backend.options_for(task)
     backend.client.handler(
         name=path,
         queue=task.queue_name,
         priority=backend.to_priority(task.priority),
-        fail_on=ResultNotJSON,
-        **for_handler(backend.options_for(task)),
+        retry_on=options.get("retry_on", ()),
+        fail_on=(ResultNotJSON, *error_types(options.get("fail_on", ()), "fail_on")),
+        **for_job(options),
         **({} if recurs is None else recurs.options),
     )(_handler(backend, task))
 
@@ -88,7 +85,8 @@ def _handler(backend: JobmillBackend, task: Any) -> Callable[..., Any]:
                 result, first = started(context)
                 task_started.send_robust(type(backend), task_result=result)
                 value = _plain(task.func(*first, *(args or ()), **(kwargs or {})))
-                task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
+                if not context.cancelled:  # else the value does not count: the task was cancelled, or it runs again
+                    task_finished.send_robust(type(backend), task_result=succeeded(result, value, timezone.now()))
                 return value
         finally:
             close_old_connections()

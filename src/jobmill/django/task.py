@@ -14,13 +14,15 @@ from jobmill.core.limits import check_tenant, check_unique_key
 from jobmill.core.retry import DEFAULT_BACKOFF
 from jobmill.django.interface import InvalidTask, Task, task_backends
 from jobmill.errors import InvalidValue
-from jobmill.handlers.options import declared_options, handler_options
+from jobmill.handlers.options import declared_options, error_types, handler_options
 
 #: Options of jobs that OPTIONS of a backend can have for all its tasks, and a task for itself.
 JOB_OPTIONS: Final = ("max_attempts", "max_crashes", "backoff", "timeout", "keep_succeeded", "keep_failed")
+#: Options that jobs do not store: a worker has those of the task as it is defined, or as the settings name it.
+ERROR_OPTIONS: Final = ("retry_on", "fail_on")
 #: Options of a task only: a text, or a function that makes one from the arguments of the task.
 FROM_ARGUMENTS: Final = ("unique_key", "tenant")
-TASK_OPTIONS: Final = (*JOB_OPTIONS, *FROM_ARGUMENTS)
+TASK_OPTIONS: Final = (*JOB_OPTIONS, *ERROR_OPTIONS, *FROM_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,9 @@ class JobmillTask(Task):
     timeout: Any = None
     keep_succeeded: Any = None
     keep_failed: Any = None
+    #: A class of exceptions, or several: only these are retried, or these are not.
+    retry_on: Any = None
+    fail_on: Any = None
     #: A text, or a function that gets the arguments of the task and returns one.
     unique_key: str | Callable[..., str] | None = None
     tenant: str | Callable[..., str] | None = None
@@ -46,7 +51,10 @@ class JobmillTask(Task):
             raise InvalidTask(str(error)) from error
 
     def using(self, **changes: Any) -> JobmillTask:
-        """A task with other values: those of Django's `using`, and the options of Jobmill."""
+        """A task with other values: those of Django's `using`, and the options of Jobmill that a job stores."""
+        for name in ERROR_OPTIONS:
+            if name in changes:
+                raise TypeError(f"{name} is an option of @task only: a worker has it from there")
         own = {name: changes.pop(name) for name in TASK_OPTIONS if name in changes}
         changed: JobmillTask = Task.using(self, **changes)
         return replace(changed, **own) if own else changed
@@ -84,8 +92,8 @@ def options_of(task: Any) -> dict[str, Any]:
     return {name: value for name in TASK_OPTIONS if (value := getattr(task, name)) is not None}
 
 
-def for_handler(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a handler of Jobmill has, as it takes them."""
+def for_job(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a job of Jobmill stores, as it takes them."""
     given = {name: options[name] for name in JOB_OPTIONS if name in options}
     if given.get("backoff") == "exponential":
         given["backoff"] = DEFAULT_BACKOFF
@@ -99,7 +107,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise InvalidValue(name, "one of the options " + ", ".join(TASK_OPTIONS), options[name])
     if callable(options.get("backoff")):
         raise InvalidValue("backoff", "a Backoff, a dict or a duration", options["backoff"])
-    handler_options(for_handler(options))
+    handler_options(for_job(options))
+    for name in ERROR_OPTIONS:
+        error_types(options.get(name, ()), name)
     for name, check in (("unique_key", check_unique_key), ("tenant", check_tenant)):
         if options.get(name) is not None and not callable(options[name]):
             check(options[name], name)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, overload
 
 from jobmill.core.durations import Duration
-from jobmill.core.job import Job, Progress
+from jobmill.core.job import LOG_LEVELS, Job, LogEntry, LogLevel, Progress
 from jobmill.core.limits import check_progress, log_line
-from jobmill.errors import JobmillError, Snooze
+from jobmill.errors import InvalidValue, JobmillError, Snooze
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it without the package; typing has defaults from 3.13 on
@@ -28,7 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 #: Takes progress or a log line of one job. It returns at once, and may be called from any thread.
-ReportFunction = Callable[[Progress | str], None]
+ReportFunction = Callable[[Progress | LogEntry], None]
 
 
 #: The state where no lifespan yields one.
@@ -79,9 +79,14 @@ class Context(Generic[S]):
         """Report how far the job is, 0 to 100. The value is stored soon; this call does not wait for it."""
         self._report(Progress(check_progress(value), None if message is None else log_line(str(message))))
 
-    def log(self, text: object) -> None:
-        """Add a line to the job's log, which keeps the last 1,000 lines, of at most 64 KiB each."""
-        self._report(log_line(str(text)))
+    def log(self, text: object, level: LogLevel = "info") -> None:
+        """Add a line to the job's log, which keeps the last 1,000 lines, of at most 64 KiB each.
+
+        The line keeps the number of the attempt and its level: "debug", "info", "warning" or "error".
+        """
+        if level not in LOG_LEVELS:
+            raise InvalidValue("level", "one of " + ", ".join(LOG_LEVELS), level)
+        self._report(LogEntry(log_line(str(text)), level))
 
     # ------------------------------------------------------------------------------------------------ durable runs
 
@@ -136,6 +141,13 @@ class Context(Generic[S]):
         """Run other jobs at the same time and return their results, in order. This run is suspended meanwhile."""
         results: list[R] = await self.durable.run_all(list(drafts))
         return results
+
+    async def add(self, *drafts: Draft[Any]) -> None:
+        """Add jobs that belong to this one: they are enqueued when the handler has returned, and it ends after them.
+
+        So jobs that wait for this job also wait for those. If the handler fails, nothing is added.
+        """
+        self.durable.add(drafts)
 
     async def sleep(self, name: str, duration: Duration) -> None:
         """Suspend this run for a time; its slot is free meanwhile. The time counts from the first call of this name."""

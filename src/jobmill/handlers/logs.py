@@ -6,6 +6,7 @@ import logging
 from contextvars import ContextVar
 from typing import Protocol
 
+from jobmill.core.job import LogLevel
 from jobmill.handlers.context import Context
 
 
@@ -60,9 +61,17 @@ class JobLogHandler(logging.Handler):
         try:
             context = _context_of(record)
             if context is not None:
-                context.log(self.format(record))
+                context.log(self.format(record), _level_of(record))
         except Exception:
             self.handleError(record)
+
+
+def _level_of(record: logging.LogRecord) -> LogLevel:
+    if record.levelno >= logging.ERROR:
+        return "error"
+    if record.levelno >= logging.WARNING:
+        return "warning"
+    return "info" if record.levelno >= logging.INFO else "debug"
 
 
 def _context_of(record: logging.LogRecord) -> Context | None:

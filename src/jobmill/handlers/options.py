@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -240,5 +241,8 @@ def _check_names(given: dict[str, Any], kind: type) -> None:
     known = kind.__annotations__.keys() | CommonOptions.__annotations__.keys()
     for option in given:
         if option not in known:
-            advice = f"here it is {_ELSEWHERE[option]}" if option in _ELSEWHERE else ""
-            raise InvalidValue(option, "one of the options " + ", ".join(sorted(known)), option, advice)
+            # Every call that takes the options of a job also takes `within`, which is not an option of the job.
+            named = sorted(known | {"within"} if kind is EnqueueOptions else known)
+            near = _ELSEWHERE.get(option) or next(iter(difflib.get_close_matches(option, named, 1, 0.75)), None)
+            advice = f"here it is {near}" if near else ""
+            raise InvalidValue(option, "one of the options " + ", ".join(named), option, advice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from jobmill.client.client import Client
 from jobmill.core.changes import Reschedule
@@ -15,6 +15,7 @@ from jobmill.testing.runs import JobRun, JobRunner
 
 if TYPE_CHECKING:
     from jobmill.testing.clock import ManualClock
+    from jobmill.testing.enqueued_jobs import HasPath
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,14 +28,22 @@ class RunJob:
         self._client = client
         self._clock = clock
 
-    async def __call__(self, handler: BoundHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobRun[R]:
+    @overload
+    async def __call__(self, handler: BoundHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobRun[R]: ...
+    @overload
+    async def __call__(self, handler: HasPath, /, *args: Any, **kwargs: Any) -> JobRun[Any]: ...
+    async def __call__(self, handler: BoundHandler[..., Any] | HasPath, /, *args: Any, **kwargs: Any) -> JobRun[Any]:
         """Run a handler once, with these arguments, and return how it ended; an error is returned, not raised.
 
         Everything is as on a worker: the arguments become JSON and are decoded again, and there is a context, the
         timeout, and what the application has around runs. The job itself is in a store of its own; what the handler
-        enqueues is in the store of the test. For options, give `send.options(timeout="1s")`.
+        enqueues is in the store of the test. For options, give `send.options(timeout="1s")`. A task of Django gets its
+        own arguments: `run_job.sync(send_receipt, 7)`.
         """
-        draft = handler.draft(*args, **kwargs)
+        if isinstance(handler, BoundHandler):
+            draft = handler.draft(*args, **kwargs)
+        else:
+            draft = self._client.handler_named(handler.module_path).draft(args=list(args), kwargs=kwargs)
         of_name = handler if isinstance(handler, Handler) else self._client.handler_named(draft.name)
         alone = copy.copy(of_name)
         alone.declared = None  # its recurring job is not what the test wants to run
@@ -49,6 +58,10 @@ class RunJob:
             raise AssertionError(f"{draft} did not run")
         return runs[0]
 
-    def sync(self, handler: BoundHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobRun[R]:
+    @overload
+    def sync(self, handler: BoundHandler[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobRun[R]: ...
+    @overload
+    def sync(self, handler: HasPath, /, *args: Any, **kwargs: Any) -> JobRun[Any]: ...
+    def sync(self, handler: Any, /, *args: Any, **kwargs: Any) -> JobRun[Any]:
         """The same for a sync test."""
         return self._client.sync(self(handler, *args, **kwargs))

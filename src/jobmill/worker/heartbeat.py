@@ -101,7 +101,7 @@ async def _beat(context: WorkerContext) -> float:
         except Exception as error:
             context.watchdog.store_failed(error)
             why = context.watchdog.store_error
-            log.warning("leases of %d jobs could not be extended: %s; trying again", len(runs), why)
+            log.warning("leases could not be extended (number of jobs: %d): %s; trying again", len(runs), why)
             wait = min(1.0, third / 5)
         else:
             context.watchdog.store_answered(context.store.name)

@@ -1,4 +1,7 @@
-"""The janitor: removes final jobs after their retention, in small batches, and warns of jobs without a handler."""
+"""The janitor: removes final jobs after their retention, in small batches, and warns of names that do not match.
+
+These are jobs without a handler, and queues of the worker that no job and no handler has.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections import defaultdict
 
 from jobmill.core.job import Job
 from jobmill.core.values import Filter
+from jobmill.handlers.options import DEFAULT_QUEUE
 from jobmill.handlers.registry import Registry
 from jobmill.worker.context import WorkerContext
 from jobmill.worker.declared import end_undeclared
@@ -34,15 +38,19 @@ MAX_NAMES = 20
 class Janitor:
     """One turn purges one batch. All workers may purge at the same time: the store removes each job only once."""
 
-    def __init__(self, context: WorkerContext, registry: Registry, has_undeclared: bool) -> None:
+    def __init__(self, context: WorkerContext, registry: Registry, has_undeclared: bool, checks_queues: bool) -> None:
         self._context = context
         self._registry = registry
         self._has_undeclared = has_undeclared
+        self._checks_queues = checks_queues
         self._warns_ms = context.store.now() + OVERDUE_MS
 
     async def turn(self) -> float:
         """Purge one batch. Return the pause: short if there is more to purge, otherwise half a minute with jitter."""
         context, now_ms = self._context, self._context.store.now()
+        if self._checks_queues:
+            self._checks_queues = False
+            await _warn_of_unknown_queues(context)
         if now_ms >= self._warns_ms and context.handlers:
             self._warns_ms = now_ms + WARN_EVERY_MS
             for queue in context.settings.queues:
@@ -55,6 +63,23 @@ class Janitor:
         if self._has_undeclared:
             return UNDECLARED_S
         return PAUSE_S if purged.more else EVERY_S * (0.5 + context.random.random())
+
+
+async def _warn_of_unknown_queues(context: WorkerContext) -> None:
+    """Warn of queues of this worker that no job and no handler has: their names may be wrong."""
+    known = {DEFAULT_QUEUE, *(one.options_given.queue for one in context.handlers.values())}
+    if not (unknown := [queue for queue in context.settings.queues if queue not in known]):
+        return
+    known.update(depth.queue for depth in await context.store.depths(limit=0))
+    for queue in unknown:
+        if queue not in known:
+            near = difflib.get_close_matches(queue, sorted(known), 1)
+            log.warning(
+                "worker %s claims from the queue %r, which no job and no handler has%s",
+                context.settings.name,
+                queue,
+                f"; the nearest name is {near[0]!r}" if near else "",
+            )
 
 
 async def _warn_of_unhandled(context: WorkerContext, queue: str, now_ms: int) -> None:

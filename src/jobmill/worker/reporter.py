@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
+from itertools import groupby
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jobmill.core.events import progress_event
-from jobmill.core.job import LOG_LINES_KEPT, Progress
+from jobmill.core.job import LOG_LINES_KEPT, LogEntry, Progress
 from jobmill.core.values import Claimed, Report
 from jobmill.errors import StoreUnavailable
 from jobmill.store import Store
@@ -26,13 +28,13 @@ class Reporter:
     def __init__(self, store: Store, hooks: HookQueue) -> None:
         self._store = store
         self._hooks = hooks
-        self._waiting: deque[tuple[Claimed, Progress | str]] = deque()
+        self._waiting: deque[tuple[Claimed, Progress | LogEntry]] = deque()
         self._something = asyncio.Event()
         # A settlement waits for the write in flight: it must not overtake the reports.
         self._writing = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
-    def report(self, claimed: Claimed, what: Progress | str) -> None:
+    def report(self, claimed: Claimed, what: Progress | LogEntry) -> None:
         """Add a report of one run; from any thread."""
         self._waiting.append((claimed, what))
         if not self._something.is_set():
@@ -61,7 +63,7 @@ class Reporter:
             if items:
                 await self._write(items)
 
-    async def _write(self, items: list[tuple[Claimed, Progress | str]]) -> None:
+    async def _write(self, items: list[tuple[Claimed, Progress | LogEntry]]) -> None:
         try:
             lost = await self._send(_reports(items))
         except BaseException:
@@ -91,11 +93,11 @@ class Reporter:
 class _Collected(Struct):
     claimed: Claimed
     progress: Progress | None = None
-    lines: list[str] = []
+    lines: list[LogEntry] = []
 
 
-def _reports(items: list[tuple[Claimed, Progress | str]]) -> list[Report]:
-    """One report per lease: the last progress and all lines. Reports of an older claim of a job are dropped."""
+def _reports(items: list[tuple[Claimed, Progress | LogEntry]]) -> list[Report]:
+    """The last progress and all lines of each lease. Reports of an older claim of a job are dropped."""
     latest: dict[str, _Collected] = {}
     for claimed, what in items:
         known = latest.get(claimed.job.id)
@@ -107,7 +109,14 @@ def _reports(items: list[tuple[Claimed, Progress | str]]) -> list[Report]:
             known.progress = what
         else:
             known.lines.append(what)
-    return [
-        Report(lease=one.claimed.lease, progress=one.progress, lines=tuple(one.lines[-LOG_LINES_KEPT:]))
-        for one in latest.values()
-    ]
+    return [report for one in latest.values() for report in _reports_of(one)]
+
+
+def _reports_of(one: _Collected) -> Iterator[Report]:
+    """One report, or one for each change of the level of the lines. The first one has the progress."""
+    common = Report(lease=one.claimed.lease, progress=one.progress, attempt=one.claimed.job.attempt)
+    if not one.lines:
+        yield common
+    for level, lines in groupby(one.lines[-LOG_LINES_KEPT:], lambda line: line.level):
+        yield structs.replace(common, lines=tuple(line.text for line in lines), level=level)
+        common = structs.replace(common, progress=None)

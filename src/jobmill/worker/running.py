@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from jobmill.core.job import Progress
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Policy
 from jobmill.core.usage import RunEnded
 from jobmill.core.values import Claimed, Settlement
@@ -34,7 +34,7 @@ class Run(Struct, eq=False):
     #: When the lease ends on this worker's own clock.
     expires: float
     series: Series
-    _report: Callable[[Claimed, Progress | str], None]
+    _report: Callable[[Claimed, Progress | LogEntry], None]
     #: Has the state that all runs of this worker share.
     _shared: Lifespans = Lifespans(())
     _context: Context | None = None
@@ -142,7 +142,7 @@ class RunningJobs:
         self.begun = asyncio.Event()
         #: How many runs each job name has, for the handlers that limit their concurrency.
         self.of_name: Counter[str] = Counter()
-        #: Called when a limited name has room again: any exchanger may have a use for it.
+        #: Called when a limited name has room again, or when there may be many jobs: any exchanger may claim then.
         self.wakes: list[Callable[[], None]] = []
         #: The jobs that wait in each exchanger for a free slot: their leases are held as those of the others.
         self.waiting: list[Sized] = []
@@ -165,5 +165,9 @@ class RunningJobs:
     def free_room(self, name: str) -> None:
         """A run of a limited name has ended."""
         self.of_name[name] -= 1
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake all exchangers."""
         for wake in self.wakes:
             wake()

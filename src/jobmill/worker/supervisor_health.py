@@ -7,10 +7,12 @@ again; in a sum, Prometheus would take that for a reset of all processes, and co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from jobmill.metrics.text import family
 from jobmill.runtime.watchdog import STUCK_AFTER_S
@@ -22,45 +24,67 @@ ANSWER_S = 2.0
 SILENT = "does not answer"
 
 
-class AskedProcess(Protocol):
-    """One of the processes, as the supervisor knows it."""
+class SeenProcess(Struct, frozen=True, array_like=True):
+    """One of the processes, as the supervisor sees it."""
 
     number: int
     #: The path of the socket that it answers on.
     socket: str
-    #: Whether it has answered since its start.
-    answered: bool
-
-    @property
-    def age(self) -> float:
-        """Seconds since its start."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process exists now; if not, it will be started again."""
+    #: How often it was started.
+    starts: int
+    #: When it was started last, by the monotonic clock.
+    started: float
+    #: Whether the process exists now; if not, it will be started again.
+    is_running: bool
 
 
-def supervisor_views(
-    processes: Callable[[], Sequence[AskedProcess]], is_stopping: Callable[[], bool]
-) -> dict[str, View]:
-    """The views of a supervisor. `processes` returns the processes that run or will be restarted."""
+class Seen(Struct, frozen=True, array_like=True):
+    """What the supervisor sees: the processes that run or will be restarted, and whether all of them stop."""
+
+    processes: list[SeenProcess]
+    is_stopping: bool
+
+
+class Board:
+    """What the supervisor has seen last, and which processes have answered since their start."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        self._answered: dict[int, int] = {}
+
+    def update(self, seen: Seen) -> None:
+        """Replace what was seen before."""
+        self.seen = seen
+
+    def answered(self, process: SeenProcess) -> None:
+        """Note that a process has answered."""
+        self._answered[process.number] = process.starts
+
+    def should_answer(self, process: SeenProcess) -> bool:
+        """Whether it has answered before, or has had the time for it."""
+        has_answered = self._answered.get(process.number) == process.starts
+        return has_answered or time.monotonic() - process.started > STUCK_AFTER_S
+
+
+def supervisor_views(board: Board) -> dict[str, View]:
+    """The views of a supervisor."""
 
     async def livez() -> dict[str, Any]:
         """A process that starts or waits for its restart is not stuck: another restart would not help."""
-        answers = await _ask_all(processes(), "/livez")
+        answers = await _ask_all(board, "/livez")
         return _wrong(
             (one, answer)
             for one, answer in answers
-            if answer is not None or (one.is_running and not is_stopping() and _should_answer(one))
+            if answer is not None or (one.is_running and not board.seen.is_stopping and board.should_answer(one))
         )
 
     async def readyz() -> dict[str, Any]:
-        if is_stopping():
+        if board.seen.is_stopping:
             return {"stopping": True}
-        return _wrong(await _ask_all(processes(), "/readyz"))
+        return _wrong(await _ask_all(board, "/readyz"))
 
     async def metrics() -> str:
-        answers = await _ask_all(processes(), "/metrics")
+        answers = await _ask_all(board, "/metrics")
         up = [({"process": str(one.number)}, int(answer is not None)) for one, answer in answers]
         texts = [(one.number, answer[1].decode()) for one, answer in answers if answer is not None]
         return family("jobmill_process_up", "gauge", "Whether a process of this worker answers.", up) + _merged(texts)
@@ -68,28 +92,25 @@ def supervisor_views(
     return {"/livez": livez, "/readyz": readyz, "/metrics": metrics}
 
 
-def _should_answer(process: AskedProcess) -> bool:
-    return process.answered or process.age > STUCK_AFTER_S
+Answers = list[tuple[SeenProcess, tuple[int, bytes] | None]]
 
 
-Answers = list[tuple[AskedProcess, tuple[int, bytes] | None]]
+async def _ask_all(board: Board, path: str) -> Answers:
+    processes = board.seen.processes
+    return list(zip(processes, await asyncio.gather(*(_ask(board, one, path) for one in processes)), strict=True))
 
 
-async def _ask_all(processes: Sequence[AskedProcess], path: str) -> Answers:
-    return list(zip(processes, await asyncio.gather(*(_ask(one, path) for one in processes)), strict=True))
-
-
-async def _ask(process: AskedProcess, path: str) -> tuple[int, bytes] | None:
+async def _ask(board: Board, process: SeenProcess, path: str) -> tuple[int, bytes] | None:
     """The response of a process; None if it does not respond."""
     try:
         answer = await ask(process.socket, path, timeout=ANSWER_S)
     except OSError:
         return None
-    process.answered = True
+    board.answered(process)
     return answer
 
 
-def _wrong(answers: Iterable[tuple[AskedProcess, tuple[int, bytes] | None]]) -> dict[str, Any]:
+def _wrong(answers: Iterable[tuple[SeenProcess, tuple[int, bytes] | None]]) -> dict[str, Any]:
     """The problems of each process that has one; empty if all processes are well."""
     wrong: dict[str, Any] = {}
     for process, answer in answers:

@@ -177,6 +177,7 @@ class Worker:
 
     async def _start(self, once: bool) -> None:
         context = self._context
+        janitor = Janitor(context, self._registry, self._has_undeclared, checks_queues=not once)
         self._announcer = Announcer(
             context, is_stopping=lambda: self._stopping is not None, on_stop=self._stop_by_order
         )
@@ -184,7 +185,7 @@ class Worker:
             self._loop("heartbeat", Heartbeat(context, hints=not once).turn, self.watchdog),
             self._loop("reporter", context.reporter.turn, self.watchdog),
             # The janitor sleeps longer than the watchdog allows, and no job depends on it.
-            self._loop("janitor", Janitor(context, self._registry, self._has_undeclared).turn, Watchdog()),
+            self._loop("janitor", janitor.turn, Watchdog()),
             self._loop("outbox", OutboxLoop(context).turn, self.watchdog),
         ]
         if not once:
@@ -246,7 +247,8 @@ class Worker:
             limit = 0 if once else self.settings.claim_ahead * slots // self.settings.concurrency
             ahead = AheadQueue(rules, limit)
             context.running.waiting.append(ahead.waiting)
-            exchangers.append(Exchanger(f"exchanger {number}", slots, context, ahead, once=once))
+            first = exchangers[0] if exchangers else None
+            exchangers.append(Exchanger(f"exchanger {number}", slots, context, ahead, first, once=once))
         return exchangers
 
     def _loop(self, name: str, turn: Turn, watchdog: Watchdog) -> asyncio.Task[None]:
@@ -266,7 +268,7 @@ class Worker:
         if not self._started:
             return
         patience = self.settings.shutdown_timeout if timeout is None else to_ms(timeout, "timeout") / 1000
-        if self._stopping is None:
+        if self._stopping is None or self._stopping.cancelling():  # all tasks were cancelled, this one too
             self._stopping = _task("stop", self._stop(patience))
         elif timeout is not None and patience == 0:
             self._hurry.set()
@@ -342,7 +344,7 @@ class Worker:
                 run.stop("shutdown")
             if asyncio.get_running_loop().time() > deadline:
                 unreleased = len(self._context.running.runs)
-                log.error("worker %s: %d jobs could not be released; their leases will expire", self.name, unreleased)
+                log.error("worker %s: jobs could not be released (%d); their leases will expire", self.name, unreleased)
                 break
             await asyncio.sleep(0.005)
         for task in self._exchanging:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -89,6 +90,16 @@ def gives_up() -> None:
     raise jobmill.Fail("there is no such customer")
 
 
+@task(max_attempts=3, backoff="1ms", retry_on=(LookupError, ValueError), fail_on=UnicodeError)
+def raises(what: str) -> None:
+    raise {"value": TypeError, "key": KeyError, "unicode": UnicodeError}[what](what)
+
+
+@task(takes_context=True)
+def say_workers(context: JobmillContext) -> list[str]:
+    return list(context.task_result.worker_ids)
+
+
 @task()
 def count_orders() -> int:
     return int(Order.objects.count())
@@ -97,6 +108,12 @@ def count_orders() -> int:
 @task()
 async def count_orders_async() -> int:
     return int(await Order.objects.acount())
+
+
+@task()
+def wait_for_lock() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock_shared(42), pg_advisory_unlock_shared(42)")
 
 
 @task()
@@ -137,6 +154,13 @@ async def never_ends() -> None:
     import asyncio
 
     await asyncio.Event().wait()
+
+
+@task(takes_context=True, timeout="50ms", max_attempts=1)
+def notices_its_timeout(context: JobmillContext) -> None:
+    while not context.jobmill.cancelled:
+        time.sleep(0.005)
+    runs.append("noticed")
 
 
 @recurring("0 3 * * *", timezone="Europe/Berlin")

@@ -13,16 +13,18 @@ Like Celery's, these calls block. A task is a handler of the client, with the na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from jobmill.compat.celery.app import App
-from jobmill.compat.celery.options import refusal, refuse_name
+from jobmill.compat.celery.canvas import GroupResult, chain, chord, group
+from jobmill.compat.celery.options import refusal
 from jobmill.compat.celery.result import AsyncResult, TaskRevokedError
 from jobmill.compat.celery.task import MaxRetriesExceededError, Request, Retry, Signature, Task
 
 __all__ = [
     "App",
     "AsyncResult",
+    "GroupResult",
     "MaxRetriesExceededError",
     "Request",
     "Retry",
@@ -39,21 +41,6 @@ __all__ = [
 _shared = App(shared=True)
 shared_task = _shared.task
 bind = _shared.bind
-
-
-def chain(*_: object) -> NoReturn:
-    """Refused: there are no workflows."""
-    refuse_name("chain")
-
-
-def group(*_: object) -> NoReturn:
-    """Refused: there are no workflows."""
-    refuse_name("group")
-
-
-def chord(*_: object) -> NoReturn:
-    """Refused: there are no workflows."""
-    refuse_name("chord")
 
 
 if not TYPE_CHECKING:

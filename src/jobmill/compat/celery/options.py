@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NoReturn, TypedDict
+from typing import Any, Literal, TypedDict
 
-from jobmill.errors import InvalidValue, JobmillError
+from jobmill.errors import InvalidValue
 from jobmill.handlers.options import ErrorTypes, Isolate
 
 PAGE = "docs/moving-in.md"
@@ -68,7 +68,7 @@ IGNORED = {
     "delivery_mode": "jobs are always stored durably, as far as the store is",
 }
 
-_WORKFLOWS = "Jobmill has no workflows yet: enqueue the next job at the end of the handler"
+_WORKFLOWS = "use chain, group and chord of jobmill.compat.celery, or flows of Jobmill"
 #: Options and names that Jobmill cannot honor, and what to do instead.
 REFUSED = {
     "base": "there are no task classes: use hooks, jobs.around and jobs.lifespan",
@@ -82,8 +82,6 @@ REFUSED = {
     "link": _WORKFLOWS,
     "link_error": "use the hook jobs.on('failed')",
     "chord": _WORKFLOWS,
-    "chain": _WORKFLOWS,
-    "group": _WORKFLOWS,
     "group_id": _WORKFLOWS,
     "chunks": _WORKFLOWS,
     "map": _WORKFLOWS,
@@ -105,11 +103,6 @@ REFUSED = {
 def refusal(name: str) -> str:
     """Why Celery's option or name is not there, and the page to read."""
     return f"{name} of Celery is not supported: {REFUSED.get(name, 'Jobmill does not know it')}; see {PAGE}"
-
-
-def refuse_name(name: str) -> NoReturn:
-    """Raise for something of Celery that is called."""
-    raise JobmillError(refusal(name))
 
 
 def check_others(given: Mapping[str, object]) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from jobmill.client.client import Client
 from jobmill.compat.celery.binding import Binding
-from jobmill.compat.celery.options import PAGE, TaskOptions, check_others, refusal, refuse_name
+from jobmill.compat.celery.canvas import Drafted, Part, chain
+from jobmill.compat.celery.options import PAGE, TaskOptions, check_others, refusal
 from jobmill.compat.celery.result import AsyncResult, TaskRevokedError
 from jobmill.compat.tagged import from_tagged, to_tagged
 from jobmill.core.durations import instant_ms, shown_ms, to_datetime, to_ms
@@ -19,6 +20,7 @@ from jobmill.core.job import Job
 from jobmill.core.limits import check_int
 from jobmill.errors import InvalidValue, JobmillError
 from jobmill.handlers.context import Context
+from jobmill.handlers.draft import Draft
 from jobmill.handlers.handler import Handler
 from jobmill.handlers.options import error_types
 
@@ -137,9 +139,43 @@ class Task(Generic[P, R]):
     ) -> AsyncResult[R]:
         """Enqueue a job with these arguments and options. `ignore_result` of one job is ignored."""
         check_others(other)
+        draft = self.draft(
+            args,
+            kwargs,
+            task_id,
+            countdown=countdown,
+            eta=eta,
+            expires=expires,
+            queue=queue,
+            priority=priority,
+            time_limit=time_limit,
+            headers=headers,
+        )
+        (enqueued,) = self.binding.client.sync.enqueue_many([draft])
+        return AsyncResult(enqueued.id, self.binding)
+
+    def draft(
+        self,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        *,
+        first: Sequence[Any] = (),
+        after: Drafted | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        time_limit: float | None = None,
+        headers: dict[str, str] | None = None,
+        **other: object,
+    ) -> Draft[Any]:
+        """The job as a value. `first` are results of other drafts, which come before the arguments."""
+        check_others(other)
         args, kwargs = list(args or ()), dict(kwargs or {})
         if self._options.get("typing", True):
-            self._signature.bind(*args, **kwargs)
+            self._signature.bind(*first, *args, **kwargs)
         client = self.binding.client
         given: dict[str, Any] = {"id": task_id, "delay": countdown, "due_at": _aware(eta, "eta"), "queue": queue}
         if priority is not None:
@@ -148,9 +184,8 @@ class Task(Generic[P, R]):
             given["timeout"] = time_limit
         expires = self._options.get("expires") if expires is None else expires
         given["headers"] = dict(headers or {}) | ({} if expires is None else {EXPIRES: str(_end(client, expires))})
-        draft = self.handler.options(**given).draft(args=to_tagged(args), kwargs=to_tagged(kwargs))
-        (enqueued,) = client.sync.enqueue_many([draft])
-        return AsyncResult(enqueued.id, self.binding)
+        draft = self.handler.options(**given).draft(args=[*first, *to_tagged(args)], kwargs=to_tagged(kwargs))
+        return draft if after is None else draft.after(after)
 
     def s(self, /, *args: Any, **kwargs: Any) -> Signature[R]:
         """The call as a value. Arguments that are given later come before these."""
@@ -286,9 +321,22 @@ class Signature(Generic[R]):
             (*(args or ()), *self.args), {**self.kwargs, **(kwargs or {})}, **self.options | options
         )
 
-    def __or__(self, other: object) -> NoReturn:
-        """Refused."""
-        refuse_name("chain")
+    def drafted(self, before: Drafted | None) -> Drafted:
+        """The call as a draft that waits for the jobs before it. It gets their result first, unless it is immutable."""
+        first: list[Any] = []
+        if before is not None and not self.immutable:
+            first = [before.result if isinstance(before, Draft) else before.results]
+        after = before if self.immutable else None
+        return self.task.draft(self.args, self.kwargs, first=first, after=after, **self.options)
+
+    @property
+    def binding(self) -> Binding:
+        """Where the task belongs to."""
+        return self.task.binding
+
+    def __or__(self, other: Part) -> chain:
+        """This call, then another part, which gets its result as its first argument."""
+        return chain(self, other)
 
 
 def _errors(options: Mapping[str, Any], name: str) -> tuple[type[BaseException], ...]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from jobmill.core.durations import EPOCH, to_datetime
+from jobmill.core.durations import EPOCH, LAST_MS, to_datetime
 from jobmill.crontab.job import CrontabJob
-
-#: The last millisecond that a datetime can represent.
-LAST_MS = 253_402_300_799_999
 
 
 def job(

@@ -34,11 +34,17 @@ async def resume(view: View, fields: Fields) -> Done:
 
 
 async def limit(view: View, fields: Fields) -> Done:
-    """Set the limits of a queue: `queue`, `running_limit`, `rate_count` and `rate_per`; an empty one removes it."""
+    """Set the limits of a queue: `queue`, `running_limit`, `rate_count` and `rate_per`; an empty one removes it.
+
+    A `note` is for the audit log.
+    """
     view.require_all_tenants()
     queue = view.jobs.queue(limits.check_queue(fields.text("queue")))
     running, count = fields.optional_int("running_limit"), fields.optional_int("rate_count")
-    # Both are checked before one is written.
+    note = fields.optional("note")
+    # All are checked before one is written.
+    if note is not None:
+        limits.check_note(note)
     for field, value in (("running_limit", running), ("rate_count", count)):
         if value is not None:
             limits.check_int(value, field, 1, 2**31 - 1)
@@ -47,9 +53,9 @@ async def limit(view: View, fields: Fields) -> Done:
     wanted = None if count is None else RateLimit(count, to_ms(per, "rate_per", least=1))
     changes = (before.running_limit != running, before.rate_limit != wanted)
     if changes[0]:
-        await queue.running_limit(running, who=view.who)
+        await queue.running_limit(running, who=view.who, note=note)
     if changes[1]:
-        await queue.rate_limit(count, per, who=view.who)
+        await queue.rate_limit(count, per, who=view.who, note=note)
     if not any(changes):
         return Done(text="Nothing was changed.")
     return Done(text=f"The limits of queue {queue.name} are saved.", count=1)

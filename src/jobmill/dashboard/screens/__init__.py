@@ -26,21 +26,25 @@ from jobmill.dashboard.view import View
 
 
 class Screen(NamedTuple):
-    """One page: its path, what reads its data, its template, and whether it shows the jobs of all tenants."""
+    """One page: its path, what reads its data, its template, and whether it shows the jobs of all tenants.
+
+    While the store is unavailable, a page with `shows_last` shows its last figures.
+    """
 
     path: str
     read: Callable[[View], Awaitable[Any]]
     template: str
     of_all_tenants: bool = True
+    shows_last: bool = False
 
 
 SCREENS: Final = (
-    Screen("/queues", queues, "queues.html"),
+    Screen("/queues", queues, "queues.html", shows_last=True),
     Screen("/ask/copy", ask_copy, "ask_copy.html", of_all_tenants=False),
     Screen("/ask/enqueue", ask_enqueue, "ask_copy.html", of_all_tenants=False),
     Screen("/jobs/{id:path}", job, "job.html", of_all_tenants=False),
-    Screen("/", overview, "overview.html", of_all_tenants=False),
-    Screen("/queues/{queue:path}", queue, "queue.html"),
+    Screen("/", overview, "overview.html", of_all_tenants=False, shows_last=True),
+    Screen("/queues/{queue:path}", queue, "queue.html", shows_last=True),
     Screen("/ask/pause/{queue:path}", ask_pause, "ask_pause.html"),
     Screen("/jobs", jobs, "jobs.html", of_all_tenants=False),
     Screen("/ask/jobs", ask_jobs, "ask_jobs.html", of_all_tenants=False),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import platform
 import time
 
+import msgspec
 from msgspec import Struct
 
 from jobmill._version import __version__
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, StoreFacts, facts_of
 from jobmill.dashboard.view import View
 
 
-class StoreFacts(Struct, frozen=True, kw_only=True):
+class SystemStore(Struct, frozen=True, kw_only=True):
     """What is known about the store."""
 
     kind: str
@@ -20,6 +21,17 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
     address: str
     #: How far the clock of the dashboard's machine is ahead of the clock of the store.
     clock_skew_ms: int
+    #: As the last checks found it; None before the first ones have ended.
+    facts: StoreFacts | None
+    jobs: StoredJobs | None
+
+
+class StoredJobs(Struct, frozen=True, kw_only=True):
+    """How many jobs the store has. A count stops at 10,000 for each queue and state; then `exact` is false."""
+
+    live: int
+    final: int
+    exact: bool
 
 
 class SystemScreen(Struct, frozen=True, kw_only=True):
@@ -32,7 +44,7 @@ class SystemScreen(Struct, frozen=True, kw_only=True):
     checked_ms_ago: int | None
     #: Whether checks run now, whose findings are not here yet.
     is_checking: bool
-    store: StoreFacts
+    store: SystemStore
     version: str
     python: str
     #: How many tabs get live updates.
@@ -52,10 +64,12 @@ async def system(view: View) -> SystemScreen:
         fine=by_level["ok"],
         checked_ms_ago=None if checked is None else view.reads.age_ms(checked),
         is_checking=view.reads.is_checking(),
-        store=StoreFacts(
+        store=SystemStore(
             kind=view.dashboard.store_name,
             address=store.address,
             clock_skew_ms=round(time.time() * 1000) - store.now(),
+            facts=facts_of(findings),
+            jobs=next((msgspec.convert(one.evidence, StoredJobs) for one in findings if one.check == "jobs"), None),
         ),
         version=__version__,
         python=platform.python_version(),

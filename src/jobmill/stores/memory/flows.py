@@ -25,6 +25,7 @@ from jobmill.core.flows import (
 )
 from jobmill.core.job import Job
 from jobmill.core.values import NewJob
+from jobmill.errors import InvalidValue
 from jobmill.stores.memory.context import MemoryContext
 from jobmill.stores.memory.feed import publish
 from jobmill.stores.memory.job_table import StoredJob
@@ -51,8 +52,16 @@ def _check_dependency(context: MemoryContext, new: NewJob | None, id: str) -> No
         raise recurring_dependency(id)
 
 
-def check_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> None:
-    """Raise InvalidValue before anything is written if a suspended run cannot wait for these jobs."""
+def why_not_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> str | None:
+    """Why a suspended run cannot wait for these jobs; None if it can."""
+    try:
+        _check_children(context, parent, children)
+    except InvalidValue as error:
+        return str(error)
+    return None
+
+
+def _check_children(context: MemoryContext, parent: Job, children: Sequence[NewJob]) -> None:
     check_dependencies(context, children)
     left: list[str] = []
     for child in children:

@@ -17,7 +17,7 @@ def report(context: MemoryContext, reports: Sequence[Report]) -> list[str]:
         if (stored := context.jobs.held(one.lease, context.now_ms)) is None:
             lost.append(one.lease.id)
             continue
-        context.logs[stored.job.id].extend(LogLine(context.now_ms, text) for text in one.lines)
+        context.logs[stored.job.id].extend(LogLine(context.now_ms, text, one.attempt, one.level) for text in one.lines)
         if one.progress is not None:
             job = context.jobs.write(stored, progress=one.progress, updated_ms=context.now_ms)
             publish(context, [progress_event(job, one.progress, context.now_ms)])

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, StoreFacts, reachable
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.memory import (
@@ -90,7 +90,7 @@ class MemoryStore:
 
     async def diagnose(self) -> list[Finding]:
         """There is no database that could be set up wrongly."""
-        return []
+        return [reachable(StoreFacts(product="the memory of this process", response_ms=0))]
 
     async def fsck(self, *, repair: bool = False) -> list[Finding]:
         """Nothing else writes to these dictionaries."""

@@ -3,68 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bson import ObjectId
-from msgspec import Struct, structs
-from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
+from msgspec import structs
 
 from jobmill.core.changes import (
     CHANGES_FROM,
     NO_SUCH_JOB,
+    Cancel,
     Change,
     Changed,
     Patch,
     Remove,
+    Requeue,
     Subject,
     decide,
-    key_taken,
+    kept,
     not_from,
     states_for,
 )
-from jobmill.core.job import Job
 from jobmill.core.values import Filter
-from jobmill.stores.mongo.codec import (
-    NO_CLAIM,
-    STATUS,
-    WITHOUT_PAYLOAD,
-    Document,
-    date,
-    due_fields,
-    is_ours,
-    job_fields,
-    keep_fields,
-    ours_of,
-    rule_fields,
-    update_of,
-)
-from jobmill.stores.mongo.connection import BY_ID, DUPLICATE_KEY, refused_writes
+from jobmill.stores.mongo.codec import STATUS, WITHOUT_PAYLOAD, Document, is_ours, ours_of
 from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.edges import dependency_of, of_jobs
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.filters import query_of
-from jobmill.stores.mongo.ids import new_object_id
-from jobmill.stores.mongo.leases import lease_update, marked, remove, remove_marked
+from jobmill.stores.mongo.flows import (
+    look_again,
+    present_edges,
+    reopen_edges,
+    resolve_ended,
+    write_present_edges,
+)
+from jobmill.stores.mongo.patches import Decided, changed_meanwhile, write_patches
+from jobmill.stores.mongo.remove import remove
+from jobmill.stores.mongo.steps import forget_steps
 
 #: How often a change is decided anew because another process holds or releases its jobs at the same time.
 MAX_ATTEMPTS = 5
-
-
-class _Decided(Struct, frozen=True):
-    """A job, and the patch that was decided for it."""
-
-    document: Document
-    job: Job
-    patch: Patch
-
-    @property
-    def unchanged(self) -> Document:
-        """A filter: nobody else has held or released the job since it was read."""
-        return {"_id": self.document["_id"], "jobmill.held": ours_of(self.document).get("held")}
-
-    @property
-    def key(self) -> tuple[str, Any]:
-        return self.job.name, self.document.get("uniqueKey")
 
 
 async def change(ctx: MongoContext, which: Sequence[str] | Filter, change: Change, limit: int = 1_000) -> Changed:
@@ -86,7 +62,7 @@ async def _change(ctx: MongoContext, which: Sequence[str] | Filter, change: Chan
     now_ms = ctx.now()
     refused: dict[str, str] = {}
     if isinstance(which, Filter):
-        query = query_of(ctx, structs.replace(which, states=states_for(change, which)))
+        query = query_of(ctx, structs.replace(which, states=states_for(change, which))) | {"jobmill.staged": None}
         found = await ctx.here.jobs.find(query, WITHOUT_PAYLOAD).sort("_id", 1).limit(limit + 1).to_list()
         more, found = len(found) > limit, found[:limit]
     else:
@@ -94,87 +70,101 @@ async def _change(ctx: MongoContext, which: Sequence[str] | Filter, change: Chan
         by_id = await ctx.by_ids(ids[:limit], WITHOUT_PAYLOAD)
         refused = {id: NO_SUCH_JOB for id in ids[:limit] if id not in by_id}
         more, found = len(ids) > limit, [by_id[id] for id in ids[:limit] if id in by_id]
-    decided: list[_Decided] = []
-    for document in found:
-        job = ctx.job(document)
-        subject = structs.replace(Subject.of(job), has_our_retention=is_ours(document))
-        patch = decide(change, subject, now_ms, len(decided))
-        if isinstance(patch, Patch):
-            decided.append(_Decided(document, job, patch))
-        else:
-            refused[job.id] = patch
-    statuses = [STATUS[state] for state in CHANGES_FROM[type(change)]]
-    apply = _remove if isinstance(change, Remove) else _write
-    refused |= await apply(ctx, decided, statuses, now_ms) if decided else {}
+    changed: list[Decided] = []
+    for batch in await _batches(ctx, found) if isinstance(change, Requeue) else [found]:
+        done, why = await _change_batch(ctx, batch, change, len(changed), now_ms)
+        changed += done
+        refused |= why
     ctx.claims.cursor.rewind()
-    changed = [one for one in decided if one.job.id not in refused]
     await publish(ctx, [event for one in changed for event in one.patch.events])
     return Changed(ids=[one.job.id for one in changed], refused=refused, more=more)
 
 
-async def _write(ctx: MongoContext, decided: list[_Decided], statuses: list[str], now_ms: int) -> dict[str, str]:
-    """Write patches where the states still allow it; why not, for the others."""
-    mark = new_object_id()
-    writes = [
-        UpdateOne(one.unchanged | {"status": {"$in": statuses}}, _update(ctx, one, mark, now_ms), hint=BY_ID)
-        for one in decided
-    ]
+async def _change_batch(
+    ctx: MongoContext, documents: Sequence[Document], change: Change, index: int, now_ms: int
+) -> tuple[list[Decided], dict[str, str]]:
+    """Change jobs; those that were changed, and why the others were not."""
+    waits = [one["_id"] for one in documents if "dependencies" in ours_of(one)] if isinstance(change, Requeue) else ()
+    edges = await present_edges(ctx, waits) if waits else {}
     refused: dict[str, str] = {}
-    matched = -1
-    try:
-        matched = (await ctx.here.jobs.bulk_write(writes, ordered=False)).matched_count
-    except BulkWriteError as error:
-        refused = await _refusals(ctx, [(decided[index], why) for index, why in refused_writes(error).items()])
-    if matched != len(decided):
-        done = await marked(ctx, [one.document["_id"] for one in decided], mark)
-        late = [one for one in decided if one.document["_id"] not in done and one.job.id not in refused]
-        refused |= await _changed_meanwhile(ctx, late)
-    removed = [one.document["_id"] for one in decided if one.patch.removes and one.job.id not in refused]
-    if removed:
-        await remove_marked(ctx, removed, mark)
+    decided: list[Decided] = []
+    for document in documents:
+        job = ctx.job(document)
+        own_edges = tuple(dependency_of(one) for one in edges.get(document["_id"], ()))
+        subject = structs.replace(Subject.of(job), has_our_retention=is_ours(document), edges=own_edges)
+        patch = decide(change, subject, now_ms, index + len(decided))
+        if not isinstance(patch, Patch):
+            refused[job.id] = patch
+            continue
+        is_pinned = "hasDependents" in ours_of(document) and isinstance(change, Cancel)
+        decided.append(Decided(document, job, kept(patch) if is_pinned else patch))
+    if decided:
+        refused |= await _write(ctx, decided, change, edges, now_ms)
+    return [one for one in decided if one.job.id not in refused], refused
+
+
+async def _batches(ctx: MongoContext, documents: list[Document]) -> list[list[Document]]:
+    """Jobs that are requeued: each after those among them that it waits for."""
+    waits = [one["_id"] for one in documents if "dependencies" in ours_of(one)]
+    left = {one["_id"]: one for one in documents}
+    if not waits or len(left) == 1:
+        return [documents]
+    on: dict[ObjectId, set[ObjectId]] = {}
+    async for edge in ctx.here.edges.find(of_jobs(waits)):
+        if edge["on"] in left:
+            on.setdefault(edge["_id"]["job"], set()).add(edge["on"])
+    batches: list[list[Document]] = []
+    while left:
+        # In a circle, which no call makes, all are next.
+        batch = [one for id, one in left.items() if left.keys().isdisjoint(on.get(id, ()))] or list(left.values())
+        batches.append(batch)
+        left = {id: one for id, one in left.items() if one not in batch}
+    return batches
+
+
+async def _write(
+    ctx: MongoContext,
+    decided: Sequence[Decided],
+    change: Change,
+    edges: dict[ObjectId, list[Document]],
+    now_ms: int,
+) -> dict[str, str]:
+    """Write patches, and what they mean for the edges of these jobs; why not, for the jobs that were not changed."""
+    statuses = [STATUS[state] for state in CHANGES_FROM[type(change)]]
+    if isinstance(change, Remove):
+        return await _remove(ctx, decided, statuses, now_ms)
+    flat = [edge for one in decided for edge in edges.get(one.document["_id"], ())]
+    if flat:
+        await write_present_edges(ctx, flat)
+    refused = await write_patches(ctx, decided, statuses, now_ms)
+    changed = [one.document for one in decided if one.job.id not in refused]
+    pinned = [one for one in changed if "hasDependents" in ours_of(one)]
+    if isinstance(change, Cancel) and pinned:
+        await resolve_ended(ctx, [one["_id"] for one in pinned])
+    if isinstance(change, Requeue):
+        await forget_steps(
+            ctx, [one.document for one in decided if one.patch.clears_steps and one.job.id not in refused]
+        )
+        if pinned:
+            await reopen_edges(ctx, pinned)
+        if flat:
+            await look_again(ctx, flat, list(edges))
     return refused
 
 
-async def _remove(ctx: MongoContext, decided: list[_Decided], statuses: list[str], now_ms: int) -> dict[str, str]:
-    gone = await remove(ctx, [one.document["_id"] for one in decided], statuses)
-    return await _changed_meanwhile(ctx, [one for one in decided if one.document["_id"] not in gone])
-
-
-async def _changed_meanwhile(ctx: MongoContext, decided: list[_Decided]) -> dict[str, str]:
-    """Why jobs do not allow a change any more that allowed it a moment ago."""
-    found = await ctx.by_ids([one.job.id for one in decided], WITHOUT_PAYLOAD) if decided else {}
-    now = {id: not_from(ctx.job(document).state) for id, document in found.items()}
-    return {one.job.id: now.get(one.job.id, NO_SUCH_JOB) for one in decided}
-
-
-async def _refusals(ctx: MongoContext, errors: list[tuple[_Decided, str]]) -> dict[str, str]:
-    """Why the server refused to write: mostly because of a unique key."""
-    owners = await ctx.live_owners({one.key for one, why in errors if str(DUPLICATE_KEY) in why})
-    return {one.job.id: key_taken(owners[one.key]) if one.key in owners else why for one, why in errors}
-
-
-def _update(ctx: MongoContext, one: _Decided, mark: ObjectId, now_ms: int) -> Document:
-    """The update that writes a patch."""
-    patch, job = one.patch, one.job
-    if patch.seize is not None:
-        update = lease_update(patch.seize, now_ms)
-        update["$set"]["jobmill.mark"] = mark
-        if job.held is not None:
-            update["$set"]["nextRunAt"] = date(patch.fields["due_ms"])
-            update["$unset"]["jobmill.held"] = ""
-        return update
-    fields = {"jobmill.mark": mark, **job_fields(patch.fields)}
-    if "due_ms" in patch.fields or "occurrence_ms" in patch.fields:
-        fields |= dict.fromkeys(("jobmill.due", "jobmill.dueOf"))
-        due_ms = patch.fields.get("due_ms", job.due_ms)
-        fields |= due_fields(due_ms, now_ms, patch.fields.get("occurrence_ms", job.occurrence_ms))
-    if "recurrence" in patch.fields:
-        fields |= rule_fields(patch.fields["recurrence"], ctx.url)
-    if "state" in patch.fields:
-        fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
-        fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None
-    if patch.becomes_live:
-        fields |= dict.fromkeys(("jobmill.purgeAt", "jobmill.keepLast", "jobmill.held"))
-    if patch.keep is not None:
-        fields |= keep_fields(patch.keep, now_ms)
-    return update_of(fields)
+async def _remove(
+    ctx: MongoContext, decided: Sequence[Decided], statuses: Sequence[str], now_ms: int
+) -> dict[str, str]:
+    """Remove jobs. A live one that others wait for is cancelled first, and edges are set before their job goes."""
+    pinned = [one for one in decided if "hasDependents" in ours_of(one.document)]
+    cancels = []
+    for one in pinned:
+        patch = decide(Cancel(), Subject.of(one.job), now_ms)
+        if isinstance(patch, Patch):
+            cancels.append(structs.replace(one, patch=kept(patch)))
+    if cancels:
+        await write_patches(ctx, cancels, ["pending"], now_ms)
+    while pinned and (await resolve_ended(ctx, [one.document["_id"] for one in pinned])).has_more:
+        pass  # no job will be left that could have them in its outbox
+    gone = await remove(ctx, [one.document for one in decided], statuses, pinned=True)
+    return await changed_meanwhile(ctx, [one for one in decided if one.document["_id"] not in gone])

@@ -487,5 +487,6 @@ def _is_fresh(document: Document) -> bool:
     """Whether a waiting job was never claimed and runs once, so that nothing in it changes while it waits."""
     ours, errors = ours_of(document), document.get("failCount")
     is_new = document["status"] == "pending" and errors == 0 and errors is not False and "claims" not in ours
+    is_new = is_new and "dependencies" not in ours
     recurs = document.get("repeatInterval") or "rule" in ours
     return is_new and not recurs and "leaseExpiresAt" not in document

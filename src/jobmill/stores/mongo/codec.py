@@ -23,6 +23,15 @@
            .due          of a job that is due in more than 20 days (FAR_MS), or held: its due time, or the year 9999;
                          and .dueOf, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
+           .flow .dependencies  the flow of the job, and how many edges it has (edges.py)
+           .deferredError       why the next claim must fail the job; Monque does not know this
+           .hasDependents       edges lead to this job: an ObjectId, another one after each change of the edges
+           .outbox              true: when the job is final, its edges must be set (flows.py)
+           .round               how often the job was requeued since edges lead to it
+           .staged .stagedDue   the call that enqueues the job has not ended: its id, and nextRunAt afterwards
+           .suspending .suspended       the id of a call that enqueues children of this job, and of the last that did
+           .waitsFor            the signal that a waiting job waits for
+           .signals .steps      name and value (JSON) of each signal; number and _id of each step (steps.py)
            .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever
            .mark         of the last call that changed the job: that call finds by it which jobs it changed
 
@@ -46,7 +55,8 @@ from bson.errors import InvalidDocument
 from bson.raw_bson import RawBSONDocument
 from msgspec import Raw
 
-from jobmill.core.due import Held
+from jobmill.core.changes import new_hold
+from jobmill.core.due import NEVER_MS, Held
 from jobmill.core.durations import to_datetime
 from jobmill.core.job import (
     DAY_MS,
@@ -106,6 +116,8 @@ ODD_PRIORITY = float("-inf")
 UNRANKED = float("inf")
 #: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
+#: The fields that `is_known` and `id_of` need.
+ID_SHOWN = {"status": 1, "jobmill.id": 1, "jobmill.staged": 1}
 #: Leaves out the large fields.
 WITHOUT_PAYLOAD = {"data": 0, "jobmill.result": 0, "jobmill.tracebacks": 0, "jobmill.attempts": 0}
 
@@ -194,7 +206,11 @@ def new_document(new: NewJob, id: ObjectId, own_id: str | None, now_ms: int, url
     ours: Document = {"v": 1, "id": own_id, "queue": None if is_home else new.queue, "tenant": new.tenant}
     ours["options"] = None if new.options == NO_OPTIONS else msgspec.to_builtins(new.options)
     ours["key"] = None if is_home else new.unique_key
+    ours["flow"] = new.flow
     due_ms = new.due.resolve(now_ms)
+    if new.after:
+        due_ms = NEVER_MS
+        ours |= {"held": msgspec.to_builtins(new_hold(new.due, now_ms)), "dependencies": len(new.after)}
     if due_ms > now_ms + FAR_MS:
         ours |= {"due": date(due_ms), "dueOf": date(now_ms + FAR_MS)}
     document: Document = {
@@ -303,6 +319,7 @@ _ENCODERS: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "result_json": ("jobmill.result", lambda json: None if bytes(json) == b"null" else bytes(json).decode()),
     "held": ("jobmill.held", lambda held: None if held is None else msgspec.to_builtins(held)),
     "progress": ("jobmill.progress", lambda it: None if it is None else {"value": it.value, "message": it.message}),
+    "deferred_error": ("jobmill.deferredError", None),
 }
 
 
@@ -352,8 +369,8 @@ def is_held(document: Document) -> bool:
 
 
 def is_known(document: Document) -> bool:
-    """Whether a document is a job in one of the known states."""
-    return document.get("status") in STATUS.values()
+    """Whether a document is a job in one of the known states, and the call that enqueues it has ended."""
+    return document.get("status") in STATUS.values() and "staged" not in ours_of(document)
 
 
 def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
@@ -397,6 +414,10 @@ def job_of(document: Document, url: MongoUrl, *, strict: bool = False) -> Job:
         last_error=_text(ours.get("lastError")),
         last_finished_ms=None if rule is None or is_foreign_claim else ms_of(finished),
         held=_held(ours["held"]) if "held" in ours and is_held(document) else None,
+        flow=ours.get("flow"),
+        dependencies=ours.get("dependencies", 0),
+        waits_for=ours.get("waitsFor"),
+        deferred_error=ours.get("deferredError"),
     )
 
 

@@ -31,6 +31,7 @@ Collection: TypeAlias = AsyncCollection[Document]
 
 QUEUES, EVENTS, LOGS, RUNS = "jobmill_queues", "jobmill_events", "jobmill_logs", "jobmill_runs"
 WORKERS, TALLIES, AUDIT = "jobmill_workers", "jobmill_tallies", "jobmill_audit"
+EDGES, STAGES, STEPS = "jobmill_edges", "jobmill_stages", "jobmill_steps"
 
 #: The time limit of a whole call: finding a server, sending, and one retry where that is safe. In pymongo it replaces
 #: every other time limit except the one for connecting.
@@ -84,6 +85,10 @@ class MongoConnection:
         self.workers: Collection = self.database.get_collection(WORKERS, write_concern=ONE)
         self.tallies: Collection = self.database.get_collection(TALLIES, write_concern=ONE)
         self.audit: Collection = self.database[AUDIT]
+        #: Jobs that wait for jobs, and calls that enqueue them: see edges.py and stages.py. Results of steps.
+        self.edges: Collection = self.database[EDGES]
+        self.stages: Collection = self.database[STAGES]
+        self.steps: Collection = self.database[STEPS]
         #: Held by the claim that searches for jobs.
         self.searching = asyncio.Lock()
 

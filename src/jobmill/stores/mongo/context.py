@@ -77,6 +77,17 @@ class ClaimMemory:
         return self._claims + self._claims_before >= MIN_CLAIMS
 
 
+class FlowMemory:
+    """What this process remembers of edges."""
+
+    def __init__(self) -> None:
+        #: When edges are searched next, and the _id of the last one that was.
+        self.sweep_from_ms = 0
+        self.swept_to: Document | None = None
+        #: Whether Monque may have ended jobs that others wait for.
+        self.has_ended = False
+
+
 class MongoContext:
     """What the verbs of one store share."""
 
@@ -90,6 +101,7 @@ class MongoContext:
         #: By queues: how often they had been rung when the last claim of these queues began.
         self.seen_rings: dict[tuple[str, ...], int] = {}
         self.claims = ClaimMemory()
+        self.flows = FlowMemory()
         #: The indexes that exist: a query that names one is not planned anew.
         self.indexes: set[str] = set()
         #: The names that workers of this process claim.
@@ -159,6 +171,7 @@ class MongoContext:
             return {}
         names, unique_keys = {name for name, _ in keys}, {key for _, key in keys}
         live = {"name": {"$in": [*names]}, "uniqueKey": {"$in": [*unique_keys]}, "status": {"$in": LIVE}}
+        live["jobmill.staged"] = None
         owners = self.here.jobs.find(live, {"name": 1, "uniqueKey": 1, "jobmill.id": 1})
         return {(one["name"], one["uniqueKey"]): id_of(one) async for one in owners}
 

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from jobmill.core.findings import Finding
+from pymongo.errors import OperationFailure
+
+from jobmill.core.findings import Finding, StoreFacts, reachable
+from jobmill.stores.common.response import response_ms
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.schema import NEEDED, index_names, models
+
+#: The code of a command that the user has no right to.
+UNAUTHORIZED = 13
 
 
 async def diagnose(ctx: MongoContext) -> list[Finding]:
     """See the port."""
     response = await ctx.measure_clock()
     return [
+        await _facts(ctx),
         _replica_set("setName" in response or response.get("msg") == "isdbgrid"),
         _members(response),
         await _indexes(ctx),
     ]
+
+
+async def _facts(ctx: MongoContext) -> Finding:
+    database = ctx.here.database
+    answers_ms = await response_ms(lambda: database.command("ping"))
+    version = str((await database.command("buildInfo"))["version"])
+    size = await _size_bytes(ctx)
+    return reachable(StoreFacts(product="MongoDB", version=version, response_ms=answers_ms, size_bytes=size))
+
+
+async def _size_bytes(ctx: MongoContext) -> int | None:
+    """What the collections and their indexes take; None for a user who may not ask for it."""
+    here = ctx.here
+    collections = (here.jobs, here.queues, here.events, here.logs, here.runs, here.workers, here.tallies, here.audit)
+    try:
+        answers = [await here.database.command("collStats", one.name) for one in collections]
+    except OperationFailure as error:
+        if error.code == UNAUTHORIZED:
+            return None
+        raise
+    return sum(int(one.get("totalSize", 0)) for one in answers)
 
 
 def _replica_set(is_member: bool) -> Finding:

@@ -1,134 +1,49 @@
-"""Enqueueing: one insert for all jobs, and a second step for those that the unique indexes refused."""
+"""The verb enqueue: one insert for all jobs; jobs with edges are staged first, see stages.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from bson import ObjectId
-from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
-from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
-from pymongo.synchronous.client_session import ClientSession
 
 from jobmill.core.events import enqueued_events
-from jobmill.core.values import NewJob, Receipt, at
-from jobmill.errors import InvalidValue, StoreUnavailable
-from jobmill.stores.mongo.codec import (
-    DOCUMENT_BYTES,
-    LIVE,
-    WITHOUT_PAYLOAD,
-    Document,
-    data_of,
-    date,
-    due_fields,
-    id_of,
-    job_fields,
-    job_of,
-    new_document,
-    ours_of,
-    packed,
-    rule_fields,
-    stated_field,
-    stored_key,
-    update_of,
-)
-from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, refused_writes
+from jobmill.core.flows import After, circular_dependency, recurring_dependency, unknown_dependency
+from jobmill.core.queue_limits import QueueLimits
+from jobmill.core.values import NewJob, Receipt
+from jobmill.errors import InvalidValue
+from jobmill.stores.mongo import stages
+from jobmill.stores.mongo.codec import WITHOUT_PAYLOAD, Document, int_of, ours_of
+from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.edges import chunks, new_edge, pin
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.ids import new_object_id, object_id
+from jobmill.stores.mongo.ids import new_object_id
+from jobmill.stores.mongo.insert import EncodedJob, encoded, insert, resolve_all
 from jobmill.stores.mongo.queues import has_feed, limits_of
-from jobmill.stores.mongo.url import MongoUrl
 from jobmill.stores.mongo.wake import notify
-
-MAX_ATTEMPTS = 50
-
-
-class JobsCollection:
-    """The collection of jobs outside any transaction, or in a session of the caller, which may be without a loop."""
-
-    def __init__(self, jobs: Any, session: Any = None) -> None:
-        self._jobs, self._session = jobs, session
-
-    async def find(self, query: Document, projection: Document) -> list[Document]:
-        """All that match."""
-        found = await in_session(
-            self._session, lambda: self._jobs.find(query, projection, session=self._session).to_list()
-        )
-        return list(found)
-
-    async def insert(self, document: RawBSONDocument) -> bool:
-        """Insert a job; whether no unique index refused it. In a session, a refusal ends the transaction."""
-        try:
-            await in_session(self._session, lambda: self._jobs.insert_one(document, session=self._session))
-        except DuplicateKeyError:
-            if self._session is not None:
-                raise
-            return False
-        return True
-
-    async def update(self, query: Document, update: Document) -> bool:
-        """Change one; whether one matched."""
-        done = await in_session(self._session, lambda: self._jobs.update_one(query, update, session=self._session))
-        return bool(done.matched_count)
-
-
-async def in_session(session: Any, call: Callable[[], Any]) -> Any:
-    """Make a call of pymongo; in a thread where the session is one without an event loop."""
-    return await (asyncio.to_thread(call) if isinstance(session, ClientSession) else call())
-
-
-class EncodedJob(Struct, frozen=True):
-    """A new job and its document."""
-
-    new: NewJob
-    id: ObjectId
-    packed: RawBSONDocument
-    #: Its unique key as Monque's index has it.
-    key: str | None
-
-    @property
-    def owner(self) -> Document | None:
-        """A filter for the live job that has its unique key."""
-        return None if self.key is None else {"name": self.new.name, "uniqueKey": self.key, "status": {"$in": LIVE}}
-
-
-def encoded(new: NewJob, now_ms: int, url: MongoUrl) -> EncodedJob:
-    """InvalidValue where MongoDB cannot hold the job."""
-    given = object_id(new.id)
-    id = new_object_id() if given is None else given
-    document = new_document(new, id, new.id if given is None else None, now_ms, url)
-    key = None if new.unique_key is None else stored_key(new.queue, new.unique_key, url.queue)
-    return EncodedJob(new, id, packed(document), key)
 
 
 async def enqueue(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
     """See the port."""
     if not new_jobs:
         return []
+    if any(new.after for new in new_jobs):
+        return await _enqueue_flow(ctx, new_jobs)
     now_ms = ctx.now()
     jobs = [encoded(new, now_ms, ctx.url) for new in new_jobs]
-    limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), _insert(ctx, jobs))
+    limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))
     receipts = [Receipt(one.new.id, "created") for one in jobs]
-    for index, receipt in (await _resolve_all(ctx, jobs, refused, now_ms)).items() if refused else ():
+    for index, receipt in (await resolve_all(ctx, jobs, refused, now_ms)).items() if refused else ():
         receipts[index] = receipt
     if has_feed(limits):
         await publish(ctx, enqueued_events(new_jobs, receipts, now_ms), limits)
-    _announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
+    announce(ctx, [new for new, receipt in zip(new_jobs, receipts, strict=True) if receipt.status != "exists"], now_ms)
     return receipts
 
 
-async def _insert(ctx: MongoContext, jobs: Sequence[EncodedJob]) -> list[int]:
-    """Insert all jobs that can be inserted. Return the indexes of those that a unique index refused."""
-    try:
-        await ctx.here.jobs.insert_many([one.packed for one in jobs], ordered=False)
-    except BulkWriteError as error:
-        return sorted(refused_writes(error, (DUPLICATE_KEY,)))
-    return []
-
-
-def _announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> None:
+def announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> None:
     """Let the claims of this process know about jobs that wait now."""
     first_due: dict[str, int] = {}
     for new in new_jobs:
@@ -140,86 +55,183 @@ def _announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> Non
         notify(ctx, queue, due_ms)
 
 
-async def _resolve_all(
-    ctx: MongoContext, jobs: Sequence[EncodedJob], refused: Sequence[int], now_ms: int
-) -> dict[int, Receipt]:
-    """The receipts of refused jobs. With two queries for all, where the reason is easily found."""
-    there: Collection[str] = ()
-    owners: dict[tuple[str, str], str] = {}
-    if len(refused) > 1:
-        some = [jobs[index] for index in refused]
-        there = await ctx.by_ids([one.new.id for one in some], {"status": 1, "jobmill.id": 1})
-        keyed = {(one.new.name, one.key) for one in some if one.key is not None and one.new.recurrence is None}
-        owners = await ctx.live_owners(keyed)
-    receipts: dict[int, Receipt] = {}
-    for index in refused:
-        one = jobs[index]
-        if one.new.id in there:
-            receipts[index] = Receipt(one.new.id, "exists")
-        elif one.key is not None and one.new.recurrence is None and (one.new.name, one.key) in owners:
-            receipts[index] = Receipt(owners[one.new.name, one.key], "duplicate")
-        else:
-            receipts[index] = await _resolve(JobsCollection(ctx.here.jobs), one, now_ms, ctx.url)
-    return receipts
+# ---------------------------------------------------------------------------------------------------- flows
 
 
-async def _resolve(collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl) -> Receipt:
-    """Find out why a job was refused; where the reason has disappeared, insert it."""
-    for _ in range(MAX_ATTEMPTS):
-        receipt = await conflict(collection, one, now_ms, url)
-        if receipt is not None:
-            return receipt
-        if await collection.insert(one.packed):
-            return Receipt(one.new.id, "created")
-    raise StoreUnavailable(
-        f"could not enqueue the job {one.new.id} after {MAX_ATTEMPTS} attempts: "
-        "the jobs that it conflicted with kept disappearing"
-    )
+class Parent(Struct, frozen=True):
+    """A job that waits for all new jobs of a call, its id, and the number of its first new edge."""
+
+    id: ObjectId
+    job_id: str
+    first: int
 
 
-async def conflict(collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl) -> Receipt | None:
-    """The receipt of a job whose id or live unique key is taken; None where both are free."""
-    own = {"_id": one.id} if object_id(one.new.id) is not None else {"jobmill.id": one.new.id}
-    if await collection.find(own, {"_id": 1}):
-        return Receipt(one.new.id, "exists")
-    while one.owner is not None and (found := await collection.find(one.owner, WITHOUT_PAYLOAD)):
-        document = found[0]
-        id = id_of(document)
-        update = _recurrence_update(one.new, document, now_ms, url)
-        if update is None:
-            return Receipt(id, "duplicate")
-        # Only if nobody has changed the recurrence since it was read.
-        revision = ours_of(document).get("revision")
-        unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
-        unchanged["jobmill.held"] = ours_of(document).get("held")
-        try:
-            if await collection.update(unchanged, update):
-                return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
-        except WriteError as error:
-            if error.code not in TOO_LARGE:
-                raise
-            fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
-            raise InvalidValue("payload", fits, len(one.new.payload_json)) from error
-    return None
+class Staged(Struct, frozen=True):
+    """New jobs with their edges, which do not exist before `stages.commit`."""
+
+    new_jobs: Sequence[NewJob]
+    receipts: list[Receipt]
+    limits: dict[str, QueueLimits]
+    #: The new jobs that wait, and the old jobs that they wait for.
+    dependents: list[ObjectId]
+    dependencies: list[ObjectId]
 
 
-def _recurrence_update(new: NewJob, document: Document, now_ms: int, url: MongoUrl) -> Document | None:
-    """What a live recurring job takes over from a new one with its key; None where one of both is not recurring."""
-    job = job_of(document, url)
-    old = job.recurrence
-    if new.recurrence is None or old is None:
-        return None
-    # The payload may be null, which is a value here.
-    payload = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
-    ours: Document = {"jobmill.declared": new.recurrence.declared or None}
-    if old.pinned:
-        ours["jobmill.stated"] = stated_field(old.restated(new.recurrence))
-    elif not (new.keeps_due and new.recurrence.same_rule(old)):
-        due_ms = new.due.resolve(now_ms)
-        ours |= rule_fields(structs.replace(new.recurrence, revision=old.revision + 1), url)
-        if job.held is None:
-            ours |= due_fields(due_ms, now_ms)
-        else:
-            ours |= job_fields({"held": structs.replace(job.held, due=at(due_ms))})
-    update = update_of(ours)
-    return update | {"$set": {**payload, **update.get("$set", {})}}
+async def _enqueue_flow(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> list[Receipt]:
+    now_ms, stage_id = ctx.now(), new_object_id()
+    staged = await stage_jobs(ctx, new_jobs, stage_id, now_ms)
+    committed = await stages.commit(ctx, stage_id, staged.dependents, staged.dependencies)
+    await finish(ctx, staged, committed, now_ms)
+    return staged.receipts
+
+
+async def finish(ctx: MongoContext, staged: Staged, committed: Document, now_ms: int) -> None:
+    """The call has committed: make its jobs visible."""
+    if has_feed(staged.limits):
+        await publish(ctx, enqueued_events(staged.new_jobs, staged.receipts, now_ms), staged.limits)
+    await stages.finish(ctx, committed)
+    both = zip(staged.new_jobs, staged.receipts, strict=True)
+    announce(ctx, [new for new, receipt in both if receipt.status != "exists" and not new.after], now_ms)
+
+
+async def stage_jobs(
+    ctx: MongoContext, new_jobs: Sequence[NewJob], stage_id: ObjectId, now_ms: int, parent: Parent | None = None
+) -> Staged:
+    """Insert hidden jobs, and edges. InvalidValue, after which nothing is left, where a dependency cannot be one."""
+    awaited = {after.id for new in new_jobs for after in new.after}
+    awaited |= {new.id for new in new_jobs} if parent is not None else set()
+    unknown = check_recurring(new_jobs, awaited)
+    outside = check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
+    jobs = [encoded(new, now_ms, ctx.url, stage_id if new.id in awaited else None, stage_id) for new in new_jobs]
+    await stages.begin(ctx, stage_id, *(() if parent is None else (parent.id, parent.first)))
+    try:
+        limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))
+        receipts = [Receipt(one.new.id, "created") for one in jobs]
+        for index, receipt in (await resolve_all(ctx, jobs, refused, now_ms, stage_id)).items() if refused else ():
+            receipts[index] = receipt
+        edges = await _connect(ctx, jobs, receipts, outside, stage_id, parent)
+        # The jobs that this call created have their pin already.
+        pinned = {one.id for one in jobs if one.new.id in awaited}
+        dependencies = await _pin_old(ctx, [edge for edge in edges if edge["on"] not in pinned])
+    except InvalidValue:
+        await stages.abort(ctx, stage_id, *(() if parent is None else (parent.id, parent.first)))
+        raise
+    dependents = [one.id for one, receipt in zip(jobs, receipts, strict=True) if one.new.after and receipt.created]
+    return Staged(new_jobs, receipts, limits, dependents, dependencies)
+
+
+def check_recurring(new_jobs: Sequence[NewJob], awaited: Collection[str]) -> dict[str, str]:
+    """InvalidValue where a job waits that recurs, or is awaited; else the ids of those that are not in the call.
+
+    A dictionary, from each id to what the caller gave.
+    """
+    for new in new_jobs:
+        if new.recurrence is not None and (new.after or new.id in awaited):
+            raise recurring_dependency(new.id)
+    in_call = {new.id for new in new_jobs}
+    return {id: id for id in awaited if id not in in_call}
+
+
+def check_found(ctx: MongoContext, ids: Mapping[str, str], found: dict[str, Document]) -> dict[str, Document]:
+    """The documents of dependencies, all of which must exist and not recur."""
+    for id, given in ids.items():
+        if id not in found:
+            raise unknown_dependency(given)
+        if ctx.job(found[id]).recurrence is not None:
+            raise recurring_dependency(given)
+    return found
+
+
+class WantedEdges(Struct, frozen=True):
+    """The edges of the jobs that a call has created: _id and number, and the dependency."""
+
+    wanted: list[tuple[ObjectId, int, After]]
+    #: The jobs that the call has created.
+    created: dict[str, ObjectId]
+
+    @staticmethod
+    def of(jobs: Sequence[EncodedJob], receipts: Sequence[Receipt]) -> WantedEdges:
+        """To the jobs that the others became. Jobs that were not created get no edges."""
+        both = list(zip(jobs, receipts, strict=True))
+        became = {one.new.id: receipt.id for one, receipt in both}
+        wanted = [
+            (one.id, number, structs.replace(after, id=became.get(after.id, after.id)))
+            for one, receipt in both
+            if receipt.created
+            for number, after in enumerate(one.new.after)
+        ]
+        return WantedEdges(wanted, {one.new.id: one.id for one, receipt in both if receipt.created})
+
+    def old(self, known: Collection[str]) -> dict[str, str]:
+        """The ids of dependencies that are neither new nor known."""
+        ids = dict.fromkeys(after.id for *_, after in self.wanted)
+        return {id: id for id in ids if id not in self.created and id not in known}
+
+
+async def _connect(
+    ctx: MongoContext,
+    jobs: Sequence[EncodedJob],
+    receipts: Sequence[Receipt],
+    outside: dict[str, Document],
+    stage_id: ObjectId,
+    parent: Parent | None,
+) -> list[Document]:
+    """Insert the edges of the jobs that were created, to the jobs that the others became."""
+    new = WantedEdges.of(jobs, receipts)
+    if parent is not None:
+        numbered = enumerate(receipts, parent.first)
+        new.wanted.extend((parent.id, number, After(receipt.id, "run")) for number, receipt in numbered)
+    created, unknown = new.created, new.old(outside)
+    old = outside | check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
+    edges = [
+        new_edge(ctx, job, number, after, created[after.id], 0)
+        if after.id in created
+        else new_edge(ctx, job, number, after, old[after.id]["_id"], _round(old[after.id]))
+        for job, number, after in new.wanted
+    ]
+    for edge in edges if parent is not None else ():
+        edge["stage"] = stage_id
+    if parent is not None:
+        await _check_circle(ctx, parent, {document["_id"] for document in old.values()})
+    if edges:
+        await ctx.here.edges.insert_many(edges, ordered=False)
+    return edges
+
+
+async def _check_circle(ctx: MongoContext, parent: Parent, left: set[ObjectId]) -> None:
+    """InvalidValue where one of these jobs waits for the parent, or is the parent."""
+    seen: set[ObjectId] = set()
+    while left:
+        if parent.id in left:
+            raise circular_dependency(parent.job_id)
+        seen |= left
+        found: set[ObjectId] = set()
+        for some in chunks(left):
+            found.update(await ctx.here.edges.distinct("on", {"state": "pending", "_id.job": {"$in": some}}))
+        left = found - seen
+
+
+def _round(document: Document) -> int:
+    return int_of(ours_of(document).get("round"))
+
+
+async def _pin_old(ctx: MongoContext, edges: Sequence[Document]) -> list[ObjectId]:
+    """Keep jobs that existed before: they may end, be removed or be requeued at any moment. Their _ids."""
+    by_on: dict[ObjectId, list[Document]] = {}
+    for edge in edges:
+        by_on.setdefault(edge["on"], []).append(edge)
+    if not by_on:
+        return []
+    await pin(ctx, by_on)
+    rounds: dict[ObjectId, int] = {}
+    for some in chunks(by_on):
+        query = {"_id": {"$in": some}}
+        rounds |= {one["_id"]: _round(one) async for one in ctx.here.jobs.find(query, {"jobmill.round": 1}, hint=BY_ID)}
+    for on, own in by_on.items():
+        if on not in rounds:
+            raise unknown_dependency(own[0]["id"])
+        if rounds[on] != own[0]["round"]:
+            # It was requeued meanwhile, and an end of the earlier round may have set the edges.
+            again = {"$set": {"state": "pending", "open": True, "round": rounds[on]}, "$unset": {"error": ""}}
+            await ctx.here.edges.update_many({"_id": {"$in": [edge["_id"] for edge in own]}}, again)
+    return list(by_on)

@@ -15,12 +15,15 @@ from jobmill.stores.mongo.claim import QueueClaim
 from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.leases import located
+from jobmill.stores.mongo.flows import resolve_ended
+from jobmill.stores.mongo.leases import MongoLocator, located
+from jobmill.stores.mongo.outbox import flush_ended
 from jobmill.stores.mongo.purge import rearm
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.runs import note_runs
 from jobmill.stores.mongo.schema import RECURRING
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
+from jobmill.stores.mongo.steps import suspend_all
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -41,11 +44,13 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
     queues = {one.lease.queue for one in settlements} | {one.queue for one in claims}
     settled: list[Settled] | None = None
     dues: list[int | None] = []
+    has_outbox = False
     try:
         if claims and now_ms >= ctx.claims.rearm_from_ms and RECURRING in ctx.indexes:
-            await rearm(ctx, now_ms)
+            await _take_over(ctx, now_ms)
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
-        settled = await settle(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
+        settled, ended = await _settle(ctx, given, claims[0].leasing if claims else Leasing(), now_ms)
+        has_outbox = bool(ended) and (await resolve_ended(ctx, ended)).has_more
         if any(one.runs for one in settlements):
             await note_runs(ctx, settlements, settled, now_ms)
         left = claim.n if claim else 0
@@ -59,12 +64,35 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
             raise
         log.debug("MongoDB became unavailable during an exchange: %s", error)
         dues.append(now_ms)
+        has_outbox = True  # perhaps
     finally:
         for one in claims:
             one.let_go(leased=False)
     claimed = [job for one in claims for job in one.claimed]
     next_due_ms = min((due_ms for due_ms in dues if due_ms is not None), default=None)
-    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms)
+    return Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=now_ms, has_outbox=has_outbox)
+
+
+async def _take_over(ctx: MongoContext, now_ms: int) -> None:
+    """Do what Monque cannot do for jobs that it has ended."""
+    await rearm(ctx, now_ms)
+    if ctx.flows.has_ended or ctx.is_standalone:
+        await flush_ended(ctx)
+
+
+async def _settle(
+    ctx: MongoContext, given: Sequence[tuple[Settlement, MongoLocator | None]], leasing: Leasing, now_ms: int
+) -> tuple[list[Settled], list[ObjectId]]:
+    """Write settlements and leases. Return the responses, and the final jobs that others wait for."""
+    ended: list[ObjectId] = []
+    if not any(one.children for one, _ in given):
+        return await settle(ctx, given, now_ms, leasing, ended), ended
+    suspended = await suspend_all(ctx, given, now_ms)
+    others = [one for index, one in enumerate(given) if index not in suspended]
+    settled = await settle(ctx, others, now_ms, leasing, ended)
+    for index, response in suspended.items():
+        settled.insert(index, response)
+    return settled, ended
 
 
 def _claims_of(ctx: MongoContext, claim: Claim, put_back: set[ObjectId], now_ms: int) -> list[QueueClaim]:

@@ -26,6 +26,8 @@ def query_of(ctx: MongoContext, filter: Filter) -> Document:
         more.append({"$or": [home, {"jobmill.key": filter.unique_key}]})
     if filter.declared:
         query["jobmill.declared"] = True
+    if filter.flow is not None:
+        query["jobmill.flow"] = filter.flow
     bound(query, "createdAt", filter.created_after_ms, filter.created_before_ms)
     due: Document = {}
     if bound(due, "nextRunAt", filter.due_after_ms, filter.due_before_ms):

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from jobmill.stores.common.job_hints import JobHints, poll
-from jobmill.stores.mongo.codec import FINAL
+from jobmill.stores.mongo.codec import FINAL, ID_SHOWN
 from jobmill.stores.mongo.connection import translated_errors
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def wait_for_end(ctx: MongoContext, id: str, queue: str, until_ms: int) ->
 
 async def _statuses(ctx: MongoContext, ids: list[str]) -> dict[str, str]:
     with translated_errors(ctx.url):
-        found = await ctx.by_ids(ids, {"status": 1, "jobmill.id": 1})
+        found = await ctx.by_ids(ids, ID_SHOWN)
     return {id: document["status"] for id, document in found.items()}
 
 

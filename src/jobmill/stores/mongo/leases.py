@@ -8,13 +8,12 @@ from typing import Any
 
 from bson import Int64, ObjectId
 from msgspec import Struct
-from pymongo.errors import PyMongoError
 
 from jobmill.core.changes import Seize
 from jobmill.core.job import Job
 from jobmill.core.values import AHEAD, Claim, Lease
-from jobmill.stores.mongo.codec import FINAL, OURS, Document, date, int_of, is_ours, ms_of, ours_of
-from jobmill.stores.mongo.connection import BY_ID, is_unavailable
+from jobmill.stores.mongo.codec import OURS, Document, date, int_of, ms_of, ours_of
+from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import SCAN_SHARE, MongoContext
 from jobmill.stores.mongo.ids import claim_id
 from jobmill.stores.mongo.schema import LEASE
@@ -47,11 +46,19 @@ class MongoLocator(Struct, frozen=True, gc=False):
     is_ours: bool
     #: The slot of this run of a recurring job; it stays when nextRunAt changes.
     occurrence_ms: int | None = None
+    #: Whether edges led to the job when it was claimed; edges may be younger.
+    has_dependents: bool = False
+    #: Whether the job has edges.
+    has_dependencies: bool = False
 
 
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
-    return MongoLocator(document["_id"], str(document.get("claimedBy", OURS)), is_ours(document), job.occurrence_ms)
+    ours = ours_of(document)
+    claimed_by, has_dependents = str(document.get("claimedBy", OURS)), "hasDependents" in ours
+    return MongoLocator(
+        document["_id"], claimed_by, ours.get("v") == 1, job.occurrence_ms, has_dependents, "dependencies" in ours
+    )
 
 
 def worker_of(document: Document) -> str:
@@ -201,22 +208,7 @@ async def marked(ctx: MongoContext, ids: Sequence[ObjectId], mark: ObjectId) -> 
     return {document["_id"] async for document in found}
 
 
-async def remove_marked(ctx: MongoContext, ids: Sequence[ObjectId], mark: ObjectId) -> None:
-    """Remove the final jobs among those that this call has changed. Where it cannot, the janitor does it later."""
-    given = list(ids)
-    try:
-        await ctx.here.jobs.delete_many({"_id": {"$in": given}, "jobmill.mark": mark, "status": {"$in": FINAL}})
-        await ctx.here.logs.delete_many({"_id": {"$in": given}})
-    except PyMongoError as error:
-        if not is_unavailable(error):
-            raise
-
-
-async def remove(ctx: MongoContext, ids: Sequence[ObjectId], statuses: Sequence[str]) -> set[ObjectId]:
-    """Delete those of these jobs that have one of these statuses, with their log lines; which are gone."""
-    given = list(ids)
-    await ctx.here.jobs.delete_many({"_id": {"$in": given}, "status": {"$in": statuses}})
-    left = {one["_id"] async for one in ctx.here.jobs.find({"_id": {"$in": given}}, {"_id": 1})}
-    gone = [id for id in given if id not in left]
-    await ctx.here.logs.delete_many({"_id": {"$in": gone}})
-    return set(gone)
+async def with_dependents(ctx: MongoContext, ids: Sequence[ObjectId]) -> set[ObjectId]:
+    """Which of these jobs edges lead to."""
+    query = {"_id": {"$in": list(ids)}, "jobmill.hasDependents": {"$exists": True}}
+    return {document["_id"] async for document in ctx.here.jobs.find(query, {"_id": 1}, hint=BY_ID)}

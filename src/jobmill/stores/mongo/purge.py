@@ -25,13 +25,14 @@ from jobmill.stores.mongo.codec import (
     date,
     due_fields,
     keep_fields,
+    ours_of,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
-from jobmill.stores.mongo.leases import remove
 from jobmill.stores.mongo.queues import resume
+from jobmill.stores.mongo.remove import remove
 from jobmill.stores.mongo.runs import purge_runs
 from jobmill.stores.mongo.wake import unknown_status
 
@@ -57,9 +58,11 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     if len(past) <= limit:
         past |= await _too_many(ctx, limit + 1 - len(past))
     chosen = dict(list(past.items())[:limit])
-    gone = await remove(ctx, list(chosen), FINAL) if chosen else set()
+    gone = await remove(ctx, list(chosen.values()), FINAL)
     await publish(ctx, [job_event(ctx.job(chosen[id]), "removed", now_ms) for id in chosen if id in gone])
-    return Purged(len(gone), more=len(past) > limit or noted >= limit)
+    # Those that they had waited for may go now.
+    frees = any("dependencies" in ours_of(chosen[id]) for id in gone)
+    return Purged(len(gone), more=frees or len(past) > limit or noted >= limit)
 
 
 async def _report_odd(ctx: MongoContext) -> None:
@@ -91,6 +94,7 @@ async def postpone(ctx: MongoContext, now_ms: int) -> None:
 
 async def _too_old(ctx: MongoContext, limit: int, now_ms: int) -> dict[ObjectId, Document]:
     old = {"jobmill.v": 1, "jobmill.purgeAt": {"$lte": date(now_ms)}, "status": {"$in": FINAL}}
+    old["jobmill.hasDependents"] = {"$exists": False}  # others wait for it, or have waited for it
     # A job that Monque ended again after that time gets another one.
     query = {**old, "$expr": {"$lte": ["$updatedAt", "$jobmill.purgeAt"]}}
     return {one["_id"]: one for one in await ctx.find_by(schema.KEPT, query, WITHOUT_PAYLOAD, limit)}
@@ -138,7 +142,7 @@ async def _too_many(ctx: MongoContext, limit: int) -> dict[ObjectId, Document]:
         number = one["least"]
         async for document in found:
             number += 1
-            if number > document["jobmill"]["keepLast"]:
+            if number > document["jobmill"]["keepLast"] and "hasDependents" not in document["jobmill"]:
                 past[document["_id"]] = document
             if len(past) >= limit:
                 break

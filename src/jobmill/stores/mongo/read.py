@@ -262,8 +262,13 @@ def _pair(ctx: MongoContext, group: Document) -> tuple[str, str]:
 
 async def logs(ctx: MongoContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """See the port."""
-    found = await ctx.by_ids([id], {"_id": 1, "status": 1, "jobmill.id": 1})
+    found = await ctx.by_ids([id], codec.ID_SHOWN)
     if id not in found or limit <= 0:
         return []
     document = await ctx.here.logs.find_one({"_id": found[id]["_id"]}, {"lines": {"$slice": -limit}})
-    return [LogLine(int(line["at"]), line["text"]) for line in document["lines"]] if document else []
+    return [_log_line(line) for line in document["lines"]] if document else []
+
+
+def _log_line(line: Document) -> LogLine:
+    """Older versions wrote neither attempt nor level."""
+    return LogLine(int(line["at"]), line["text"], line.get("attempt"), line.get("level", "info"))

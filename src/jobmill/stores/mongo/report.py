@@ -45,7 +45,7 @@ async def report(ctx: MongoContext, reports: Sequence[Report]) -> list[str]:
             writes.append(UpdateOne(held, {"$set": fields}, hint=BY_ID))
             events.append(progress_event(ctx.job(document), one.progress, now_ms))
         if one.lines:
-            logs.append(_logged(held["_id"], one.lines, now_ms))
+            logs.append(_logged(held["_id"], one, now_ms))
     if writes:
         await ctx.here.heartbeats.bulk_write(writes)
     if logs:
@@ -62,8 +62,9 @@ async def _held_documents(ctx: MongoContext, guards: Sequence[Document]) -> dict
     return {(document["_id"], document["claimId"]): document async for document in found}
 
 
-def _logged(id: ObjectId, lines: Sequence[str], now_ms: int) -> UpdateOne:
-    entries = [{"at": date(now_ms), "text": _cut(text)} for text in lines[-LOG_LINES_KEPT:]]
+def _logged(id: ObjectId, one: Report, now_ms: int) -> UpdateOne:
+    common = {"at": date(now_ms), "attempt": one.attempt, "level": one.level}
+    entries = [{**common, "text": _cut(text)} for text in one.lines[-LOG_LINES_KEPT:]]
     return UpdateOne({"_id": id}, {"$push": {"lines": {"$each": entries, "$slice": -LOG_LINES_KEPT}}}, upsert=True)
 
 

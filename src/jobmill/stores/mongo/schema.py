@@ -12,6 +12,7 @@ from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
 from jobmill.errors import SchemaTooOld, StoreError
+from jobmill.stores.mongo import connection
 from jobmill.stores.mongo.codec import FINAL, LIVE
 from jobmill.stores.mongo.connection import Collection
 from jobmill.stores.mongo.context import MongoContext
@@ -34,6 +35,8 @@ KEPT = "jobmill_kept"
 LAST = "jobmill_last"
 FINISHED = "jobmill_final"
 FAR = "jobmill_far"
+FLOW = "jobmill_flow"
+OUTBOX = "jobmill_outbox"
 AUDIT = "jobmill_audit"
 #: Indexes of older versions that others replace.
 _REPLACED = ("jobmill_due", "jobmill_armed", "jobmill_declared", "jobmill_purge", "jobmill_ended")
@@ -84,6 +87,18 @@ _OURS: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     # For lists of final jobs, and to count them.
     FINISHED: ([_QUEUE, ("status", 1), ("updatedAt", 1), ("_id", 1)], {"status": {"$in": FINAL}}),
     LAST: ([_QUEUE, ("status", 1), ("updatedAt", -1), ("_id", -1)], {"jobmill.keepLast": {"$exists": True}}),
+    FLOW: ([("jobmill.flow", 1), ("status", 1), ("_id", 1)], {"jobmill.flow": {"$exists": True}}),
+    # Jobs that others wait for, and jobs of calls that have not ended.
+    OUTBOX: ([("jobmill.staged", 1), ("status", 1)], {"jobmill.outbox": True}),
+}
+
+#: Indexes of other collections.
+_OTHERS: dict[str, tuple[str, list[tuple[str, int]]]] = {
+    AUDIT: (connection.AUDIT, [("jobs", 1), ("at", -1), ("_id", -1)]),
+    # Whether a job has edges in a state: one entry is read for each job.
+    "jobmill_edges_of": (connection.EDGES, [("state", 1), ("_id.job", 1)]),
+    "jobmill_edges_to": (connection.EDGES, [("on", 1), ("open", 1)]),
+    "jobmill_steps_of": (connection.STEPS, [("job", 1)]),
 }
 
 
@@ -93,9 +108,11 @@ async def migrate(ctx: MongoContext) -> list[str]:
     existing = await index_names(ctx.here.jobs)
     missing = [one for one in models(ctx.url.indexes) if one.document["name"] not in existing]
     created = [str(one.document["name"]) for one in missing]
-    if ctx.url.indexes != "none" and AUDIT not in await index_names(ctx.here.audit):
-        await ctx.here.audit.create_index([("jobs", 1), ("at", -1), ("_id", -1)], name=AUDIT)
-        created.append(AUDIT)
+    for name, (collection, keys) in _OTHERS.items() if ctx.url.indexes != "none" else ():
+        other = ctx.here.database[collection]
+        if name not in await index_names(other):
+            await other.create_index(keys, name=name)
+            created.append(name)
     if missing:
         try:
             with pymongo.timeout(None):  # a large collection takes as long as it takes

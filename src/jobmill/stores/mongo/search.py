@@ -59,7 +59,7 @@ async def find(ctx: MongoContext, filter: Filter, cursor: str | None = None, lim
         step = _FIELDS[order][-1][1] * (-1 if back else 1)
         turn = _shown((*position[:-1], ObjectId(f"{max(0, int(str(position[-1]), 16) + step):024x}")))
         next, previous = (f"<{turn}", previous) if back else (next, f">{turn}")
-    return Page([ctx.job(document) for document in page], next, previous)
+    return Page([ctx.job(document) for document in page if codec.is_known(document)], next, previous)
 
 
 def _order_of(filter: Filter) -> Order:
@@ -96,6 +96,8 @@ async def _sources(
         queues = [filter.queue] if filter.queue is not None else await _live_queues(ctx)
         keys = [codec.stored_key(queue, filter.unique_key, ctx.url.queue) for queue in queues]
         return [({**query, "uniqueKey": {"$in": keys}}, schema.UNIQUE_KEY)]
+    if filter.flow is not None:
+        return [(query, schema.FLOW)]
     if filter.held:
         return [(query, schema.FAR)]
     if (filter.recurring or filter.declared) and is_live:

@@ -12,33 +12,42 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
-from msgspec import Struct
+from msgspec import Struct, structs
 from pymongo import UpdateMany
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from jobmill.core.values import Refused, Settled
+from jobmill.core.changes import new_hold
+from jobmill.core.due import NEVER_MS, Held
+from jobmill.core.values import NOW, Refused, Settled, at
 from jobmill.stores.mongo.codec import (
     DOCUMENT_BYTES,
     MAX_BYTES,
     NO_CLAIM,
+    WITHOUT_PAYLOAD,
     Document,
     attempt_fields,
     date,
     due_fields,
+    due_of,
     job_fields,
     keep_fields,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID, is_unavailable, refused_writes
 from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.edges import look
+from jobmill.stores.mongo.flows import release
 from jobmill.stores.mongo.ids import new_object_id
-from jobmill.stores.mongo.leases import MongoLocator, guard, marked, remove_marked
+from jobmill.stores.mongo.leases import MongoLocator, guard, marked, with_dependents
+from jobmill.stores.mongo.remove import remove_marked
 
 if TYPE_CHECKING:
     from jobmill.core.values import Runs, Settlement
 
 #: The maximum number of times that a bulk write is sent, if its response is lost each time.
 MAX_SENDS = 3
+#: A filter: no edges lead to the job. They may be younger than its lease.
+_NO_EDGES: Document = {"jobmill.hasDependents": {"$exists": False}}
 
 
 class Leasing(Struct):
@@ -58,19 +67,33 @@ class _Given(Struct, frozen=True):
     settlement: Settlement
     locator: MongoLocator
 
+    #: Whether edges lead to the job: then it stays, and its end sets them.
+    is_pinned: bool
+    #: What holds the job, where it waits for jobs again.
+    held: Held | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.settlement.state != "waiting"
+
     @property
     def leaves(self) -> bool:
         """Whether the job is deleted as soon as it is final."""
         keep = self.settlement.keep
-        return keep is not None and keep.at_once and self.locator.is_ours
+        return keep is not None and keep.at_once and self.locator.is_ours and not self.is_pinned
 
 
 async def settle(
-    ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
+    ctx: MongoContext,
+    settlements: Sequence[tuple[Settlement, MongoLocator | None]],
+    now_ms: int,
+    leasing: Leasing,
+    ended: list[ObjectId],
 ) -> list[Settled]:
     """Write settlements, together with the leases of a claim. Return one response per settlement, in their order.
 
-    Each settlement has the locator of its job; None: the job does not exist.
+    Each settlement has the locator of its job; None: the job does not exist. `ended` gets the jobs that are final now
+    and that edges lead to.
     """
     settled: list[Settled] = ["lost"] * len(settlements)
     first: dict[ObjectId, _Given] = {}
@@ -80,13 +103,17 @@ async def settle(
             # The server would refuse the whole bulk.
             settled[index] = Refused(f"at most {MAX_BYTES:,} bytes fit into a document of MongoDB", of_result=True)
         elif locator is not None:
-            given = _Given(index, one, locator)
+            given = _Given(index, one, locator, locator.has_dependents)
+            if locator.has_dependencies and one.state == "waiting":
+                given = structs.replace(given, held=await _held_again(ctx, one, locator, now_ms))
             if first.setdefault(locator.id, given) is not given:
                 # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
                 repeated.append(given)
-    await _write(ctx, list(first.values()), settled, now_ms, leasing)
+    await _write(ctx, list(first.values()), settled, now_ms, leasing, ended)
     for given in repeated:
-        await _write(ctx, [given], settled, now_ms, Leasing())
+        await _write(ctx, [given], settled, now_ms, Leasing(), ended)
+    if held := [one.locator.id for one in first.values() if one.held is not None]:
+        await release(ctx, held)  # the jobs may have ended before this one was held
     if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
     return settled
@@ -95,10 +122,27 @@ async def settle(
 def puts_back(settlement: Settlement, now_ms: int) -> bool:
     """Whether the job waits again after this settlement, and is due at once."""
     due = settlement.due
-    return settlement.state == "waiting" and (due is None or due.resolve(now_ms) <= now_ms)
+    is_due = due is None or due.resolve(now_ms) <= now_ms or settlement.waits_for is not None
+    return settlement.state == "waiting" and is_due
 
 
-async def _write(ctx: MongoContext, given: list[_Given], settled: list[Settled], now_ms: int, leasing: Leasing) -> None:
+async def _held_again(ctx: MongoContext, one: Settlement, locator: MongoLocator, now_ms: int) -> Held | None:
+    """What holds a job that waits again: it was seized if jobs that it waits for have not ended."""
+    if (await look(ctx, [locator.id]))[locator.id] != "hold":
+        return None
+    document = await ctx.here.jobs.find_one({"_id": locator.id}, WITHOUT_PAYLOAD)
+    due = one.due or (None if document is None else at(due_of(document)))
+    return new_hold(NOW if due is None else at(due.resolve(now_ms)), now_ms)
+
+
+async def _write(
+    ctx: MongoContext,
+    given: list[_Given],
+    settled: list[Settled],
+    now_ms: int,
+    leasing: Leasing,
+    ended: list[ObjectId],
+) -> None:
     """Write settlements in one bulk, and the responses to them."""
     mark = new_object_id()
     groups = _grouped(given, mark, now_ms)
@@ -106,28 +150,40 @@ async def _write(ctx: MongoContext, given: list[_Given], settled: list[Settled],
     errors = await send(ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
     leasing.has_matched = errors is None
     if errors is not None:
-        await _read_responses(ctx, groups, settled, mark, errors, now_ms)
+        await _read_responses(ctx, groups, settled, mark, errors, now_ms, ended)
     else:
         for one in given:
             settled[one.index] = "done"
+    ended += [one.locator.id for one in given if one.is_pinned and settled[one.index] == "done" and one.is_final]
     left = [one.locator.id for one in given if settled[one.index] == "done" and one.leaves]
     if left:
         await remove_marked(ctx, left, mark)
 
 
 async def _read_responses(
-    ctx: MongoContext, groups: list[_Group], settled: list[Settled], mark: ObjectId, errors: dict[int, str], now_ms: int
+    ctx: MongoContext,
+    groups: list[_Group],
+    settled: list[Settled],
+    mark: ObjectId,
+    errors: dict[int, str],
+    now_ms: int,
+    ended: list[ObjectId],
 ) -> None:
     """Find out which jobs were settled by a bulk that did not match all of its jobs."""
     ids = [one.locator.id for group in groups for one in group.given]
     done = await marked(ctx, ids, mark) if ids else set()
+    left = [one.locator.id for group in groups for one in group.given if one.locator.id not in done]
+    pinned = await with_dependents(ctx, left) if left else set()
     for index, group in enumerate(groups):
         for one in group.given:
             if one.locator.id in done:
                 settled[one.index] = "done"
+            elif one.is_final and not one.is_pinned and one.locator.id in pinned:
+                # Edges were added after the claim.
+                await _write(ctx, [structs.replace(one, is_pinned=True)], settled, now_ms, Leasing(), ended)
             elif index in errors and len(group.given) > 1:
                 # The server has stopped at the first job that it refused.
-                await _write(ctx, [one], settled, now_ms, Leasing())
+                await _write(ctx, [one], settled, now_ms, Leasing(), ended)
             elif index in errors:
                 settled[one.index] = await _refused(ctx, one, errors[index])
 
@@ -187,12 +243,24 @@ class _Group(Struct):
 def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Group]:
     groups: dict[object, _Group] = {}
     for one in given:
-        for settlement, more in [(one.settlement, {})] if one.settlement.runs is None else _recurring(one.settlement):
-            key = (*_values(settlement, one.locator), repr(more) if more else "")
+        for settlement, more in _versions(one):
+            key = (*_values(settlement, one.locator), one.held, repr(more) if more is not _NO_EDGES else "")
             if key not in groups:
-                groups[key] = _Group(_update(settlement, one.locator, mark, now_ms), more)
+                groups[key] = _Group(update_for(settlement, one.locator, mark, now_ms, one.held), more)
             groups[key].given.append(one)
     return list(groups.values())
+
+
+def _versions(one: _Given) -> list[tuple[Settlement, Document]]:
+    """What to write under which conditions. Whether edges lead to a job is known when it becomes final, not before."""
+    settlement = one.settlement
+    if settlement.runs is not None:
+        return _recurring(settlement)
+    if settlement.waits_for is not None:
+        name = settlement.waits_for
+        without = (settlement, {"jobmill.signals.name": {"$ne": name}})
+        return [without, (structs.replace(settlement, due=NOW), {"jobmill.signals.name": name})]
+    return [(settlement, _NO_EDGES if one.is_final and not one.is_pinned else {})]
 
 
 def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
@@ -207,10 +275,14 @@ def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     """The values that decide which update is written under which guard."""
     occurrence_ms = None if one.due is None else locator.occurrence_ms
     written = (one.state, one.errors, one.crashes, one.due, one.error, one.attempts, one.result_json, one.keep)
-    return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, one.runs, one.rearm)
+    more = (one.runs, one.rearm, one.waits_for)
+    return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, *more)
 
 
-def _update(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int) -> Document:
+def update_for(
+    one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None = None
+) -> Document:
+    """The update that settles a job; `held`: what holds it afterwards."""
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
         **NO_CLAIM,
@@ -223,6 +295,10 @@ def _update(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int)
     if one.due is not None:
         occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), now_ms, occurrence_ms)
+    if held is not None:
+        fields |= {**due_fields(NEVER_MS, now_ms), **job_fields({"held": held})}
+    if one.state == "waiting":
+        fields["jobmill.waitsFor"] = one.waits_for
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)
     if one.keep is not None and locator.is_ours:

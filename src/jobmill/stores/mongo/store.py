@@ -16,14 +16,17 @@ from jobmill.stores.mongo import (
     exchange,
     extend,
     feed,
+    flows,
     fsck,
     hints,
+    outbox,
     purge,
     queues,
     read,
     report,
     schema,
     search,
+    steps,
     wake,
     within,
 )
@@ -103,6 +106,14 @@ class MongoStore:
     wait_for_end = verb(hints.wait_for_end)
     change = verb(_translated(change.change))
     purge = verb(_translated(purge.purge))
+
+    flush_outbox = verb(_translated(outbox.flush_outbox))
+    dependencies = verb(_translated(flows.dependencies))
+    dependents = verb(_translated(flows.dependents))
+    flows = verb(_translated(flows.flows))
+    record_step = verb(_translated(steps.record_step))
+    recorded = verb(_translated(steps.recorded))
+    signal = verb(_translated(steps.signal))
 
     get = verb(_translated(read.get))
     lease_ends = verb(_translated(read.lease_ends))

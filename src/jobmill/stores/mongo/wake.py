@@ -168,6 +168,7 @@ class ChangeStream:
             updated = change.get("updateDescription", {}).get("updatedFields", {})
             if has_ended := updated.get("status") in ENDED_BY_RUN:
                 ctx.claims.rearm_from_ms = 0
+                ctx.flows.has_ended = True
             notify(ctx, None, ctx.now() + ENDED_MS if has_ended else ms_of(updated.get("nextRunAt")))
         elif not ctx.names or str(document.get("name")) in ctx.names:
             self._handle_job({**document, **change["documentKey"]})

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, StoreFacts, reachable
+from jobmill.stores.common.response import response_ms
 from jobmill.stores.postgres.connection.connector import Connection
 from jobmill.stores.postgres.context import PostgresContext
 from jobmill.stores.postgres.read import READ_SECONDS
@@ -28,9 +29,24 @@ async def diagnose(context: PostgresContext) -> list[Finding]:
         oldest = await connection.fetchrow(statements("diagnose_oldest"))
         assert settings is not None
         pooled = bool(context.loops.here().connector.pooled)
-        return [_durability(settings), _autovacuum(settings, tables), *_jobs(tables), _horizon(oldest), _pooler(pooled)]
+        # Without parameters it is one message, and nothing is prepared for it.
+        answers_ms = await response_ms(lambda: connection.execute("SELECT 1"))
+        found = [_facts(connection, settings, answers_ms), _durability(settings), _autovacuum(settings, tables)]
+        return [*found, *_jobs(tables), _horizon(oldest), _pooler(pooled)]
 
     return await context.use(read, READ_SECONDS)
+
+
+def _facts(connection: Connection, settings: asyncpg.Record, answers_ms: float) -> Finding:
+    version = connection.get_server_version()
+    facts = StoreFacts(
+        product="PostgreSQL",
+        version=f"{version.major}.{version.minor}",
+        response_ms=answers_ms,
+        size_bytes=settings["size_bytes"],
+        schema=settings["schema"],
+    )
+    return reachable(facts)
 
 
 def _durability(settings: asyncpg.Record) -> Finding:

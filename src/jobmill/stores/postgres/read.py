@@ -72,4 +72,4 @@ async def stats(context: PostgresContext, queue: str | None = None, name: str | 
 async def logs(context: PostgresContext, id: str, limit: int = 1_000) -> list[LogLine]:
     text = context.statements("logs")
     rows = await context.use(lambda connection: connection.fetch(text, id, limit), READ_SECONDS)
-    return [LogLine(at_ms, text) for at_ms, text in reversed(rows)]
+    return [LogLine(*row) for row in reversed(rows)]

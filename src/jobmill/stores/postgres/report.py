@@ -37,4 +37,5 @@ async def report(context: PostgresContext, reports: Sequence[Report]) -> list[st
 
 def _document(one: Report) -> dict[str, object]:
     progress = None if one.progress is None else _encode(one.progress).decode()
-    return {"id": one.lease.id, "token": one.lease.token, "progress": progress, "lines": one.lines}
+    about = {"id": one.lease.id, "token": one.lease.token, "progress": progress}
+    return {**about, "lines": one.lines, "attempt": one.attempt, "level": one.level}

@@ -46,10 +46,9 @@ def parameters(settlements: Collection[Settlement], queues: Iterable[str]) -> tu
     """
     final = [one for one in settlements if one.state != "waiting"]
     waiting = [_waiting(one) for one in settlements if one.state == "waiting"]
-    others = _encode(waiting).decode() if waiting else None
     columns = _plain(final) if _are_plain(final) else map(list, zip(*map(_final, final), strict=True))
     runs = map(list, zip(*map(_final_runs, final), strict=True)) if any(one.runs for one in final) else ([],) * 4
-    return (*columns, *runs, others, list(queues))
+    return (*columns, *runs, _encode(waiting).decode() if waiting else None, list(queues))
 
 
 def _are_plain(final: Sequence[Settlement]) -> bool:

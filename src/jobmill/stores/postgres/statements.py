@@ -8,6 +8,7 @@ statement for its text. A line `-- install x` stands for the file x.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import zlib
 from pathlib import Path
@@ -73,6 +74,14 @@ class Statements:
         """A call of a function of the schema with this number of parameters."""
         numbers = ", ".join(f"${number}" for number in range(1, parameters + 1))
         return f"SELECT * FROM {self.quoted_schema}.{function}({numbers})"
+
+    @functools.cache  # noqa: B019
+    def call_for_one(self, function: str, plain: int, types: tuple[str | None, ...]) -> str:
+        """A call with plain parameters, and then arrays of one parameter each: of this type, or empty for None."""
+        number = itertools.count(1)
+        parts = [f"${next(number)}" for _ in range(plain)]
+        parts += ["'{}'" if one is None else f"ARRAY[${next(number)}::{one}]" for one in types]
+        return f"SELECT * FROM {self.quoted_schema}.{function}({', '.join(parts)})"
 
     def script(self, name: str) -> str:
         """The file of this name as a script: with its comments, and with the files that it installs."""

@@ -231,8 +231,9 @@ async def _connection_of(given: Any) -> Any:
         plain = connection.sync_connection if isinstance(connection, AsyncConnection) else connection
         if plain is None:
             _refuse(given, "this one was not begun: async with engine.begin() as connection: ...")
-        if plain.dialect.name != "postgresql":
-            raise InvalidValue("within", f"{EXPECTED}, of PostgreSQL", given)
+        if (dialect := plain.dialect).name != "postgresql":
+            advice = f"its engine is {dialect.name}+{dialect.driver}; give one of postgresql+…"
+            raise InvalidValue("within", f"{EXPECTED}, of PostgreSQL", given, advice)
         if getattr(plain.connection.dbapi_connection, "autocommit", False):
             _refuse(given, "its isolation level is AUTOCOMMIT, in which there are none")
         _check_loop(plain.connection.driver_connection, given)

@@ -14,20 +14,24 @@ from jobmill.core.changes import (
     Change,
     Changed,
     Patch,
+    Remove,
+    Requeue,
     Subject,
     decide,
     key_taken,
     not_from,
     states_for,
 )
+from jobmill.core.due import Held, at
 from jobmill.core.job import KEEP_FAILED
 from jobmill.core.values import Filter
 from jobmill.stores.redis.bullmq_options import as_opts
 from jobmill.stores.redis.codec import bare_rule, reset_fields
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
-from jobmill.stores.redis.enqueue import run_request
+from jobmill.stores.redis.flows import TEXTS, refreshed_edges
 from jobmill.stores.redis.hints import add_cancels
 from jobmill.stores.redis.ids import local_id, port_id
+from jobmill.stores.redis.job_request import run_request
 from jobmill.stores.redis.read import FoundJob, queues_of, stored_jobs
 from jobmill.stores.redis.scripts import CHANGE
 from jobmill.stores.redis.search import walk
@@ -90,6 +94,8 @@ async def _change_some(
     for found in some:
         job = found.job
         subject = structs.replace(Subject.of(job), has_our_retention=found.is_ours)
+        if job.dependencies and found.is_ours and isinstance(change, Requeue):
+            subject = structs.replace(subject, edges=await refreshed_edges(c, queue, local_id(queue, job.id)))
         decision = decide(change, subject, now_ms, len(changed) + len(requests))
         if isinstance(decision, Patch):
             requests[job.id] = _request(found, decision, now_ms)
@@ -99,7 +105,10 @@ async def _change_some(
         return []
     allowed = dict.fromkeys(CHANGES_FROM[type(change)], True)
     verb = type(change).__name__.lower()
-    answers = await c.run(CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=list(requests.values()))
+    texts = TEXTS if isinstance(change, Cancel | Remove) else None
+    answers = await c.run(
+        CHANGE, queue, now_ms, verb=verb, **{"from": allowed}, changes=list(requests.values()), texts=texts
+    )
     again: list[str] = []
     for id, (answer, detail) in zip(requests, answers, strict=True):
         if answer == b"done":
@@ -125,16 +134,22 @@ def _request(found: FoundJob, patch: Patch, now_ms: int) -> dict[str, Any]:
         "events": [(event.type, event.attempt, as_json(event.data)) for event in patch.events],
         "was": None if found.held is None else found.held.decode(),
     }
-    if patch.keep is not None:
-        request["keep"] = keep_request(patch.keep, KEEP_FAILED)
-    if (seize := patch.seize) is not None:
-        request |= {"token": seize.token, "worker": seize.worker, "lease_ms": seize.lease_ms}
-    if (held := fields.get("held")) is not None:
+    if patch.becomes_live:
+        # change.lua looks again whether the job must wait for others.
+        request |= {
+            "due": fields.get("held", Held(by=(), due=at(fields["due_ms"]))).due.at_ms,
+            "clears": patch.clears_steps,
+        }
+    elif (held := fields.get("held")) is not None:
         if found.waits_for_children:
             # This is known from its children, and ends with them.
             held = structs.replace(held, by=tuple(by for by in held.by if by != "jobs"))
         delay_ms = max(0, held.due.resolve(now_ms) - now_ms)
         request |= {"held": as_json(held), "latched": bool(held.by), "delay": delay_ms}
+    if patch.keep is not None:
+        request["keep"] = keep_request(patch.keep, KEEP_FAILED)
+    if (seize := patch.seize) is not None:
+        request |= {"token": seize.token, "worker": seize.worker, "lease_ms": seize.lease_ms}
     if (rule := fields.get("recurrence")) is not None:
         opts_json = as_json(as_opts(job.options, job.priority))
         request["run"] = run_request(rule, fields["occurrence_ms"], opts_json) | {"slot": fields["occurrence_ms"]}

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jobmill.core.flows import MAX_RELEASED
 from jobmill.core.values import QueueSettings
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.common.server_clock import ServerClock
@@ -83,7 +84,7 @@ class RedisContext:
         #: What the keys of workers, tallies and the audit log begin with: one slot of a cluster.
         self.operations = f"jobmill:{self.url.prefix}:{{operations}}"
         self._registered: set[str] = set()
-        self._common: dict[str, Any] = {"max_events": QueueSettings().events_max_len}
+        self._common: dict[str, Any] = {"max_events": QueueSettings().events_max_len, "max_told": MAX_RELEASED}
         if self.url.layout == 5:
             self._common["v5"] = True
         if linger_ms is None:
@@ -99,6 +100,10 @@ class RedisContext:
         """Run a script on one queue. The request is a single argument."""
         self.url.check_queue(queue)
         return await self.client.run(script, self.key(queue), (_encode({"now": now_ms, **self._common, **request}),))
+
+    async def run_on_relays(self, script: Script, relays: str, now_ms: int, **request: Any) -> Any:
+        """Run a script on a queue of relays: see relays.lua."""
+        return await self.client.run(script, relays, (_encode({"now": now_ms, **self._common, **request}),))
 
     async def run_operation(self, script: Script, **request: Any) -> Any:
         """Run a script that concerns no queue."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jobmill.core.findings import Finding, Level
+from jobmill.core.findings import Finding, Level, StoreFacts, reachable
+from jobmill.stores.common.response import response_ms
 from jobmill.stores.redis.connection.pipelined import pack
 from jobmill.stores.redis.context import RedisContext
 from jobmill.stores.redis.queues import all_queues
@@ -21,13 +22,29 @@ async def diagnose(c: RedisContext) -> list[Finding]:
     """See the port. Of several servers, the one that is worst counts."""
     connections = c.client.here()
     servers: dict[str, Info] = {}
+    answers_ms = 0.0
     for address in await connections.primaries():
-        reply: bytes = await (await connections.at(address)).send(pack(("INFO",)))
+        connection = await connections.at(address)
+        answers_ms = max(answers_ms, await response_ms(lambda: connection.send(pack(("TIME",)))))  # noqa: B023
+        reply: bytes = await connection.send(pack(("INFO",)))
         lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
         servers[str(address or c.url.text)] = {name: value for name, colon, value in lines if colon}
     checks: tuple[Callable[[Info], Finding], ...] = (_eviction, _memory, _append_only, _persistence)
     findings = [_worst({name: check(info) for name, info in servers.items()}) for check in checks]
-    return [*findings, await _flow_slots(c)]
+    return [_facts(list(servers.values()), answers_ms), *findings, await _flow_slots(c)]
+
+
+def _facts(servers: list[Info], answers_ms: float) -> Finding:
+    """What all servers together have, and the slowest answer. Valkey names a version of Redis too."""
+    product = "Valkey" if "valkey_version" in servers[0] else "Redis"
+    versions = {info.get("valkey_version") or info.get("redis_version", "unknown") for info in servers}
+    facts = StoreFacts(
+        product=product,
+        version=" and ".join(sorted(versions)),
+        response_ms=answers_ms,
+        size_bytes=sum(int(info.get("used_memory", 0)) for info in servers),
+    )
+    return reachable(facts)
 
 
 def _worst(findings: dict[str, Finding]) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobmill.core.events import settlement_events
 from jobmill.core.values import Claim, Exchanged, Refused, Settled
@@ -14,8 +14,10 @@ from jobmill.stores.redis.circuit_breaker import QueueError
 from jobmill.stores.redis.claim import FRUITLESS_JOBS, ClaimProgress, jobs_to_scan, recover
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, by_queue
 from jobmill.stores.redis.feed import publish
+from jobmill.stores.redis.flows import TEXTS
 from jobmill.stores.redis.scripts import EXCHANGE
 from jobmill.stores.redis.settle import id_of, settle_requests, undo_request
+from jobmill.stores.redis.steps import suspend
 from jobmill.stores.redis.wake import ignore_marker, show_worker
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _LATER = "later: "
 # Why a claim took no more jobs: see exchange.lua.
 ONLY_FOREIGN, LIMITED = 1, 2
+# In place of a position: jobs wait for a settled job and are not told yet.
+HAS_OUTBOX = -1
 _SETTLED: dict[bytes, Literal["done", "lost"]] = {b"done": "done", b"lost": "lost"}
 
 
@@ -52,9 +56,13 @@ async def exchange(c: RedisContext, settlements: Sequence[Settlement], claim: Cl
     if progress and (failures or c.breaker.open_until_ms):
         _note_failures(c, progress, tried, failures, now_ms)
     answers = [settled[position] for position in range(len(settlements))]
-    if progress is None:
-        return Exchanged(settled=answers, claimed=[], next_due_ms=None, now_ms=now_ms)
-    return Exchanged(settled=answers, claimed=progress.claimed, next_due_ms=progress.next_due_ms, now_ms=now_ms)
+    return Exchanged(
+        settled=answers,
+        claimed=progress.claimed if progress else [],
+        next_due_ms=progress.next_due_ms if progress else None,
+        now_ms=now_ms,
+        has_outbox=HAS_OUTBOX in settled,
+    )
 
 
 def _note_failures(
@@ -88,6 +96,9 @@ async def _exchange_queue(
         show_worker(c, queue, progress.claim.worker)
         if progress.n > 0 and c.scans.is_due(queue, progress.names, progress.claim.lease_ms, now_ms):
             await recover(c, queue, progress, now_ms)
+    suspended = [position for position, one in settlements.items() if one.children]
+    for position in suspended:
+        settled[position] = await suspend(c, settlements.pop(position), now_ms)
     items, size = list(settlements.items()), lambda item: len(item[1].result_json)
     parts = [dict(part) for part in chunks(items, MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL, size)]
     for part in parts[:-1]:
@@ -115,14 +126,17 @@ async def _call(
     plain, others = settle_requests(settlements, now_ms, feed_on)
     scan = jobs_to_scan(c, queue, progress, now_ms) if progress and c.fruitless_scan_ms else None
     claim = progress.request(skip, scan, c.scans.first_end(queue)) if progress else None
-    requests = {"plain": list(plain.values()), "settle": list(others.values())}
+    requests: dict[str, Any] = {"plain": list(plain.values()), "settle": list(others.values())}
+    requests |= {"texts": TEXTS} if others else {}
     # The script itself leaves the jobs alone that it settles.
     settled_before = list(progress.settled) if progress and len(progress.settled) > len(settlements) else []
-    plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless = await c.run(
+    plain_codes, other_codes, taken, next_due_ms, foreign, feed, skip, fruitless, outbox = await c.run(
         EXCHANGE, queue, now_ms, **requests, claim=claim, not_these=settled_before
     )
-    for position, code in zip((*plain, *others), (*plain_codes, *other_codes), strict=True):
-        settled[position] = _SETTLED.get(code) or _refused(code.decode())
+    codes = zip((*plain, *others), (*plain_codes, *other_codes), strict=True)
+    settled.update((position, _SETTLED.get(code) or _refused(code.decode())) for position, code in codes)
+    if outbox:
+        settled[HAS_OUTBOX] = "done"
     c.feeds[queue] = bool(feed)
     if feed and not feed_on:
         # The feed was turned on since the last call: the events of this one follow right after it.

@@ -14,6 +14,7 @@ from jobmill.core.values import DEPTH_LIMIT, Depth, LogLine
 from jobmill.stores.redis.codec import HELD_BY_JOBS, fields, job_of, without_lone_surrogates
 from jobmill.stores.redis.context import RedisContext, by_queue
 from jobmill.stores.redis.ids import local_id, queue_of
+from jobmill.stores.redis.log_lines import line_origins
 from jobmill.stores.redis.queues import all_queues, registered_queues
 from jobmill.stores.redis.scripts import DEPTHS, GET
 
@@ -140,32 +141,27 @@ async def logs(c: RedisContext, id: str, limit: int = 1_000) -> list[LogLine]:
         return []
     key = f"{c.key(queue or '')}:{row[0].decode()}:logs"
     lines = await c.client.call(key, "LRANGE", key, -limit, -1)
-    times = _times(fields(row[3]).get(b"jmt", b"").decode(), len(lines))
-    return [LogLine(at, line.decode(errors="replace")) for at, line in zip(times, lines, strict=True)]
-
-
-def _times(text: str, lines: int) -> list[int]:
-    """The times of the last log lines. The text has one "ms:number of lines" for each report."""
-    times: list[int] = []
-    for part in reversed(text.split()):
-        ms, _, number = part.partition(":")
-        times += [int(ms)] * int(number)
-        if len(times) >= lines:
-            break
-    return [0] * (lines - len(times)) + times[:lines][::-1]
+    origins = line_origins(fields(row[3]).get(b"jmt", b"").decode(), len(lines))
+    return [
+        LogLine(at, line.decode(errors="replace"), attempt, level)
+        for (at, attempt, level), line in zip(origins, lines, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- ids
 
 
-async def queues_of(c: RedisContext, ids: Sequence[str]) -> dict[str, str | None]:
-    """The queue of each id. None if no queue has a job with this id, "" if several queues have one."""
+async def queues_of(c: RedisContext, ids: Sequence[str], *, everywhere: bool = True) -> dict[str, str | None]:
+    """The queue of each id. None if no queue has a job with this id, "" if several queues have one.
+
+    Unless `everywhere`, only queues are searched that Jobmill has put jobs into.
+    """
     found: dict[str, str | None] = {id: queue_of(id) for id in ids}
     without = [id for id, queue in found.items() if queue is None and id]
     if without:
         registered = await registered_queues(c)
         await _search(c, without, registered, found)
-        if without := [id for id in without if found[id] is None]:
+        if everywhere and (without := [id for id in without if found[id] is None]):
             await _search(c, without, sorted(set(await all_queues(c)).difference(registered)), found)
     return found
 

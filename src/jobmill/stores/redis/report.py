@@ -8,6 +8,7 @@ from typing import Any
 from jobmill.core.job import LOG_LINES_KEPT
 from jobmill.core.values import Report
 from jobmill.stores.redis.context import RedisContext, as_json, by_queue
+from jobmill.stores.redis.log_lines import origin_mark
 from jobmill.stores.redis.scripts import REPORT
 from jobmill.stores.redis.settle import id_of
 
@@ -26,6 +27,8 @@ def _request(report: Report) -> dict[str, Any]:
     """A report as report.lua takes it."""
     lines = report.lines[-LOG_LINES_KEPT:]
     request: dict[str, Any] = {"id": id_of(report.lease), "token": report.lease.token, "lines": lines}
+    if report.attempt is not None:
+        request["origin"] = origin_mark(report.attempt, report.level)
     if (progress := report.progress) is not None:
         data = {"value": progress.value, "message": progress.message}
         # Node's users write a number; with a message it is an object.

@@ -15,7 +15,7 @@ from jobmill.core.values import EVERYTHING, SEARCHED_PER_PAGE, Count, CountUpTo,
 from jobmill.stores.common.whole_jobs import JobTally
 from jobmill.stores.redis.context import MAX_JOBS_PER_CALL, MAX_READS_PER_CALL, RedisContext
 from jobmill.stores.redis.filters import scores, tests
-from jobmill.stores.redis.ids import RUN, queue_of
+from jobmill.stores.redis.ids import RUN, local_id, port_id, queue_of
 from jobmill.stores.redis.queues import all_queues, registered_queues
 from jobmill.stores.redis.read import LISTS, QUEUES_PER_CALL, SETS, FoundJob, depths, found_job, stored_jobs
 from jobmill.stores.redis.scripts import LENGTHS, PAGE
@@ -101,7 +101,7 @@ async def _tally(c: RedisContext, filter: Filter) -> JobTally:
 
 async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
     """Every job that matches. A job that changes its state during the scan may come twice or not at all."""
-    jobs = await _sets(c, filter)
+    jobs = await _candidates(c, filter) if filter.flow is not None else await _sets(c, filter)
     await jobs.reach(None)
     high, step = 0, MAX_JOBS_PER_CALL
     while high < jobs.total:
@@ -112,8 +112,8 @@ async def walk(c: RedisContext, filter: Filter) -> AsyncIterator[FoundJob]:
         step = _next_step(step, len(found))
 
 
-class _RecurringJobs:
-    """Recurring jobs that a filter may match, by their ids."""
+class _JobsById:
+    """Jobs that a filter may match, by their ids with the names of their queues."""
 
     def __init__(self, c: RedisContext, filter: Filter, ids: list[str]) -> None:
         self._context = c
@@ -129,8 +129,15 @@ class _RecurringJobs:
         """See `_JobsInSets`."""
         some = self._ids[low:high]
         found = await stored_jobs(self._context, some, {id: queue_of(id) for id in some})
-        jobs = [found[id]._replace(position=low + n) for n, id in enumerate(some) if id in found]
+        jobs = [_with_port_id(found[id], id, low + n) for n, id in enumerate(some) if id in found]
         return 0, [one for one in jobs if matches(one.job, self._filter)]
+
+
+def _with_port_id(found: FoundJob, id: str, position: int) -> FoundJob:
+    """A job that was found by its id with the name of its queue."""
+    queue = found.job.queue
+    shown = port_id(queue, local_id(queue, id), found.is_ours)
+    return found._replace(job=structs.replace(found.job, id=shown), position=position)
 
 
 class _JobsInSets:
@@ -211,12 +218,25 @@ class _JobsInSets:
         return sum(counted for counted, _ in answers), [one for one in found if matches(one.job, filter)]
 
 
-async def _candidates(c: RedisContext, filter: Filter) -> _RecurringJobs | _JobsInSets:
+async def _candidates(c: RedisContext, filter: Filter) -> _JobsById | _JobsInSets:
     """The jobs that a filter may match.
 
-    Each queue has the schedulers of its recurring jobs in a sorted set (BullMQ's own). A scheduler that has ended is
-    not there, and its last run may still wait: ours are in a hash as well.
+    Each queue has the jobs of a flow in a set, which may have jobs that Node has removed. It has the schedulers of its
+    recurring jobs in a sorted set (BullMQ's own). A scheduler that has ended is not there, and its last run may still
+    wait: ours are in a hash as well.
     """
+    if filter.flow is not None:
+        queues = await registered_queues(c) if filter.queue is None else [filter.queue]
+        sets = await c.each(queues, [("SMEMBERS", f":jobmill:flow:{filter.flow}")])
+        return _JobsById(
+            c,
+            filter,
+            [
+                f"{queue}:{id.decode(errors='replace')}"
+                for queue, (found,) in zip(queues, sets, strict=True)
+                for id in sorted(found)
+            ],
+        )
     is_live = filter.recurring and filter.states is not None and set(LIVE).issuperset(filter.states)
     if not (filter.declared or is_live):
         return await _sets(c, filter)
@@ -231,7 +251,7 @@ async def _candidates(c: RedisContext, filter: Filter) -> _RecurringJobs | _Jobs
         for queue, replies in zip(queues, await c.each(queues, commands), strict=True)
         for sid in sorted({sid for sids in replies for sid in sids})
     ]
-    return _RecurringJobs(c, filter, ids)
+    return _JobsById(c, filter, ids)
 
 
 async def _sets(c: RedisContext, filter: Filter) -> _JobsInSets:

@@ -29,7 +29,7 @@ def settle_requests(
         if request is not None:
             plain[position] = request
         else:
-            others[position] = _request(settlement, now_ms, feed_on)
+            others[position] = settle_request(settlement, now_ms, feed_on)
     return plain, others
 
 
@@ -69,7 +69,7 @@ def _plain(settlement: Settlement) -> tuple[LocalId, str, str, int | None] | Non
     return (lease.locator[0], lease.token, settlement.result_json.decode(), age_ms)
 
 
-def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, Any]:
+def settle_request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, Any]:
     """A settlement as settle.lua takes it; what is None is left out."""
     request: dict[str, Any] = {
         "id": id_of(settlement.lease),
@@ -88,6 +88,8 @@ def _request(settlement: Settlement, now_ms: int, feed_on: bool) -> dict[str, An
             request["typed_error"] = settlement.error
     if settlement.attempts is not None:
         request["attempts"], request["tracebacks"] = attempts_json(settlement.attempts)
+    if settlement.waits_for is not None:
+        request["waits_for"] = settlement.waits_for
     if settlement.due is not None:
         request["due"] = settlement.due.resolve(now_ms)
     if settlement.keep is not None:

@@ -17,6 +17,7 @@ from jobmill.stores.redis import (
     exchange,
     extend,
     feed,
+    flows,
     fsck,
     hints,
     purge,
@@ -24,6 +25,7 @@ from jobmill.stores.redis import (
     read,
     report,
     search,
+    steps,
     wake,
 )
 from jobmill.stores.redis.bullmq import BullmqDoor
@@ -84,6 +86,14 @@ class RedisStore:
     wait_for_end = verb(hints.wait_for_end)
     change = verb(change.change)
     purge = verb(purge.purge)
+
+    flush_outbox = verb(flows.flush_outbox)
+    dependencies = verb(flows.dependencies)
+    dependents = verb(flows.dependents)
+    flows = verb(flows.flows)
+    record_step = verb(steps.record_step)
+    recorded = verb(steps.recorded)
+    signal = verb(steps.signal)
 
     get = verb(read.get)
     lease_ends = verb(read.lease_ends)

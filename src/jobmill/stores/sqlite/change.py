@@ -25,7 +25,7 @@ from jobmill.core.values import Filter
 from jobmill.stores.sqlite.codec import SubjectRow, as_json, patched_columns, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
-from jobmill.stores.sqlite.filters import conditions, searched_after
+from jobmill.stores.sqlite.filters import filtered, searched_after
 from jobmill.stores.sqlite.flows import (
     cancel_edges,
     pinned,
@@ -34,7 +34,6 @@ from jobmill.stores.sqlite.flows import (
     set_edges,
     write_edges,
 )
-from jobmill.stores.sqlite.statements import sql
 from jobmill.stores.sqlite.steps import clear
 
 
@@ -46,8 +45,7 @@ def change(context: SqliteContext, which: Sequence[str] | Filter, change: Change
     found: list[tuple[str, SubjectRow | None]]
     if isinstance(which, Filter):
         wanted = structs.replace(which, states=states_for(change, which))
-        where, parameters = conditions(wanted, searched_after(context, wanted))
-        statement = sql("subjects").replace("{conditions}", where)
+        statement, parameters = filtered("subjects", wanted, searched_after(context, wanted))
         rows = context.cursor.execute(statement, (*parameters, limit + 1)).fetchall()
         found, more = [(row[1], row) for row in rows[:limit]], len(rows) > limit
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import sqlite3
 from pathlib import Path
 
-from jobmill.core.findings import Finding
+from jobmill.core.findings import Finding, StoreFacts, reachable
 from jobmill.errors import UnsafeStore
 from jobmill.stores.sqlite.connection.network import refuse_network
 from jobmill.stores.sqlite.context import SqliteContext
@@ -16,9 +16,30 @@ MAX_WAL = 256 * _MIB
 MIN_FREE, FEW_FREE = 100 * _MIB, 1024 * _MIB
 
 
-def diagnose(context: SqliteContext, path: Path) -> list[Finding]:
+def diagnose(context: SqliteContext, path: Path, answers_ms: float) -> list[Finding]:
     """One finding for each check."""
-    return [_journal_mode(context), _synchronous(context), _network(path), _wal_size(path), _free_disk(path)]
+    size = path.stat().st_size + _wal_bytes(path)
+    facts = StoreFacts(
+        product="SQLite",
+        version=sqlite3.sqlite_version,
+        response_ms=answers_ms,
+        size_bytes=size,
+        schema=schema(context),
+    )
+    return [
+        reachable(facts),
+        _journal_mode(context),
+        _synchronous(context),
+        _network(path),
+        _wal_size(path),
+        _free_disk(path),
+    ]
+
+
+def schema(context: SqliteContext) -> int:
+    """The number of the last migration: a query of a table with few rows."""
+    (number,) = context.cursor.execute("SELECT max(number) FROM jobmill_migrations").fetchone()
+    return int(number)
 
 
 def _journal_mode(context: SqliteContext) -> Finding:
@@ -64,8 +85,7 @@ def _network(path: Path) -> Finding:
 
 
 def _wal_size(path: Path) -> Finding:
-    wal = Path(f"{path}-wal")
-    size = wal.stat().st_size if wal.exists() else 0
+    size = _wal_bytes(path)
     is_large = size > MAX_WAL
     return Finding(
         check="wal_size",
@@ -78,7 +98,14 @@ def _wal_size(path: Path) -> Finding:
     )
 
 
+def _wal_bytes(path: Path) -> int:
+    wal = Path(f"{path}-wal")
+    return wal.stat().st_size if wal.exists() else 0
+
+
 def _free_disk(path: Path) -> Finding:
+    import shutil
+
     free = shutil.disk_usage(path.parent).free
     return Finding(
         check="free_disk",

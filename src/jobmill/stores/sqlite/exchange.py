@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from jobmill.core.values import Claim, Exchanged
 from jobmill.stores.sqlite.claim import claim
 from jobmill.stores.sqlite.context import SqliteContext
@@ -25,11 +27,7 @@ def exchange(context: SqliteContext, settlements: Sequence[Settlement], wish: Cl
     answers = zip(settlements, settled, strict=True)
     back = {locate(context, done.lease) for done, how in answers if done.state == "waiting" and how == "done"}
     claimed, next_due_ms = ([], None) if wish is None else claim(context, wish, back)
-    exchanged = Exchanged(
-        settled=settled,
-        claimed=claimed,
-        next_due_ms=next_due_ms,
-        now_ms=context.now_ms,
-        has_outbox=context.has_outbox,
-    )
+    exchanged = Exchanged(settled=settled, claimed=claimed, next_due_ms=next_due_ms, now_ms=context.now_ms)
+    if context.has_outbox:
+        exchanged = structs.replace(exchanged, has_outbox=True)
     return exchanged, context.rings + context.wakes

@@ -12,6 +12,7 @@ from jobmill.core.values import EVERYTHING, PAYLOADS_SEARCHED, Filter, Order
 from jobmill.stores.common.sql import conditions_of
 from jobmill.stores.sqlite.codec import as_json
 from jobmill.stores.sqlite.context import SqliteContext
+from jobmill.stores.sqlite.statements import sql
 
 
 def wanted_states(filter: Filter) -> list[State]:
@@ -32,6 +33,15 @@ def index_of_few(filter: Filter) -> str | None:
     if filter.flow is not None:
         return "jobmill_flow"
     return "jobmill_declared" if filter.declared else "jobmill_recurring" if filter.recurring else None
+
+
+def filtered(name: str, filter: Filter, after: int = 0) -> tuple[str, list[object]]:
+    """A statement about jobs that match, and the parameters of its conditions."""
+    where, parameters = conditions(filter, after)
+    # Without statistics, the planner may prefer the index of a queue and state, which may have many jobs.
+    index = index_of_few(filter)
+    indexed = "" if index is None else f"INDEXED BY {index}"
+    return sql(name).replace("{indexed}", indexed).replace("{conditions}", where), parameters
 
 
 def split(filter: Filter, order: Order) -> tuple[Filter, Filter]:

@@ -60,7 +60,7 @@ class EdgeRow(NamedTuple):
         return Dependency(id=self.id, number=self.number, if_failed=self.if_failed, state=state, error=error)
 
 
-class NewEdges(NamedTuple):
+class EdgesOfJob(NamedTuple):
     """Edges for a job that is in the store and held."""
 
     job_seq: int
@@ -76,11 +76,11 @@ def known_edges(context: SqliteContext) -> bool:
     return context.has_edges
 
 
-def pinned(context: SqliteContext, seqs: Sequence[int]) -> set[int]:
+def pinned(context: SqliteContext, seqs: Sequence[int]) -> frozenset[int]:
     """Of these jobs, those that edges lead to: they must stay."""
     if not seqs or not known_edges(context):
-        return set()
-    return {seq for (seq,) in context.rows("pinned", (as_json(seqs),))}
+        return frozenset()
+    return frozenset(seq for (seq,) in context.rows("pinned", (as_json(seqs),)))
 
 
 # ---------------------------------------------------------------------------------------------------- new edges
@@ -93,21 +93,20 @@ def connect_jobs(
 
     `within`: in a transaction of the caller, in which no job may wait for a live job of others.
     """
-    for new in new_jobs:
-        if new.after and new.recurrence is not None:
-            raise recurring_dependency(new.id)
     became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
     created = {receipt.id for receipt in receipts if receipt.created}
     waiting = {new.id: new.after for new, one in zip(new_jobs, receipts, strict=True) if new.after and one.created}
+    if not waiting:
+        return
     seqs: dict[str, int] = dict(context.rows("seqs_of", (as_json(list(waiting)),)))
     edges = [
-        NewEdges(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
+        EdgesOfJob(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
         for id, afters in waiting.items()
     ]
     add_edges(context, edges, created if within else None)
 
 
-def add_edges(context: SqliteContext, added: Sequence[NewEdges], may_live: set[str] | None = None) -> None:
+def add_edges(context: SqliteContext, added: Sequence[EdgesOfJob], may_live: set[str] | None = None) -> None:
     """Add edges to held jobs, and release those that need not wait. `may_live`: only these may be live; None: all."""
     found = _dependencies(context, {after.id for one in added for after in one.afters}, may_live)
     context.has_edges = True
@@ -302,6 +301,11 @@ def dependents(context: SqliteContext, id: str, limit: int = 100) -> list[Depend
     """The jobs that wait for a job, or have waited for it."""
     rows = context.rows("dependents", (id, limit))
     return [Dependent(id=job_id, if_failed=if_failed, state=state) for job_id, if_failed, state in rows]
+
+
+def flows(context: SqliteContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order."""
+    return [id for (id,) in context.rows("flows", (before, limit))]
 
 
 def _edge(number: int, id: str, if_failed: IfFailed, state: EdgeState, error: str | None) -> Dependency:

@@ -19,9 +19,8 @@ from jobmill.core.values import DEPTH_LIMIT, Count, Depth, Filter, LogLine, Stat
 from jobmill.stores.common.unreadable import UnreadableJob
 from jobmill.stores.sqlite.codec import QueueRow, as_json, decode_job, decode_jobs
 from jobmill.stores.sqlite.context import SqliteContext
-from jobmill.stores.sqlite.filters import conditions, searched_after, wanted_states
+from jobmill.stores.sqlite.filters import filtered, searched_after, wanted_states
 from jobmill.stores.sqlite.queues import known_queues
-from jobmill.stores.sqlite.statements import sql
 
 
 def read_jobs(context: SqliteContext, seqs: Sequence[int]) -> list[Job]:
@@ -73,8 +72,8 @@ def count(context: SqliteContext, filter: Filter) -> list[Count]:
     counts: list[Count] = []
     after = searched_after(context, filter)
     for state in wanted_states(filter):
-        where, parameters = conditions(structs.replace(filter, states=(state,)), after)
-        rows = context.cursor.execute(sql("count").replace("{conditions}", where), parameters).fetchall()
+        statement, parameters = filtered("count", structs.replace(filter, states=(state,)), after)
+        rows = context.cursor.execute(statement, parameters).fetchall()
         counts += [Count(queue, name, state, number) for queue, name, number in rows]
     return sorted(counts, key=lambda one: (one.queue, one.name, STATES.index(one.state)))
 
@@ -130,6 +129,6 @@ def _durations(context: SqliteContext, queue: str, name: str) -> list[float]:
 
 def logs(context: SqliteContext, id: str, limit: int = 1_000) -> list[LogLine]:
     """The last log lines of a job, oldest first."""
-    lines = [LogLine(at_ms, text) for at_ms, text in context.rows("logs", (id, limit))]
+    lines = [LogLine(*row) for row in context.rows("logs", (id, limit))]
     lines.reverse()
     return lines

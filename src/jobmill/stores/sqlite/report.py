@@ -17,20 +17,21 @@ def report(context: SqliteContext, reports: Sequence[Report]) -> list[str]:
     """Store progress and log lines; the ids of the jobs whose lease is lost."""
     standing = held(context, [report.lease for report in reports])
     for index in sorted(standing):
-        lease, progress, lines = reports[index].lease, reports[index].progress, reports[index].lines
-        seq = locate(context, lease)
-        if lines:
-            _log(context, seq, lines)
-        if progress is not None:
-            _progress(context, seq, lease, progress)
+        one = reports[index]
+        seq = locate(context, one.lease)
+        if one.lines:
+            _log(context, seq, one)
+        if one.progress is not None:
+            _progress(context, seq, one.lease, one.progress)
     return [report.lease.id for index, report in enumerate(reports) if index not in standing]
 
 
-def _log(context: SqliteContext, seq: int, lines: Sequence[str]) -> None:
+def _log(context: SqliteContext, seq: int, one: Report) -> None:
     (last,) = context.row("log_last", (seq,))
-    kept = list(enumerate(lines, last + 1))[-LOG_LINES_KEPT:]
-    context.write_rows("log", (), [(seq, number, context.now_ms, text) for number, text in kept])
-    context.write("log_trim", (seq, last + len(lines) - LOG_LINES_KEPT))
+    kept = list(enumerate(one.lines, last + 1))[-LOG_LINES_KEPT:]
+    rows = [(seq, number, context.now_ms, text, one.attempt, one.level) for number, text in kept]
+    context.write_rows("log", (), rows)
+    context.write("log_trim", (seq, last + len(one.lines) - LOG_LINES_KEPT))
 
 
 def _progress(context: SqliteContext, seq: int, lease: Lease, progress: Progress) -> None:

@@ -25,28 +25,35 @@ _FEW = 2
 def settle(context: SqliteContext, settlements: Sequence[Settlement]) -> list[Settled]:
     """Write the settlements whose leases have not ended. Return one answer per settlement."""
     answers: list[Settled] = ["done"] * len(settlements)
-    if context.careful:
-        answers = _standing(context, settlements)
-    if any(done.outcome == "suspended" for done in settlements):
-        answers = [
-            suspend(context, done) if done.outcome == "suspended" and how == "done" else how
-            for done, how in zip(settlements, answers, strict=True)
-        ]
-    settlements = [done for done, how in zip(settlements, answers, strict=True) if how == "done"]
-    stay = _kept_for_dependents(context, settlements)
+    if context.careful or "suspended" in [done.outcome for done in settlements]:
+        settlements, answers = _special(context, settlements)
+    stay = _staying(context, settlements) if known_edges(context) else frozenset()
     if _write(context, settlements, stay) != len(settlements):
         raise NeedsCare
     if queues := feeding(context):
         written = [done for done in settlements if done.lease.queue in queues]
         publish(context, [event for done in written for event in _events(context, done, stay)])
-    if known_edges(context):
+    if context.has_edges:
         _tell_dependents(context, settlements)
     limited = {queue for queue, row in known_queues(context).items() if row.settings.running_limit is not None}
     context.wakes += any(done.state == "waiting" or done.lease.queue in limited for done in settlements)
     return answers
 
 
-def _kept_for_dependents(context: SqliteContext, settlements: Iterable[Settlement]) -> set[int]:
+def _special(context: SqliteContext, settlements: Sequence[Settlement]) -> tuple[Sequence[Settlement], list[Settled]]:
+    """Suspend runs, and leave out lost leases where they are known; the settlements left, and the answers for all."""
+    answers: list[Settled] = _standing(context, settlements) if context.careful else ["done"] * len(settlements)
+    left: list[Settlement] = []
+    for index, done in enumerate(settlements):
+        if answers[index] == "done":
+            if done.outcome == "suspended":
+                answers[index] = suspend(context, done)
+            else:
+                left.append(done)
+    return left, answers
+
+
+def _staying(context: SqliteContext, settlements: Iterable[Settlement]) -> frozenset[int]:
     """Jobs that would be removed at once, but stay because others wait for them."""
     return pinned(context, [locate(context, done.lease) for done in settlements if done.keep and done.keep.at_once])
 
@@ -56,13 +63,12 @@ def _tell_dependents(context: SqliteContext, settlements: Iterable[Settlement]) 
     ended: list[int] = []
     back: list[int] = []
     for done in settlements:
-        if done.outcome != "suspended":
-            (back if done.state == "waiting" else ended).append(locate(context, done.lease))
+        (back if done.state == "waiting" else ended).append(locate(context, done.lease))
     set_edges(context, ended)
     hold_while_pending(context, back)
 
 
-def _events(context: SqliteContext, done: Settlement, stay: set[int]) -> list[Event]:
+def _events(context: SqliteContext, done: Settlement, stay: frozenset[int]) -> list[Event]:
     stays = bool(stay) and locate(context, done.lease) in stay
     return settlement_events(done, context.now_ms) if stays else written_events(done, context.now_ms)
 
@@ -79,7 +85,7 @@ def _standing(context: SqliteContext, settlements: Sequence[Settlement]) -> list
     return ["done" if index in standing else "lost" for index in range(len(settlements))]
 
 
-def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[int]) -> int:
+def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: frozenset[int]) -> int:
     """Write settlements. Return how many of them were written, because their leases had not ended.
 
     `stay`: jobs that are not removed, whatever their retention says.
@@ -87,11 +93,7 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[
     alike: dict[tuple[object, ...], list[int]] = {}
     others: list[tuple[object, ...]] = []
     removed: list[tuple[object, ...]] = []
-    suspended = 0
     for done in settlements:
-        if done.outcome == "suspended":  # it is written
-            suspended += 1
-            continue
         seq = locate(context, done.lease)
         if done.runs is not None:
             done = _end_run(context, done, done.runs, seq)  # noqa: PLW2901 - the settlement that counts
@@ -103,9 +105,7 @@ def _write(context: SqliteContext, settlements: Iterable[Settlement], stay: set[
             others.append(settlement_row(done, seq, context.now_ms))
     many = [(plain, seqs) for plain, seqs in alike.items() if len(seqs) > _FEW]
     few = [(seq, *plain) for plain, seqs in alike.items() if len(seqs) <= _FEW for seq in seqs]
-    written = suspended + sum(
-        context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many
-    )
+    written = sum(context.write("settle_alike", (as_json(seqs), context.now_ms, *plain)) for plain, seqs in many)
     for statement, rows in ("settle_success", few), ("settle", others), ("settle_and_remove", removed):
         written += context.write_rows(statement, (context.now_ms,), rows)
     return written

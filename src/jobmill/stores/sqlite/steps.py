@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobmill.core.changes import Hold, Patch, Reschedule, decide
+from jobmill.core.events import settlement_events
 from jobmill.core.flows import BY_JOBS, After, Recorded, Signal, Signalled, Step
 from jobmill.core.job import LIVE
 from jobmill.core.values import NOW, Lease, Refused, Settled
@@ -12,7 +13,8 @@ from jobmill.errors import InvalidValue
 from jobmill.stores.sqlite.codec import SubjectRow, patched_columns, settlement_row, subject_of
 from jobmill.stores.sqlite.context import NeedsCare, SqliteContext
 from jobmill.stores.sqlite.enqueue import enqueue
-from jobmill.stores.sqlite.flows import NewEdges, add_edges, refuse_circle
+from jobmill.stores.sqlite.feed import publish
+from jobmill.stores.sqlite.flows import EdgesOfJob, add_edges, refuse_circle
 from jobmill.stores.sqlite.leases import held, locate
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ def suspend(context: SqliteContext, done: Settlement) -> Settled:
         if context.write_rows("settle", (context.now_ms,), [row]) != 1:
             raise NeedsCare
         _wait(context, done)
+        publish(context, settlement_events(done, context.now_ms))
+        context.wakes += 1
     except InvalidValue as error:
         context.cursor.execute("ROLLBACK TO jobmill_suspend")
         context.queue_rows = None
@@ -44,7 +48,7 @@ def _wait(context: SqliteContext, done: Settlement) -> None:
         receipts = enqueue(context, done.children)
         _apply(context, row, Hold(by=BY_JOBS))
         context.update_job(seq, {"dependencies": edges + len(receipts)})
-        add_edges(context, [NewEdges(seq, edges, [After(receipt.id, "run") for receipt in receipts])])
+        add_edges(context, [EdgesOfJob(seq, edges, [After(receipt.id, "run") for receipt in receipts])])
         if not all(receipt.created for receipt in receipts) or any(child.after for child in done.children):
             refuse_circle(context, seq, done.lease.id)
     if done.waits_for is not None and context.row("has_signal", (seq, done.waits_for)):

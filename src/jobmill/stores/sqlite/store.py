@@ -16,6 +16,7 @@ from jobmill.errors import InvalidValue, StoreError
 from jobmill.stores.common.bell import Bell
 from jobmill.stores.common.ids import new_id
 from jobmill.stores.common.job_hints import poll
+from jobmill.stores.common.response import response_ms
 from jobmill.stores.sqlite import (
     announce,
     audit,
@@ -221,7 +222,9 @@ class SqliteStore:
         return await self._write(flows.flush_outbox, unreleased, limit) if unreleased or has_outbox else 0
 
     async def diagnose(self) -> list[Finding]:
-        return await self._opened().reader.submit(lambda context: diagnose.diagnose(context, self.path))
+        reader = self._opened().reader
+        answers_ms = await response_ms(lambda: reader.submit(diagnose.schema))
+        return await reader.submit(lambda context: diagnose.diagnose(context, self.path, answers_ms))
 
     async def fsck(self, *, repair: bool = False) -> list[Finding]:
         damage = await self._opened().reader.submit(fsck.find)
@@ -249,6 +252,7 @@ class SqliteStore:
     events = _read(feed.events)
     dependencies = _read(flows.dependencies)
     dependents = _read(flows.dependents)
+    flows = _read(flows.flows)
     recorded = _read(steps.recorded)
 
     workers = _read(announce.workers)

@@ -7,7 +7,6 @@ shows when a write has become a commit. On other systems it is queried every 5 m
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import socket
@@ -132,6 +131,8 @@ def inotify(file: str) -> int | None:
     """A descriptor that is readable after each write to a file; None where the kernel does not report writes."""
     if not sys.platform.startswith("linux"):
         return None
+    import ctypes  # 1 ms, which only a process that waits for jobs needs
+
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

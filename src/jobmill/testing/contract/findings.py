@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobmill.core.changes import Hold, Pin
+from jobmill.core.findings import facts_of
 from jobmill.core.job import STATES
 from jobmill.core.recurrence import Recurrence
 from jobmill.core.values import EVERYTHING, Report, after
@@ -23,6 +24,16 @@ class FindingsContract:
         assert all(one.check and one.text for one in findings)
         assert all(one.remedy for one in findings if one.level != "ok")
         assert len({one.check for one in findings}) == len(findings)
+
+    async def test_a_store_says_what_it_is(self, harness: Harness) -> None:
+        await put_one(harness.store, new(payload={"a": "x" * 100_000}))
+        facts = facts_of(await harness.store.diagnose())
+        assert facts is not None
+        assert facts.product
+        assert facts.version is None or facts.version[0].isdigit()
+        assert 0 <= facts.response_ms < 10_000
+        assert facts.size_bytes is None or 0 < facts.size_bytes < 2**40
+        assert facts.schema is None or facts.schema >= 1
 
     @pytest.mark.parametrize("repair", [False, True])
     async def test_healthy_data_is_left_alone(self, harness: Harness, repair: bool) -> None:

@@ -668,7 +668,7 @@ class FlowChangeContract:
 
     async def test_a_job_that_waits_can_be_rescheduled_and_reprioritized(self, harness: Harness) -> None:
         store = harness.store
-        await put(store, new("first"), waits("then", "first"), waits("urgent", "first", priority=5))
+        await put(store, new("first"), waits("then", "first", priority=1), waits("urgent", "first", priority=5))
         assert (await store.change(["then"], Reschedule(after(5_000)))).ids == ["then"]
         assert (await store.change(["urgent"], Reprioritize(0))).ids == ["urgent"]
         await run(store, "first")

@@ -16,6 +16,7 @@ from jobmill.testing.contract.support import (
     new,
     put,
     put_one,
+    retry,
     second,
     settle,
     started,
@@ -68,6 +69,42 @@ class ReportContract:
             LogLine(first, ""),
             LogLine(first + 1_000, "three\nlines"),
         ]
+
+    async def test_log_lines_keep_their_attempt_and_level(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        now, lease = harness.store.now(), claimed.lease
+        of_first = [
+            Report(lease=lease, progress=Progress(1), lines=("reading",), attempt=1),
+            Report(lease=lease, lines=("slow", "still slow"), attempt=1, level="warning"),
+            Report(lease=lease, lines=("skipped",), attempt=1, level="debug"),
+            Report(lease=lease, lines=("no answer",), attempt=1, level="error"),
+        ]
+        assert await harness.store.report(of_first) == []
+        await settle(harness.store, retry(claimed, 0))
+        again = await claim_one(harness.store)
+        await harness.store.report([Report(lease=again.lease, lines=("12th",), attempt=12, level="warning")])
+        await harness.store.report([Report(lease=again.lease, lines=("of an older version",))])
+        expected = [
+            LogLine(now, "reading", 1),
+            LogLine(now, "slow", 1, "warning"),
+            LogLine(now, "still slow", 1, "warning"),
+            LogLine(now, "skipped", 1, "debug"),
+            LogLine(now, "no answer", 1, "error"),
+            LogLine(now, "12th", 12, "warning"),
+            LogLine(now, "of an older version", None, "info"),
+        ]
+        assert [structs.replace(line, at_ms=now) for line in await harness.store.logs(claimed.job.id)] == expected
+        # A part of the lines of one report.
+        assert [line.level for line in await harness.store.logs(claimed.job.id, 5)] == [
+            line.level for line in expected[-5:]
+        ]
+
+    async def test_a_thousand_short_reports_keep_their_attempts(self, harness: Harness) -> None:
+        claimed = await started(harness.store)
+        reports = [Report(lease=claimed.lease, lines=(str(n),), attempt=100 + n % 3) for n in range(1_300)]
+        assert await harness.store.report(reports) == []
+        lines = await harness.store.logs(claimed.job.id)
+        assert [(line.text, line.attempt) for line in lines] == [(str(n), 100 + n % 3) for n in range(300, 1_300)]
 
     async def test_the_last_thousand_lines_are_kept(self, harness: Harness) -> None:
         claimed = await started(harness.store)

@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import traceback
-from typing import Any
 
+from jobmill.worker import forking
 from jobmill.worker.isolate import child
 from jobmill.worker.isolate.process_state import ProcessState, adopt_orphans, has_children
 from jobmill.worker.isolate.protocol import Channel, Idle, read_request
@@ -23,7 +23,7 @@ def run(connection_fd: int, crash_fd: int, life_fd: int, *, is_pooled: bool) -> 
     code = 1
     try:
         _die_with_worker(life_fd)
-        _new_random_numbers()
+        forking.new_random_numbers()
         if is_pooled:
             _run_many(connection_fd, crash_fd)
         else:
@@ -42,13 +42,6 @@ def _die_with_worker(life_fd: int) -> None:
     own = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     child.die_with_worker(own, life_fd)
     os.close(life_fd)
-
-
-def _new_random_numbers() -> None:
-    """Python's generator has a new seed after a fork. The global generator of NumPy would repeat the same numbers."""
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
 
 
 def _run_one(connection_fd: int, crash_fd: int) -> None:

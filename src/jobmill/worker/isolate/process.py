@@ -11,7 +11,7 @@ import socket
 import msgspec
 
 from jobmill.core.flows import Step
-from jobmill.core.job import Progress
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import GRACE_S
@@ -152,7 +152,7 @@ class ForkedProcess:
             self._end()
 
     def _on_answer(self, answer: Answer) -> None:
-        if isinstance(answer, Progress | str):
+        if isinstance(answer, Progress | LogEntry):
             if not self.outcome.done():
                 self._report(answer)
         elif isinstance(answer, Step):

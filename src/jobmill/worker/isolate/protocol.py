@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from jobmill.core.flows import Dependency, Recorded, Step
-from jobmill.core.job import Job, Progress
+from jobmill.core.job import Job, LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome, Snoozed, Succeeded, Suspended
 from jobmill.worker.isolate.find import Where
 
@@ -65,7 +65,7 @@ class Idle(Struct, frozen=True):
     has_left_overs: bool
 
 
-Answer: TypeAlias = Outcome | Progress | str | Idle | Step
+Answer: TypeAlias = Outcome | Progress | LogEntry | Idle | Step
 
 #: Takes a step of the attempt; the answer is whether its lease still holds.
 RecordFunction: TypeAlias = Callable[[Step], Awaitable[bool]]
@@ -73,7 +73,7 @@ RECORDED, LOST = b"1", b"0"
 
 #: What the process sends, by the kind of its frame.
 _ANSWERS: dict[bytes, Any] = {
-    b"l": str,
+    b"l": LogEntry,
     b"p": Progress,
     b"s": Succeeded,
     b"e": Errored,
@@ -175,7 +175,7 @@ class Channel:
             if self._is_forked or (reports is not None and not reports.is_open):
                 return
             if reports is not None:
-                reports.is_open = isinstance(answer, Progress | str | Step)
+                reports.is_open = isinstance(answer, Progress | LogEntry | Step)
             # A worker that has closed its end is about to stop this process.
             with contextlib.suppress(BrokenPipeError):
                 write_all(self._fd, frame)
@@ -202,7 +202,7 @@ class Reports:
         #: Whether the outcome has not been sent. The channel guards it.
         self.is_open = True
 
-    def send(self, answer: Outcome | Progress | str) -> None:
+    def send(self, answer: Outcome | Progress | LogEntry) -> None:
         """Send a report, or the outcome."""
         self._channel.send(answer, self)
 

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from jobmill.core.flows import Step
-from jobmill.core.job import Progress
+from jobmill.core.job import LogEntry, Progress
 from jobmill.core.lifecycle import Errored, Outcome
 from jobmill.handlers.context import ReportFunction
 from jobmill.worker.isolate.attempt import outcome_of
@@ -167,7 +167,7 @@ class _Process:
             write_all(requests.fileno(), request_frame(self._request))
         try:
             while (answer := read_answer(answers)) is not None:
-                if isinstance(answer, Progress | str):
+                if isinstance(answer, Progress | LogEntry):
                     self._report(answer)
                 elif isinstance(answer, Step):
                     self._record_step(answer, receipts)

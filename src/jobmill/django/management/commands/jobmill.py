@@ -51,6 +51,9 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, arguments: list[str], backend: str, skip_checks: bool = True, **__: Any) -> None:
         """Run a command; CommandError if it fails."""
+        if arguments[:1] == ["worker"]:
+            # The program that calls this is not ours to fork.
+            arguments = [*arguments, "--spawn"]
         try:
             self._run(arguments, backend, skip_checks, "jobmill")
         except SystemExit as end:

@@ -18,7 +18,8 @@ import asyncpg
 
 from jobmill.errors import StoreBusy, StoreUnavailable
 from jobmill.stores.postgres.connection.connector import Connection, close
-from jobmill.stores.postgres.connection.errors import ends_connection, translated_errors
+from jobmill.stores.postgres.connection.deadlines import CallDeadlines
+from jobmill.stores.postgres.connection.errors import ends_connection, translated
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class ConnectionPool:
         self._size = size
         self._max_idle_seconds = MAX_IDLE_SECONDS if max_idle_seconds is None else max_idle_seconds
         self._room = asyncio.Semaphore(size)
+        self._deadlines = CallDeadlines()
         #: Idle connections and the time since which each is idle, the longest idle first.
         self._idle: list[tuple[float, Connection]] = []
         self._used: set[Connection] = set()
@@ -67,28 +69,35 @@ class ConnectionPool:
     async def use(self, work: Callable[[Connection], Awaitable[T]], seconds: float | None = None) -> T:
         """Call `work` with a connection. Connecting and `work` together may take `seconds` (default CALL_SECONDS)."""
         seconds = CALL_SECONDS if seconds is None else seconds
-        deadline = asyncio.timeout(seconds)
+        deadline = asyncio.timeout(None)
         has_room = False
         try:
-            with translated_errors():
-                async with deadline, self._room:
+            async with deadline:
+                self._deadlines.add(deadline, seconds)
+                async with self._room:
                     has_room = True
                     return await self._try(work)
         except Exception as error:
-            if self._closed and isinstance(error, StoreUnavailable):
-                raise StoreUnavailable(_CLOSED) from error
-            if deadline.expired():
-                raise self._late(seconds, has_room) from error
-            raise
+            if (own := self._explained(error, seconds if deadline.expired() else None, has_room)) is error:
+                raise
+            raise own from error
+        finally:
+            self._deadlines.remove(deadline)
 
-    def _late(self, seconds: float, has_room: bool) -> StoreUnavailable:
+    def _explained(self, error: Exception, expired_after: float | None, has_room: bool) -> Exception:
+        """What to raise instead of this error, or the error itself."""
+        own = translated(error)
+        if self._closed and isinstance(own, StoreUnavailable):
+            return StoreUnavailable(_CLOSED)
+        if expired_after is None:
+            return own
         if not has_room:
             return StoreUnavailable(
-                f"all {self._size} connections were in use for {seconds:g} s; see pool=… in the URL"
+                f"all {self._size} connections were in use for {expired_after:g} s; see pool=… in the URL"
             )
         # The other connections may be dead too. To find out for each of them would take one deadline per connection.
         self.drop_idle()
-        return StoreUnavailable(f"PostgreSQL did not answer within {seconds:g} s")
+        return StoreUnavailable(f"PostgreSQL did not answer within {expired_after:g} s")
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         for tries in range(1, TRIES + 1):
@@ -193,6 +202,7 @@ class ConnectionPool:
         closing = [close(connection) for connection in self.connections()]
         self._idle.clear()
         await asyncio.gather(*closing, *self._connecting, *self._closing, asyncio.sleep(0), return_exceptions=True)
+        self._deadlines.close()
 
     def abandon(self) -> None:
         """Drop all connections of a loop that does not run any more, without awaiting anything."""

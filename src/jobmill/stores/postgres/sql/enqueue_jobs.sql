@@ -5,7 +5,8 @@
 -- 'exists', 'duplicate' or 'again'. One row where nothing was done: 'feed', a feed is on and the caller does not add
 -- the events (`told`); 'elsewhere', this schema is not `home`.
 -- Measured at 1,000 a call, three rounds, server time and log per job: ON CONFLICT 7.1 to 8.8 us and 450 B, plain
--- INSERT first 4.6 to 6.2 us and 402 B. The query of the history cannot be measured.
+-- INSERT first 4.6 to 6.2 us and 402 B. The query of the history cannot be measured. Instructions of the server for one
+-- job (callgrind): 393,600 with the arrays unnested, 352,600 without.
 CREATE OR REPLACE FUNCTION {schema}.enqueue_jobs(
     at_ms bigint, told boolean, inside boolean, home bigint, ids text[], queues text[], names text[], priorities integer[],
     dues bigint[], delays bigint[], payloads text[], unique_keys text[], tenants text[], optionses text[], helds text[],
@@ -33,15 +34,25 @@ BEGIN
     IF cardinality(unique_keys) + cardinality(dependencieses) + cardinality(flows) + cardinality(awaiteds) = 0 THEN
         -- Ids are almost always new, and a plain INSERT is cheaper than ON CONFLICT, which checks before it inserts.
         BEGIN
-            INSERT INTO {schema}.jobs (
-                id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options
-            )
-            SELECT
-                given.id, given.queue, given.name, given.priority, coalesce(given.due_ms, now_ms + given.delay_ms),
-                now_ms, now_ms, given.payload, given.tenant, given.options
-            FROM unnest(ids, queues, names, priorities, dues, delays, payloads, tenants, optionses) WITH ORDINALITY
-                AS given (id, queue, name, priority, due_ms, delay_ms, payload, tenant, options, n)
-            ORDER BY given.n;
+            IF cardinality(ids) = 1 THEN
+                INSERT INTO {schema}.jobs (
+                    id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options
+                )
+                VALUES (
+                    ids[1], queues[1], names[1], priorities[1], coalesce(dues[1], now_ms + delays[1]), now_ms, now_ms,
+                    payloads[1], tenants[1], optionses[1]
+                );
+            ELSE
+                INSERT INTO {schema}.jobs (
+                    id, queue, name, priority, due_ms, created_ms, updated_ms, payload, tenant, options
+                )
+                SELECT
+                    given.id, given.queue, given.name, given.priority, coalesce(given.due_ms, now_ms + given.delay_ms),
+                    now_ms, now_ms, given.payload, given.tenant, given.options
+                FROM unnest(ids, queues, names, priorities, dues, delays, payloads, tenants, optionses) WITH ORDINALITY
+                    AS given (id, queue, name, priority, due_ms, delay_ms, payload, tenant, options, n)
+                ORDER BY given.n;
+            END IF;
             made := ids;
             PERFORM {schema}.check_not_ended(ids);
             -- After the insert nobody else can make a job of this id. A query before it would miss a job that is

@@ -1,5 +1,5 @@
 -- Store progress and log lines of running jobs, under the guard; the last {log_lines} lines of each job are kept.
--- reports: a JSON array of {id, token, progress, lines}. Rows: id, and its number of errors; NULL where the lease is
+-- reports: a JSON array of {id, token, progress, lines, attempt, level}. Rows: id, and its number of errors; NULL where the lease is
 -- lost.
 CREATE OR REPLACE FUNCTION {schema}.report(at_ms bigint, reports json)
 RETURNS TABLE (id text, errors integer) LANGUAGE plpgsql
@@ -12,8 +12,11 @@ DECLARE
     lines integer;
 BEGIN
     FOR one IN
-        SELECT * FROM json_to_recordset(reports) AS given (id text, token text, progress text, lines text[])
-        ORDER BY given.id
+        SELECT * FROM ROWS FROM (
+            json_to_recordset(reports)
+            AS (id text, token text, progress text, lines text[], attempt integer, level text)
+        ) WITH ORDINALITY AS given (id, token, progress, lines, attempt, level, position)
+        ORDER BY given.id, given.position
     LOOP
         SELECT jobs.log_lines, jobs.errors INTO job
         FROM {schema}.jobs
@@ -25,8 +28,8 @@ BEGIN
         END IF;
         lines := cardinality(one.lines);
         IF lines > 0 THEN
-            INSERT INTO {schema}.logs (id, line, at_ms, text)
-            SELECT one.id, coalesce(job.log_lines, 0) + line.n, now_ms, line.text
+            INSERT INTO {schema}.logs (id, line, at_ms, text, attempt, level)
+            SELECT one.id, coalesce(job.log_lines, 0) + line.n, now_ms, line.text, one.attempt, one.level
             FROM unnest(one.lines) WITH ORDINALITY AS line (text, n)
             WHERE line.n > lines - {log_lines};
             DELETE FROM {schema}.logs

@@ -191,7 +191,7 @@ WHERE nth <= $3 GROUP BY queue, name
 
 -- name: logs
 -- The last log lines of a job, newest first. $1 id, $2 limit. Rows: at_ms, text.
-SELECT at_ms, text FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
+SELECT at_ms, text, attempt, coalesce(level, 'info') FROM {schema}.logs WHERE id = $1 ORDER BY line DESC LIMIT $2
 
 -- ---------------------------------------------------------------------------------------------------- change
 
@@ -545,8 +545,11 @@ WHERE
 ORDER BY position DESC LIMIT $1
 
 -- name: diagnose_settings
--- Settings of the server.
+-- Settings of the server, the number of the last migration, and what the tables take with their indexes.
 SELECT
+    (SELECT max(number) FROM {schema}.migrations) AS schema,
+    (SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+    WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r') AS size_bytes,
     current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit, current_setting('autovacuum') AS autovacuum,
     current_setting('track_counts') AS track_counts

@@ -13,12 +13,13 @@
 --- include schedulers
 --- include flows
 --- include retention
---- include position
 --- include update_run
 --- include lease
 --- include job_id
+--- include edges
 
-local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats', 'jmd', 'jmh', 'timestamp', 'data', 'jmr'}
+local FIELDS = {'name', 'atm', 'jme', 'deid', 'parentKey', 'parent', 'rjk', 'priority', 'jm', 'jmo', 'opts', 'ats', 'jmd', 'jmh',
+  'timestamp', 'data', 'jmr', 'jmg', 'jmy'}
 
 local function read(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
@@ -29,8 +30,12 @@ local function read(id)
   return h
 end
 
-local function feed_events(id, h, p)
+-- `removed`: whether the job is removed. One that others wait for is not.
+local function feed_events(id, h, p, removed)
   for _, e in ipairs(p.events) do
+    if e[1] == 'removed' and not removed then
+      break
+    end
     feed_event(e[1], id, h.name, e[2], e[3])
   end
 end
@@ -54,13 +59,14 @@ function verbs.cancel(id, h, set, p)
     free_deduplication(id, h.deid)
   end
   if h.parentKey then
-    child_failed(id, h.parentKey, h.parent, 'cancelled')
+    child_ended(id, h.parentKey, h.parent, failure('cancelled', nil, true))
   end
+  local removes = p.removes and not is_pinned(h.parentKey)
   event('failed', 'jobId', id, 'failedReason', 'cancelled', 'prev', set == 'wait' and 'waiting' or set)
-  feed_events(id, h, p)
+  feed_events(id, h, p, removes)
   waiting_grew = waiting_grew or set == 'active'
-  if p.removes then
-    delete_keys(id)
+  if removes then
+    delete_keys(id, h.jmy)
     return
   end
   call('HSET', key, 'failedReason', 'cancelled', 'finishedOn', now)
@@ -71,7 +77,11 @@ function verbs.cancel(id, h, set, p)
   end
   call('ZADD', Q .. ':failed', now, id)
   call('ZADD', Q .. ':jobmill:cancelled', now, id)
-  keep_own(id, p.keep or {})
+  if p.removes then
+    keep_pinned(id)
+  else
+    keep_own(id, p.keep or {})
+  end
 end
 
 -- A recurring job that was ended runs again: its scheduler is made from its last run.
@@ -90,29 +100,59 @@ local function begin_scheduler_again(id, h)
   call('HSET', Q .. ':jobmill:recurring', h.rjk, slot)
 end
 
-local function wait_for_children(id, set)
-  call('ZADD', Q .. ':waiting-children', now, id)
-  event('waiting-children', 'jobId', id, 'prev', set)
+-- A finished child of a flow that Node made runs again: its parent waits for it once more.
+local function node_child_back(child, parent_key, parent)
+  reopen(child, parent_key)
+  local state, set = state_of(parent)
+  -- A parent that must fail does not wait.
+  if state == 'waiting' and set ~= 'waiting-children' and call('HEXISTS', parent_key, 'defa') == 0 then
+    take_out(parent, set)
+    hold_children(parent, set)
+  end
 end
 
--- A finished child runs again: its parent waits for it once more.
-local function child_back(id, parent_key)
-  if call('EXISTS', parent_key) == 0 then
+-- The same for a dependent of ours: see `reopens` and `held_again` in core/changes.py.
+local function our_child_back(child, parent_key, parent)
+  local state, set = state_of(parent)
+  if set == 'waiting-children' and call('HEXISTS', parent_key, 'defa') == 0 then
+    reopen(child, parent_key)
+  elseif state == 'waiting' and call('HEXISTS', parent_key, 'defa') == 1
+    and call('ZSCORE', parent_key .. ':unsuccessful', child) then
+    reopen(child, parent_key)
+    if call('EXISTS', parent_key .. ':unsuccessful') == 1 then
+      return  -- it must fail because of another one
+    end
+    call('HDEL', parent_key, 'defa')
+    if set ~= 'waiting-children' then
+      local h = call('HMGET', parent_key, 'jmd', 'timestamp')
+      local score = set == 'delayed' and call('ZSCORE', Q .. ':delayed', parent)
+      take_out(parent, set)
+      hold_until(parent, score and math.floor(tonumber(score) / 4096) or tonumber(h[1] or h[2]) or now,
+        set == 'wait' and 'waiting' or set)
+    end
+  end
+end
+
+local function child_back(child, parent_key)
+  if call('EXISTS', parent_key) == 1 then
+    local is_ours = call('HEXISTS', parent_key, 'jmg') == 1
+    elsewhere(parent_key, function(parent)
+      (is_ours and our_child_back or node_child_back)(child, parent_key, parent)
+    end)
+  end
+end
+
+-- A job runs again: those that still wait for it wait for its new end.
+local function back_to_dependents(id, parent_key)
+  local child = job_key(id)
+  if not is_relay(parent_key) then
+    child_back(child, parent_key)
     return
   end
-  local child = job_key(id)
-  call('SADD', parent_key .. ':dependencies', child)
-  call('HDEL', parent_key .. ':processed', child)
-  call('HDEL', parent_key .. ':failed', child)
-  call('ZREM', parent_key .. ':unsuccessful', child)
-  elsewhere(parent_key, function(parent)
-    local state, set = state_of(parent)
-    -- A parent that must fail does not wait.
-    if state == 'waiting' and set ~= 'waiting-children' and call('HEXISTS', parent_key, 'defa') == 0 then
-      take_out(parent, set)
-      wait_for_children(parent, set)
-    end
-  end)
+  for _, dependent in ipairs(call('ZRANGE', parent_key .. ':next', 0, -1)) do
+    child_back(child, dependent)
+  end
+  arm_relay(parent_key, child)
 end
 
 function verbs.requeue(id, h, set, p)
@@ -127,6 +167,9 @@ function verbs.requeue(id, h, set, p)
   if live then
     return {'taken', live}
   end
+  if h.jmg and not refresh_edges(key, h.jmg) then
+    return {'again', ''}
+  end
   if h.deid and owner ~= id then
     call('SET', Q .. ':de:' .. h.deid, id)
   end
@@ -135,16 +178,25 @@ function verbs.requeue(id, h, set, p)
   end
   take_out(id, set)
   forget_retention(id)
-  call('HDEL', key, 'jms', unpack(p.resets))
+  call('HDEL', key, 'jms', 'jmv', unpack(p.resets))
+  if p.clears then
+    for _, field in ipairs(call('HKEYS', key)) do
+      if string.find(field, '^jm[si]:') then
+        call('HDEL', key, field)
+      end
+    end
+  end
   call('HSET', key, 'jmd', p.due, 'jmu', now)
   if h.parentKey then
-    child_back(id, h.parentKey)
+    back_to_dependents(id, h.parentKey)
   end
   if p.due > now then
     call('HSET', key, 'delay', p.due - now)
   end
-  if call('EXISTS', key .. ':dependencies') == 1 then
-    wait_for_children(id, set)
+  if h.jmg and must_hold(key, h.jmg) then
+    hold_until(id, p.due, set)
+  elseif not h.jmg and call('EXISTS', key .. ':dependencies') == 1 then
+    hold_children(id, set)
   else
     wait_until(id, p.due, tonumber(h.priority) or 0, decoded(h.opts).lifo, set)
   end
@@ -157,6 +209,9 @@ function verbs.hold(id, h, set, p)
     take_out(id, set)
   end
   hold(id, p.held, p.latched, p.delay, is_new and (set == 'wait' and 'waiting' or set))
+  if not (is_new or p.latched) then
+    release_if_none_pending(job_key(id))  -- the jobs that it waited for have ended meanwhile
+  end
 end
 
 -- Back to where it would be if nobody had held it.
@@ -167,26 +222,11 @@ function verbs.release(id, h, set, p)
   end_hold(id)
   local key = job_key(id)
   call('HSET', key, 'jmu', now, 'delay', math.max(0, p.due - now))
-  if call('EXISTS', key .. ':dependencies') == 1 then
+  if call('EXISTS', key .. ':dependencies') == 1 and call('HEXISTS', key, 'defa') == 0 then
     return  -- it has got children meanwhile
   end
   take_out(id, set)
-  if p.due ~= tonumber(h.jmd or h.timestamp) then
-    h.jmd = p.due
-    call('HSET', key, 'jmd', p.due)
-  end
-  local priority = tonumber(h.priority) or 0
-  if p.due > now or h.jmd then
-    wait_until(id, p.due, priority, false, set)
-    return
-  end
-  if priority > 0 then
-    back_to_prioritized(id, priority, tonumber(h.jm))
-  else
-    back_to_wait(id, tonumber(h.jm))
-  end
-  waiting_grew = true
-  event('waiting', 'jobId', id, 'prev', set)
+  free(id, p.due, h, set)
 end
 
 -- Another rule for a recurring job, from a person, or the one that code has stated.
@@ -230,7 +270,7 @@ local function children_of(id)
   for _, more in ipairs({call('SMEMBERS', key .. ':dependencies'), call('HKEYS', key .. ':failed'),
     call('ZRANGE', key .. ':unsuccessful', 0, -1)}) do
     for _, child in ipairs(more) do
-      if child ~= latch() then
+      if child ~= latch() and child ~= stage() then
         found[#found + 1] = child
       end
     end
@@ -248,11 +288,12 @@ function has_running_child(id)
   return false
 end
 
+-- As in BullMQ, the children of a flow that Node made go with their parent. Those that a job of ours waits for stay.
 function verbs.remove(id, h, set, p)
-  if has_running_child(id) then
+  if not h.jmg and has_running_child(id) then
     return {'refused', 'a child of the job is running'}
   end
-  local children = children_of(id)
+  local children = h.jmg and {} or children_of(id)
   for _, child in ipairs(children) do
     elsewhere(child, function(its_id)
       local state, its_set = state_of(its_id)
@@ -271,13 +312,17 @@ function verbs.remove(id, h, set, p)
   end_recurrence(id, h)
   drop_deduplication(id, h.deid)
   if h.parentKey then
+    -- For a dependent of ours, a job that is removed before its end was cancelled.
+    if set ~= 'completed' and set ~= 'failed' and has_our_dependents(h.parentKey) then
+      child_ended(id, h.parentKey, h.parent, failure('cancelled', nil, true))
+    end
     child_gone(id, h.parentKey)
   end
   if h.rjk and call('HGET', Q .. ':jobmill:recurring', h.rjk) == string.match(id, '[^:]*$') then
     call('HDEL', Q .. ':jobmill:recurring', h.rjk)
   end
-  feed_events(id, h, p)
-  delete_keys(id)
+  feed_events(id, h, p, true)
+  delete_keys(id, h.jmy)
   event('removed', 'jobId', id, 'prev', set)
 end
 

@@ -13,17 +13,25 @@ call('DEL', Q .. ':jobmill:nothing')
 -- Node's obliterate has removed the queue, and knows no keys of ours.
 if call('EXISTS', Q .. ':id', Q .. ':meta', Q .. ':wait', Q .. ':active', Q .. ':delayed', Q .. ':completed', Q .. ':failed')
   == 0 then
-  for _, name in ipairs({'expiry', 'last', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed'}) do
+  for _, name in ipairs({'expiry', 'last', 'pinned', 'cancelled', 'purged', 'recurring', 'declared', 'rearm', 'window', 'feed'}) do
     call('DEL', Q .. ':jobmill:' .. name)
   end
   return {0, 0}
 end
-local removed = 0
+local removed, frees = 0, false
+-- Whether the job was removed: others may wait for it.
 local function remove(id, set)
-  local h = redis.pcall('HMGET', job_key(id), 'name', 'atm')
+  local h = redis.pcall('HMGET', job_key(id), 'name', 'atm', 'parentKey')
+  if is_pinned(h[3]) then
+    keep_pinned(id)
+    return false
+  end
+  -- The jobs that it had waited for may go now.
+  frees = frees or redis.pcall('HEXISTS', job_key(id), 'jmg') == 1
   feed_event('removed', id, h[1], math.max(1, tonumber(h[2]) or 1))
   forget(id, set)
   removed = removed + 1
+  return true
 end
 
 local old = call('ZRANGEBYSCORE', Q .. ':jobmill:expiry', '-inf', now, 'LIMIT', 0, ask.limit)
@@ -54,10 +62,8 @@ for set, age in pairs(ask.ages) do
       break
     end
     local id = found[i]
-    if redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and not call('ZSCORE', Q .. ':jobmill:expiry', id)
-      and not call('ZSCORE', Q .. ':jobmill:last', id) then
-      remove(id, set)
-    else
+    if not (redis.pcall('HEXISTS', job_key(id), 'jm') == 1 and not call('ZSCORE', Q .. ':jobmill:expiry', id)
+      and not call('ZSCORE', Q .. ':jobmill:last', id) and remove(id, set)) then
       stay = (found[i + 1] == from and stay or 0) + 1
       from = found[i + 1]
     end
@@ -78,6 +84,15 @@ for i = 1, #kept, 2 do
     remove(kept[i], set)
   end
 end
+-- Jobs that stayed for others. Each call checks those that were not checked for longest.
+local pinned = call('ZRANGEBYSCORE', Q .. ':jobmill:pinned', '-inf', now, 'LIMIT', 0, ask.limit - math.min(removed, ask.limit))
+for _, id in ipairs(pinned) do
+  local rank, set = rank_of(id)
+  call('ZREM', Q .. ':jobmill:pinned', id)
+  if rank then
+    remove(id, set)
+  end
+end
 -- Notes of jobs that Node has removed; at each purge some of them.
 for _, id in ipairs(call('ZRANDMEMBER', Q .. ':jobmill:expiry', 100)) do
   if call('EXISTS', job_key(id)) == 0 then
@@ -92,4 +107,4 @@ for i = 1, #cancelled, 2 do
   end
 end
 set_markers()
-return {removed, more and 1 or 0}
+return {removed, (more or frees) and 1 or 0}

@@ -1,4 +1,4 @@
--- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines}], max_lines.
+-- report: progress and log lines of running jobs. ask: reports [{id, token, progress, data, lines, origin}], max_lines.
 -- Returns: the positions of those whose lease is lost, from 0.
 --- include request
 --- include events
@@ -26,10 +26,11 @@ for i, r in ipairs(ask.reports) do
       if max_lines then
         call('LTRIM', key .. ':logs', -max_lines, -1)
       end
-      -- BullMQ keeps lines without times. Ours are in the hash: "ms:number of lines" for each report.
-      local times = (h[6] and h[6] .. ' ' or '') .. string.format('%.0f:%d', now, #r.lines)
-      if #times > 20000 then
-        times = string.match(string.sub(times, -16000), ' (.*)$')
+      -- BullMQ keeps lines without times. Ours are in the hash: log_lines.py has the format.
+      local times = (h[6] and h[6] .. ' ' or '') .. (r.origin and r.origin .. ':0 ' or '')
+        .. string.format('%.0f:%d', now, #r.lines)
+      if #times > 28000 then
+        times = string.match(string.sub(times, -24000), ' (.*)$')
       end
       call('HSET', key, 'jmt', times)
     end

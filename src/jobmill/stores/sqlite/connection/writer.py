@@ -38,10 +38,9 @@ class Writer:
         self._path = path
         self._clock = clock
         self._bell = bell
-        # Rows of the queue table, valid until another connection writes or a transaction is rolled back.
-        self._queue_rows: dict[str, QueueRow] | None = None
-        #: Whether there are edges between jobs; known as long as the rows of the queue table.
-        self._has_edges: bool | None = None
+        # Rows of the queue table, and whether there are edges between jobs: valid until another connection writes or a
+        # transaction is rolled back.
+        self._known: tuple[dict[str, QueueRow] | None, bool | None] = (None, None)
         self._version = -1
         #: How often commits of other connections were noticed.
         self.commits_of_others = 0
@@ -71,7 +70,7 @@ class Writer:
         if version != self._version:
             self._version = version
             self.commits_of_others += 1
-            self._queue_rows = self._has_edges = None
+            self._known = (None, None)
             self._bell.ring()
 
     def _transaction(self, batch: Sequence[Work], *, careful: bool) -> Sequence[Answer]:
@@ -82,16 +81,15 @@ class Writer:
         begin(self._connection)
         try:
             self.notice_commits()
-            known = (self._queue_rows, self._has_edges)
-            context = SqliteContext(self._cursor, self._clock(), *known, self._bell.count(()), careful)
+            context = SqliteContext(self._cursor, self._clock(), *self._known, self._bell.count(()), careful)
             answers = [work(context) for work in batch]
             self._cursor.execute("COMMIT")
         except BaseException:
-            self._queue_rows = self._has_edges = None
+            self._known = (None, None)
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise
-        self._queue_rows, self._has_edges = context.queue_rows, context.has_edges
+        self._known = (context.queue_rows, context.has_edges)
         for _ in range(context.wakes):
             self._bell.ring()
         return answers

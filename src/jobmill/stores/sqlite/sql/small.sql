@@ -90,8 +90,8 @@ WHERE
 UPDATE jobmill_jobs SET updated_ms = ?2, progress = ?3 WHERE seq = ?1
 
 -- name: log
--- Add log lines. Per line: seq, its number, at_ms, text.
-INSERT INTO jobmill_logs (seq, line, at_ms, text) VALUES {rows of 4 from ?1}
+-- Add log lines. Per line: seq, its number, at_ms, text, attempt, level.
+INSERT INTO jobmill_logs (seq, line, at_ms, text, attempt, level) VALUES {rows of 6 from ?1}
 
 -- name: log_last
 -- ?1 seq. One row: the number of the job's last log line, 0 without any.
@@ -109,7 +109,7 @@ SELECT {subject} FROM jobmill_jobs AS jobs WHERE jobs.id = ?1
 
 -- name: subjects
 -- The same for jobs that match, oldest first. The conditions' parameters, then limit.
-SELECT {subject} FROM jobmill_jobs AS jobs WHERE {conditions} ORDER BY jobs.seq LIMIT ?
+SELECT {subject} FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} ORDER BY jobs.seq LIMIT ?
 
 -- name: rival
 -- The live job that has the same unique key as another. ?1 seq of the other. One row: id.
@@ -423,7 +423,7 @@ SELECT seq FROM jobmill_jobs ORDER BY seq DESC LIMIT 1 OFFSET ?1
 
 -- name: count
 -- The conditions' parameters. Rows: queue, name, number of jobs.
-SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs WHERE {conditions} GROUP BY jobs.queue, jobs.name
+SELECT jobs.queue, jobs.name, count(*) FROM jobmill_jobs AS jobs {indexed} WHERE {conditions} GROUP BY jobs.queue, jobs.name
 
 -- name: count_up_to
 -- The parameters of the rest, of the conditions and of the range, limit. One row: how many jobs match, how many were read.
@@ -478,7 +478,7 @@ WHERE last.duration_ms IS NOT NULL
 
 -- name: logs
 -- The last log lines of a job, newest first. ?1 id, ?2 limit. Rows: at_ms, text.
-SELECT logs.at_ms, logs.text
+SELECT logs.at_ms, logs.text, logs.attempt, coalesce(logs.level, 'info')
 FROM jobmill_jobs AS jobs CROSS JOIN jobmill_logs AS logs ON logs.seq = jobs.seq
 WHERE jobs.id = ?1 ORDER BY logs.line DESC LIMIT ?2
 
@@ -561,3 +561,16 @@ INSERT OR IGNORE INTO jobmill_audit (id, at_ms, entry) VALUES {rows of 3 from ?1
 -- Audit entries, newest first. ?1 the number before which they are, ?2 they are kept if they are later. Rows: number,
 -- the entry as JSON.
 SELECT number, entry FROM jobmill_audit WHERE number < ?1 AND at_ms > ?2 ORDER BY number DESC
+
+-- name: flows
+-- The ids of flows in descending order. ?1 before this id, or NULL; ?2 how many.
+-- A skip scan: one seek for each flow, however many jobs it has. Every text is before every blob.
+WITH RECURSIVE found (flow, number) AS (
+    SELECT max(jobs.flow), 1 FROM jobmill_jobs AS jobs
+    WHERE jobs.flow IS NOT NULL AND jobs.flow < coalesce(?1, x'')
+    UNION ALL
+    SELECT (SELECT max(jobs.flow) FROM jobmill_jobs AS jobs WHERE jobs.flow IS NOT NULL AND jobs.flow < found.flow),
+        found.number + 1
+    FROM found WHERE found.flow IS NOT NULL AND found.number < ?2
+)
+SELECT flow FROM found WHERE flow IS NOT NULL

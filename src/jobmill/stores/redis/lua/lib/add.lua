@@ -1,5 +1,6 @@
 -- A new job: its hash, its events and the set that it waits in.
--- job: id, name, data, opts, priority, delay (ms), due (ms), lifo, deid, rjk, timestamp, own (own fields, flat)
+-- job: id, name, data, opts, priority, delay (ms), due (ms), lifo, deid, rjk, timestamp, own (own fields, flat), held: it waits
+-- for jobs and is put nowhere yet
 local function add(job)
   local key = job_key(job.id)
   call('HSET', key, 'name', job.name, 'data', job.data, 'opts', job.opts, 'timestamp', job.timestamp or now,
@@ -14,13 +15,27 @@ local function add(job)
     call('HSET', key, unpack(job.own))
   end
   event('added', 'jobId', job.id, 'name', job.name)
+  if job.held then
+    return
+  end
   wait_until(job.id, job.delay > 0 and job.due or now, job.priority, job.lifo)
 end
 
--- The keys that belong to one job, and nothing else of it.
-local function delete_keys(id)
+local function leave_flow(id, flow)
+  local set = Q .. ':jobmill:flow:' .. flow
+  call('SREM', set, id)
+  if call('EXISTS', set) == 0 then
+    call('ZREM', Q .. ':jobmill:flows', flow)
+  end
+end
+
+-- The keys that belong to one job, and nothing else of it. `flow`: the flow that it is in, or false.
+local function delete_keys(id, flow)
   if is_queue_key(id) then
     return
+  end
+  if flow then
+    leave_flow(id, flow)
   end
   local key = job_key(id)
   call('DEL', key, key .. ':lock', key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',

@@ -5,13 +5,27 @@ local function latch()
   return Q .. ':jobmill:hold'
 end
 
+-- The same, of a job whose flow is not enqueued completely.
+local function stage()
+  return Q .. ':jobmill:staged'
+end
+
 local function is_latched(id)
   return call('SISMEMBER', job_key(id) .. ':dependencies', latch()) == 1
+end
+
+local function is_staged(id)
+  return call('SISMEMBER', job_key(id) .. ':dependencies', stage()) == 1
 end
 
 local function end_hold(id)
   call('HDEL', job_key(id), 'jmh')
   call('SREM', job_key(id) .. ':dependencies', latch())
+end
+
+local function hold_children(id, prev)
+  call('ZADD', Q .. ':waiting-children', now, id)
+  event('waiting-children', 'jobId', id, unpack(prev and {'prev', prev} or {}))
 end
 
 -- Writes what holds a job; prev: the list or set that it comes from, nil where it was held before. `delay` is for Node.
@@ -20,7 +34,11 @@ local function hold(id, held, latched, delay, prev)
   call('HSET', key, 'jmh', held, 'jmu', now, 'delay', delay)
   call(latched and 'SADD' or 'SREM', key .. ':dependencies', latch())
   if prev then
-    call('ZADD', Q .. ':waiting-children', now, id)
-    event('waiting-children', 'jobId', id, 'prev', prev)
+    hold_children(id, prev)
   end
+end
+
+-- A job of ours waits for jobs, and is due then.
+local function hold_until(id, due, prev)
+  hold(id, string.format('{"by":[],"due":{"at_ms":%.0f}}', due), false, math.max(0, due - now), prev)
 end

@@ -3,6 +3,7 @@
 
 -- Notes of an earlier end do not apply any more.
 local function forget_retention(id)
+  call('ZREM', Q .. ':jobmill:pinned', id)
   call('ZREM', Q .. ':jobmill:cancelled', id)
   call('ZREM', Q .. ':jobmill:expiry', id)
   call('ZREM', Q .. ':jobmill:last', id)
@@ -10,7 +11,7 @@ end
 
 -- Removes a finished job without an event, as BullMQ does.
 local function forget(id, set)
-  local h = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid')
+  local h = redis.pcall('HMGET', job_key(id), 'parentKey', 'deid', 'jmy')
   call('ZREM', Q .. ':' .. set, id)
   forget_retention(id)
   if h[1] then
@@ -19,7 +20,30 @@ local function forget(id, set)
   if h[2] then
     pcall(free_deduplication, id, h[2])
   end
-  delete_keys(id)
+  delete_keys(id, h[3])
+end
+
+-- Whether jobs are there that wait for a job or have waited for it. It stays as long as they do.
+local function is_pinned(parent_key)
+  if not parent_key or not is_relay(parent_key) then
+    return parent_key and call('EXISTS', parent_key) == 1
+  end
+  local next = parent_key .. ':next'
+  for _ = 1, 100 do
+    local first = call('ZRANGE', next, 0, 0)[1]
+    if not first or call('EXISTS', first) == 1 then
+      return first ~= nil
+    end
+    call('ZREM', next, first)  -- it has been removed
+  end
+  return true
+end
+
+-- A job that is past its retention stays for others: purge looks at it again.
+local function keep_pinned(id)
+  call('ZREM', Q .. ':jobmill:last', id)
+  call('ZADD', Q .. ':jobmill:expiry', '+inf', id)
+  call('ZADD', Q .. ':jobmill:pinned', now, id)
 end
 
 -- The position of a job among those of its final state, from the newest, from 0; and its set.

@@ -1,7 +1,11 @@
 -- The decided end of a lease. s: see settle.py.
 -- The fields of a job that every settlement reads.
-local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa', 'jms'}
-local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA, JMS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local FIELDS_READ = {'name', 'atm', 'stc', 'jme', 'parentKey', 'deid', 'rjk', 'priority', 'jm', 'defa', 'jms', 'jmg', 'jmv', 'jmy',
+  'jmd', 'timestamp'}
+local NAME, ATM, STC, JME, PARENT, DEID, RJK, PRIORITY, JM, DEFA, JMS, JMG, JMV, JMY, JMD, TIMESTAMP =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
+-- Whether jobs wait for a job that was settled and are left for flush_outbox.
+local has_outbox = false
 local has_stalled = call('EXISTS', Q .. ':stalled') == 1
 
 local function append(fields, field, value)
@@ -86,16 +90,15 @@ local function finish(id, key, h, set, s, keep)
     free_deduplication(id, h[DEID])
   end
   if h[PARENT] then
-    if set == 'completed' then
-      child_completed(id, h[PARENT], s.result)
-    else
-      child_failed(id, h[PARENT], call('HGET', key, 'parent'), s.error)
-    end
+    local ended = set == 'completed' and {value = s.result} or failure(s.error, s.typed_error)
+    has_outbox = child_ended(id, h[PARENT], call('HGET', key, 'parent'), ended) or has_outbox
   end
   local node = not h[JM] and node_keep(opts, set) or nil
   local at_once = h[JM] and keep and (keep.last == 0 or keep.age == 0) or node and node.count == 0
+  local stays = at_once and h[JM] and is_pinned(h[PARENT])
+  at_once = at_once and not stays
   if at_once then
-    delete_keys(id)
+    delete_keys(id, h[JMY])
   else
     write(key, h, s, fields, atm, set == 'completed' and atm - 1 or atm)
     if h[DEFA] and set == 'failed' then
@@ -113,6 +116,8 @@ local function finish(id, key, h, set, s, keep)
   end
   if at_once then
     return
+  elseif stays then
+    keep_pinned(id)
   elseif h[JM] then
     keep_own(id, keep or {})
   elseif node then
@@ -120,7 +125,11 @@ local function finish(id, key, h, set, s, keep)
   end
 end
 
---- include position
+-- Whether a job of ours must wait for jobs: it was seized, or those were requeued.
+local function must_wait(key, h)
+  return h[JMG] and not h[DEFA] and call('EXISTS', key .. ':dependencies') == 1 and call('EXISTS', key .. ':unsuccessful') == 0
+    and not string.find(h[JMG], '"cpof"', 1, true)
+end
 
 local function wait_again(id, key, h, s)
   local errored = s.outcome == 'errored'
@@ -135,6 +144,14 @@ local function wait_again(id, key, h, s)
   append_attempts(fields, key, s)
   if errored then
     append_error(fields, s)
+  end
+  if s.waits_for then
+    append(fields, 'jmv', s.waits_for)
+    if call('HEXISTS', key, 'jmi:' .. s.waits_for) == 1 then
+      s.due = now
+    end
+  elseif h[JMV] then
+    call('HDEL', key, 'jmv')
   end
   local seized = tonumber(h[JMS])
   if seized then
@@ -152,6 +169,13 @@ local function wait_again(id, key, h, s)
     append(fields, 'delay', s.due - now)
   end
   write(key, h, s, fields, atm, atm)
+  if s.stages or must_wait(key, h) then
+    if s.stages then
+      call('SADD', key .. ':dependencies', stage())
+    end
+    hold_until(id, s.due or tonumber(h[JMD] or h[TIMESTAMP]) or now, 'active')
+    return
+  end
   if s.due then
     local lifo = not is_delayed and priority == 0 and decoded(call('HGET', key, 'opts')).lifo
     wait_until(id, s.due, priority, lifo, 'active')
@@ -235,7 +259,8 @@ local function settle_now(s)
     return 'lost'
   end
   local h = call('HMGET', key, unpack(FIELDS_READ))
-  local why_not = s.state == 'succeeded' and why_not_succeeded(key)
+  -- A job of ours that runs although others have not ended was seized.
+  local why_not = s.state == 'succeeded' and not h[JMG] and why_not_succeeded(key)
   if why_not then
     return why_not
   end

@@ -2,5 +2,6 @@
 local function why_held(id)
   local key = job_key(id) .. ':dependencies'
   local pending = call('SCARD', key) - call('SISMEMBER', key, Q .. ':jobmill:hold')
-  return pending > 0 and 'held jobs' or 'held'
+  -- A job that must fail does not wait for others.
+  return pending > 0 and call('HEXISTS', job_key(id), 'defa') == 0 and 'held jobs' or 'held'
 end

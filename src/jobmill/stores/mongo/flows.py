@@ -1,0 +1,321 @@
+"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs dependencies and dependents.
+
+Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
+`outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
+between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first and looks at all edges of a
+dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both. An edge stays `open`
+until its dependent was released: one that was set by a process which has ended is found by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from bson import ObjectId
+from msgspec import Struct, structs
+from pymongo import UpdateMany
+
+from jobmill.core.changes import Subject, held_again, reopens, resolved
+from jobmill.core.events import Event
+from jobmill.core.flows import (
+    BY_JOBS,
+    MAX_RELEASED,
+    Dependency,
+    Dependent,
+    EdgeState,
+    Verdict,
+    edge_state,
+    first_line,
+    is_bad,
+)
+from jobmill.core.job import Job
+from jobmill.errors import StoreUnavailable
+from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
+from jobmill.stores.mongo.connection import BY_ID, ONE
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
+from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.schema import FLOW
+from jobmill.stores.mongo.wake import notify
+
+#: How often a release is decided anew because another process holds or releases the same jobs.
+MAX_ATTEMPTS = 20
+_WITHOUT_LARGE = {**WITHOUT_PAYLOAD, "jobmill.signals": 0}
+_RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
+#: How many jobs of flows are read to find the ids of flows, for each id.
+JOBS_PER_FLOW = 20
+_BY_FLOW = {"jobmill.flow": -1}
+_IN_OUTBOX = {"jobmill.outbox": True, "status": {"$in": FINAL}}
+
+
+class Resolved(Struct, frozen=True):
+    """How many edges were set, and whether more are left."""
+
+    edges: int = 0
+    has_more: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------- ends
+
+
+async def resolve_ended(ctx: MongoContext, ids: Collection[ObjectId], limit: int = MAX_RELEASED) -> Resolved:
+    """Set the edges that lead to those of these jobs that are final, and release dependents."""
+    done = Resolved()
+    for some in chunks(ids):
+        query = {"_id": {"$in": some}, **_IN_OUTBOX}
+        ended = await ctx.here.jobs.find(query, _WITHOUT_LARGE, hint=BY_ID).to_list()
+        part = await set_edges(ctx, ended, limit - done.edges) if ended else Resolved()
+        done = Resolved(done.edges + part.edges, done.has_more or part.has_more)
+    return done
+
+
+async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) -> Resolved:
+    """The same for documents of final jobs, as they were read."""
+    by_id = {one["_id"]: one for one in ended}
+    found = await ctx.here.edges.find({"on": {"$in": list(by_id)}, "open": True}).limit(limit + 1).to_list()
+    edges = [one for one in found[:limit] if one["round"] <= int_of(ours_of(by_id[one["on"]]).get("round"))]
+    ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
+    await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
+    has_bad = any(is_bad(state) for state, _ in ends.values())
+    await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad)
+    has_more = len(found) > limit
+    await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
+    return Resolved(len(edges), has_more)
+
+
+def _end_of(ctx: MongoContext, document: Document) -> tuple[EdgeState, str | None]:
+    """The state of the edges that lead to a job, and their error."""
+    job = ctx.job(document)
+    state = edge_state(job.state)
+    return state, first_line(job.error) if state == "failed" else None
+
+
+async def _mark(
+    ctx: MongoContext, edges: Sequence[Document], ends: dict[ObjectId, tuple[EdgeState, str | None]]
+) -> None:
+    """Set edges that are still pending, and of the same round."""
+    groups: dict[tuple[Any, ...], list[Document]] = {}
+    for one in edges:
+        groups.setdefault((*ends[one["on"]], one["round"]), []).append(one["_id"])
+    writes = []
+    for (state, error, round), some in groups.items():
+        fields = {"state": state} | ({} if error is None else {"error": error})
+        still = {"_id": {"$in": some}, "state": "pending", "round": round}
+        writes.append(UpdateMany(still, {"$set": fields}, hint=BY_ID))
+    if writes:
+        await ctx.here.edges.bulk_write(writes, ordered=False)
+
+
+async def close_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
+    """The dependents of these edges were released, or need not be; unless an edge is pending again."""
+    rounds: dict[int, list[Document]] = {}
+    for one in edges:
+        rounds.setdefault(one["round"], []).append(one["_id"])
+    writes = [
+        UpdateMany(
+            {"_id": {"$in": ids}, "round": round, "state": {"$ne": "pending"}}, {"$unset": {"open": ""}}, hint=BY_ID
+        )
+        for round, ids in rounds.items()
+    ]
+    if writes:
+        await ctx.here.edges.with_options(write_concern=ONE).bulk_write(writes, ordered=False)
+
+
+async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
+    """All edges that lead to these jobs are set, unless others were added, or the job was requeued, meanwhile."""
+    groups: dict[tuple[Any, ...], list[ObjectId]] = {}
+    for one in ended:
+        key = (one["status"], one.get("updatedAt"), ours_of(one).get("hasDependents"))
+        groups.setdefault(key, []).append(one["_id"])
+    writes = []
+    for (status, updated, nonce), ids in groups.items():
+        same = {"_id": {"$in": ids}, "status": status, "updatedAt": updated, "jobmill.hasDependents": nonce}
+        writes.append(UpdateMany(same, {"$unset": {"jobmill.outbox": ""}}, hint=BY_ID))
+    await ctx.here.heartbeats.bulk_write(writes, ordered=False)  # if it is lost, the edges are set once more
+
+
+# ---------------------------------------------------------------------------------------------------- dependents
+
+
+async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> None:
+    """Look at all edges of these jobs, and release those that need not wait any more."""
+    left = list(ids)
+    for _ in range(MAX_ATTEMPTS):
+        if not left:
+            return
+        verdicts = await look(ctx, left, has_bad=has_bad)
+        left = await _release_ready(ctx, {id: looked for id, looked in verdicts.items() if looked != "hold"})
+    raise StoreUnavailable(f"could not release {len(left)} jobs after {MAX_ATTEMPTS} attempts: others changed them")
+
+
+async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -> list[ObjectId]:
+    """Release jobs. Return those that were changed meanwhile: their edges are read again."""
+    left: list[ObjectId] = []
+    for some in chunks(verdicts):
+        now_ms = ctx.now()
+        held = {"_id": {"$in": some}, "status": "pending", "jobmill.held.by": BY_JOBS, "jobmill.staged": None}
+        decided: list[Decided] = []
+        async for document in ctx.here.jobs.find(held, _WITHOUT_LARGE, hint=BY_ID):
+            job = ctx.job(document)
+            patch = resolved(Subject.of(job), verdicts[document["_id"]], now_ms)
+            if patch is not None:
+                decided.append(Decided(document, job, patch))
+        left += await _write_dependents(ctx, decided, now_ms)
+    return left
+
+
+async def _write_dependents(ctx: MongoContext, decided: Sequence[Decided], now_ms: int) -> list[ObjectId]:
+    """Write patches of waiting jobs, and let others know; which jobs were changed meanwhile."""
+    if not decided:
+        return []
+    refused = await write_patches(ctx, decided, ["pending"], now_ms)
+    events: list[Event] = []
+    for one in decided:
+        if one.job.id not in refused:
+            events += one.patch.events
+            _announce(ctx, one.job, one.patch.fields.get("due_ms"), now_ms)
+    await publish(ctx, events)
+    return [one.document["_id"] for one in decided if one.job.id in refused]
+
+
+def _announce(ctx: MongoContext, job: Job, due_ms: int | None, now_ms: int) -> None:
+    """Let the claims of this process know about a job that nothing holds any more."""
+    if due_ms is None:
+        return
+    if due_ms <= now_ms and ctx.claims.is_busy:
+        ctx.claims.cursor.added(job.queue, job.name, job.priority, due_ms)
+    notify(ctx, job.queue, due_ms)
+
+
+# ---------------------------------------------------------------------------------------------------- requeues
+
+
+async def reopen_edges(ctx: MongoContext, requeued: Sequence[Document]) -> None:
+    """Jobs were requeued: those that still wait for them wait for their new ends.
+
+    `requeued` are the documents before. One of these jobs may have ended again: so the last step sets its edges.
+    """
+    for document in requeued:
+        id, round = document["_id"], int_of(ours_of(document).get("round")) + 1
+        for some in chunks(await ctx.here.edges.find({"on": id}).to_list()):
+            await _reopen(ctx, some, round)
+    ids = [one["_id"] for one in requeued]
+    await pin(ctx, ids)
+    await resolve_ended(ctx, ids)
+
+
+async def _reopen(ctx: MongoContext, edges: Sequence[Document], round: int) -> None:
+    now_ms = ctx.now()
+    jobs = await _jobs_of(ctx, edges)
+    again = [
+        edge["_id"]
+        for edge in edges
+        if edge["state"] == "pending"
+        or ((found := jobs.get(edge["_id"]["job"])) and reopens(Subject.of(found[1]), dependency_of(edge)))
+    ]
+    if not again:
+        return
+    pending = {"$set": {"state": "pending", "open": True, "round": round}, "$unset": {"error": ""}}
+    await ctx.here.edges.update_many({"_id": {"$in": again}, "round": {"$lt": round}}, pending, hint=BY_ID)
+    verdicts = await look(ctx, {one["job"] for one in again})
+    decided = []
+    for id, looked in verdicts.items():
+        if (found := jobs.get(id)) and (patch := held_again(Subject.of(found[1]), looked, now_ms)) is not None:
+            decided.append(Decided(*found, patch))
+    await _write_dependents(ctx, decided, now_ms)  # a job that was claimed meanwhile runs, or fails
+
+
+async def _jobs_of(ctx: MongoContext, edges: Sequence[Document]) -> dict[ObjectId, tuple[Document, Job]]:
+    """The dependents that wait."""
+    query = {"_id": {"$in": list({one["_id"]["job"] for one in edges})}, "status": "pending"}
+    found = ctx.here.jobs.find(query, _WITHOUT_LARGE, hint=BY_ID)
+    return {document["_id"]: (document, ctx.job(document)) async for document in found}
+
+
+async def present_edges(ctx: MongoContext, ids: Collection[ObjectId]) -> dict[ObjectId, list[Document]]:
+    """The edges of jobs, each in the present state of its dependency. An edge to a removed job keeps its state."""
+    edges: dict[ObjectId, list[Document]] = {}
+    for some in chunks(ids):
+        async for one in ctx.here.edges.find(of_jobs(some)):
+            edges.setdefault(one["_id"]["job"], []).append(one)
+    ends: dict[ObjectId, tuple[EdgeState, str | None, int]] = {}
+    for on in chunks({one["on"] for some in edges.values() for one in some}):
+        async for document in ctx.here.jobs.find({"_id": {"$in": on}}, _WITHOUT_LARGE, hint=BY_ID):
+            if document.get("status") in STATE:
+                ends[document["_id"]] = (*_end_of(ctx, document), int_of(ours_of(document).get("round")))
+    for own in edges.values():
+        own.sort(key=lambda edge: edge["_id"]["n"])
+        for one in own:
+            if one["on"] in ends:
+                one["was"] = (one["state"], one["round"])
+                one["state"], one["error"], one["round"] = ends[one["on"]]
+    return edges
+
+
+async def write_present_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
+    """Write edges as `present_edges` returned them. Those that are pending again are set by the next end."""
+    changed = [one for one in edges if one.get("was") not in (None, (one["state"], one["round"]))]
+    for one in changed:
+        state, round = one["was"]
+        fields = {"state": one["state"], "round": one["round"], "error": one["error"], "open": True}
+        await ctx.here.edges.update_one({"_id": one["_id"], "state": state, "round": round}, {"$set": fields})
+    await pin(ctx, {one["on"] for one in changed if one["state"] == "pending"})
+
+
+async def look_again(ctx: MongoContext, edges: Sequence[Document], ids: Collection[ObjectId]) -> None:
+    """Jobs were requeued whose edges are these: their dependencies may have ended since these were read."""
+    await resolve_ended(ctx, {one["on"] for one in edges if one["state"] == "pending"})
+    await release(ctx, ids)
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+async def dependencies(ctx: MongoContext, id: str, first: int = 0, limit: int = 1_000) -> list[Dependency]:
+    """The edges of a job, with the results of its dependencies."""
+    found = await ctx.by_ids([id], ID_SHOWN)
+    if id not in found or limit <= 0:
+        return []
+    edges = await edges_of(ctx, found[id]["_id"], first, limit)
+    succeeded = [one["on"] for one in edges if one["state"] == "succeeded"]
+    results: dict[ObjectId, Any] = {}
+    for some in chunks(succeeded, CHUNK):
+        query = {"_id": {"$in": some}, "status": "completed"}
+        async for document in ctx.here.jobs.find(query, _RESULT_SHOWN, hint=BY_ID):
+            results[document["_id"]] = ctx.job(document).result_json
+    return [
+        structs.replace(dependency_of(one), result_json=results.get(one["on"]) if one["state"] == "succeeded" else None)
+        for one in edges
+    ]
+
+
+async def dependents(ctx: MongoContext, id: str, limit: int = 100) -> list[Dependent]:
+    """The jobs that wait for a job, or have waited for it."""
+    found = await ctx.by_ids([id], ID_SHOWN)
+    if id not in found or limit <= 0:
+        return []
+    edges = await ctx.here.edges.find({"on": found[id]["_id"]}).limit(limit).to_list()
+    query = {"_id": {"$in": [one["_id"]["job"] for one in edges]}, "jobmill.staged": None}
+    ids = {one["_id"]: id_of(one) async for one in ctx.here.jobs.find(query, ID_SHOWN)}
+    return [
+        Dependent(id=ids[one["_id"]["job"]], if_failed=one["ifFailed"], state=one["state"])
+        for one in edges
+        if one["_id"]["job"] in ids
+    ]
+
+
+async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order. A flow with very many jobs is passed over by a query of its own."""
+    ids: list[str] = []
+    while len(ids) < limit:
+        bound = {"$exists": True} if before is None else {"$lt": before}
+        size = JOBS_PER_FLOW * (limit - len(ids))
+        found = await ctx.find_by(FLOW, {"jobmill.flow": bound}, {"_id": 0, "jobmill.flow": 1}, size, sort=_BY_FLOW)
+        ids += dict.fromkeys(one["jobmill"]["flow"] for one in found)
+        if len(found) < size:
+            break
+        before = ids[-1]
+    return ids[:limit]

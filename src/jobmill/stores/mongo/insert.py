@@ -1,0 +1,226 @@
+"""Inserting jobs: one insert for all, and a second step for those that the unique indexes refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+from msgspec import Struct, structs
+from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
+from pymongo.synchronous.client_session import ClientSession
+
+from jobmill.core.values import NewJob, Receipt, at
+from jobmill.errors import InvalidValue, StoreUnavailable
+from jobmill.stores.mongo.codec import (
+    DOCUMENT_BYTES,
+    ID_SHOWN,
+    LIVE,
+    WITHOUT_PAYLOAD,
+    Document,
+    data_of,
+    date,
+    due_fields,
+    id_of,
+    job_fields,
+    job_of,
+    new_document,
+    ours_of,
+    packed,
+    rule_fields,
+    stated_field,
+    stored_key,
+    update_of,
+)
+from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, refused_writes
+from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.ids import new_object_id, object_id
+from jobmill.stores.mongo.stages import stage, wait_for
+from jobmill.stores.mongo.url import MongoUrl
+
+MAX_ATTEMPTS = 50
+
+
+class JobsCollection:
+    """The collection of jobs outside any transaction, or in a session of the caller, which may be without a loop."""
+
+    def __init__(self, jobs: Any, session: Any = None) -> None:
+        self._jobs, self._session = jobs, session
+
+    async def find(self, query: Document, projection: Document) -> list[Document]:
+        """All that match."""
+        found = await in_session(
+            self._session, lambda: self._jobs.find(query, projection, session=self._session).to_list()
+        )
+        return list(found)
+
+    async def insert(self, document: RawBSONDocument) -> bool:
+        """Insert a job; whether no unique index refused it. In a session, a refusal ends the transaction."""
+        try:
+            await in_session(self._session, lambda: self._jobs.insert_one(document, session=self._session))
+        except DuplicateKeyError:
+            if self._session is not None:
+                raise
+            return False
+        return True
+
+    async def update(self, query: Document, update: Document) -> bool:
+        """Change one; whether one matched."""
+        done = await in_session(self._session, lambda: self._jobs.update_one(query, update, session=self._session))
+        return bool(done.matched_count)
+
+    async def delete(self, ids: Sequence[ObjectId]) -> None:
+        """Delete jobs."""
+        query = {"_id": {"$in": list(ids)}}
+        await in_session(self._session, lambda: self._jobs.delete_many(query, session=self._session))
+
+
+async def in_session(session: Any, call: Callable[[], Any]) -> Any:
+    """Make a call of pymongo; in a thread where the session is one without an event loop."""
+    return await (asyncio.to_thread(call) if isinstance(session, ClientSession) else call())
+
+
+class EncodedJob(Struct, frozen=True):
+    """A new job and its document."""
+
+    new: NewJob
+    id: ObjectId
+    packed: RawBSONDocument
+    #: Its unique key as Monque's index has it.
+    key: str | None
+
+    @property
+    def owner(self) -> Document | None:
+        """A filter for the live job that has its unique key."""
+        return None if self.key is None else {"name": self.new.name, "uniqueKey": self.key, "status": {"$in": LIVE}}
+
+
+def encoded(
+    new: NewJob, now_ms: int, url: MongoUrl, pin: ObjectId | None = None, stage_id: ObjectId | None = None
+) -> EncodedJob:
+    """InvalidValue where MongoDB cannot hold the job. `pin`: edges lead to it. `stage_id`: it is hidden until then."""
+    given = object_id(new.id)
+    id = new_object_id() if given is None else given
+    document = new_document(new, id, new.id if given is None else None, now_ms, url)
+    if pin is not None:
+        document["jobmill"] |= {"hasDependents": pin, "outbox": True}
+    if stage_id is not None:
+        stage(document, stage_id, now_ms)
+    key = None if new.unique_key is None else stored_key(new.queue, new.unique_key, url.queue)
+    return EncodedJob(new, id, packed(document), key)
+
+
+async def insert(ctx: MongoContext, jobs: Sequence[EncodedJob]) -> list[int]:
+    """Insert all jobs that can be inserted. Return the indexes of those that a unique index refused."""
+    try:
+        await ctx.here.jobs.insert_many([one.packed for one in jobs], ordered=False)
+    except BulkWriteError as error:
+        return sorted(refused_writes(error, (DUPLICATE_KEY,)))
+    return []
+
+
+async def resolve_all(
+    ctx: MongoContext,
+    jobs: Sequence[EncodedJob],
+    refused: Sequence[int],
+    now_ms: int,
+    stage_id: ObjectId | None = None,
+) -> dict[int, Receipt]:
+    """The receipts of refused jobs. With two queries for all, where the reason is easily found."""
+    there: Collection[str] = ()
+    owners: dict[tuple[str, str], str] = {}
+    if len(refused) > 1:
+        some = [jobs[index] for index in refused]
+        there = await ctx.by_ids([one.new.id for one in some], ID_SHOWN)
+        keyed = {(one.new.name, one.key) for one in some if one.key is not None and one.new.recurrence is None}
+        owners = await ctx.live_owners(keyed)
+    receipts: dict[int, Receipt] = {}
+    for index in refused:
+        one = jobs[index]
+        if one.new.id in there:
+            receipts[index] = Receipt(one.new.id, "exists")
+        elif one.key is not None and one.new.recurrence is None and (one.new.name, one.key) in owners:
+            receipts[index] = Receipt(owners[one.new.name, one.key], "duplicate")
+        else:
+            receipts[index] = await _resolve(ctx, one, now_ms, stage_id)
+    return receipts
+
+
+async def _resolve(ctx: MongoContext, one: EncodedJob, now_ms: int, stage_id: ObjectId | None) -> Receipt:
+    """Find out why a job was refused; where the reason has disappeared, insert it."""
+    collection = JobsCollection(ctx.here.jobs)
+    for _ in range(MAX_ATTEMPTS):
+        receipt = await conflict(collection, one, now_ms, ctx.url, stage_id)
+        if isinstance(receipt, Receipt):
+            return receipt
+        if receipt is not None:
+            await wait_for(ctx, receipt)
+        elif await collection.insert(one.packed):
+            return Receipt(one.new.id, "created")
+    raise StoreUnavailable(
+        f"could not enqueue the job {one.new.id} after {MAX_ATTEMPTS} attempts: "
+        "the jobs that it conflicted with kept disappearing"
+    )
+
+
+async def conflict(
+    collection: JobsCollection, one: EncodedJob, now_ms: int, url: MongoUrl, stage_id: ObjectId | None = None
+) -> Receipt | ObjectId | None:
+    """The receipt of a job whose id or live unique key is taken; None where both are free.
+
+    The id of another call, if that call is enqueueing a job with this id or key, and may still be undone.
+    """
+    own = {"_id": one.id} if object_id(one.new.id) is not None else {"jobmill.id": one.new.id}
+    for document in await collection.find(own, {"jobmill.staged": 1}):
+        return _staged_by_other(document, stage_id) or Receipt(one.new.id, "exists")
+    while one.owner is not None and (found := await collection.find(one.owner, WITHOUT_PAYLOAD)):
+        document = found[0]
+        if (other := _staged_by_other(document, stage_id)) is not None:
+            return other
+        id = id_of(document)
+        update = _recurrence_update(one.new, document, now_ms, url)
+        if update is None:
+            return Receipt(id, "duplicate")
+        # Only if nobody has changed the recurrence since it was read.
+        revision = ours_of(document).get("revision")
+        unchanged = {"_id": document["_id"], "status": {"$in": LIVE}, "jobmill.revision": revision}
+        unchanged["jobmill.held"] = ours_of(document).get("held")
+        try:
+            if await collection.update(unchanged, update):
+                return Receipt(id, "pinned" if "pinned" in ours_of(document) else "updated")
+        except WriteError as error:
+            if error.code not in TOO_LARGE:
+                raise
+            fits = f"one that fits beside the last result of the job, in {DOCUMENT_BYTES:,} bytes of BSON on MongoDB"
+            raise InvalidValue("payload", fits, len(one.new.payload_json)) from error
+    return None
+
+
+def _staged_by_other(document: Document, stage_id: ObjectId | None) -> ObjectId | None:
+    """The id of another call that is enqueueing a job."""
+    staged = ours_of(document).get("staged")
+    return None if staged == stage_id else staged
+
+
+def _recurrence_update(new: NewJob, document: Document, now_ms: int, url: MongoUrl) -> Document | None:
+    """What a live recurring job takes over from a new one with its key; None where one of both is not recurring."""
+    job = job_of(document, url)
+    old = job.recurrence
+    if new.recurrence is None or old is None:
+        return None
+    # The payload may be null, which is a value here.
+    payload = {"data": data_of(new.payload_json), "updatedAt": date(now_ms)}
+    ours: Document = {"jobmill.declared": new.recurrence.declared or None}
+    if old.pinned:
+        ours["jobmill.stated"] = stated_field(old.restated(new.recurrence))
+    elif not (new.keeps_due and new.recurrence.same_rule(old)):
+        due_ms = new.due.resolve(now_ms)
+        ours |= rule_fields(structs.replace(new.recurrence, revision=old.revision + 1), url)
+        if job.held is None:
+            ours |= due_fields(due_ms, now_ms)
+        else:
+            ours |= job_fields({"held": structs.replace(job.held, due=at(due_ms))})
+    update = update_of(ours)
+    return update | {"$set": {**payload, **update.get("$set", {})}}
