@@ -329,10 +329,6 @@ LEFT JOIN {schema}.history ON history.id = edges.on_id
 WHERE edges.job_id = ANY ($1::text[])
 ORDER BY edges.job_id, edges.number
 
--- name: lock_edges
--- $1 ids of dependents. See release.sql for the order.
-SELECT FROM {schema}.edges WHERE job_id = ANY ($1::text[]) ORDER BY on_id, job_id, number FOR UPDATE
-
 -- name: lock_dependencies
 -- Lock the jobs to which the edges of jobs lead. $1 now, $2 ids.
 SELECT {schema}.mark_dependencies(
@@ -468,16 +464,9 @@ SELECT {subject} FROM {schema}.history AS jobs
 WHERE
     jobs.queue = $1 AND jobs.state = $2 AND jobs.keep_last = $3
     AND (jobs.finished_ms, jobs.id) < (
-        SELECT last.finished_ms, last.id
-        FROM (
-            SELECT last.finished_ms, last.id FROM {schema}.history AS last
-            WHERE last.queue = $1 AND last.state = $2
-            ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET greatest($3 - 1, 0)
-        ) AS last
-        WHERE $3 > 0
-        -- Others have waited for a job that is not kept, or it would have been removed at once.
-        UNION ALL
-        SELECT 9223372036854775807, '' WHERE $3 = 0
+        SELECT last.finished_ms, last.id FROM {schema}.history AS last
+        WHERE last.queue = $1 AND last.state = $2
+        ORDER BY last.finished_ms DESC, last.id DESC LIMIT 1 OFFSET $3 - 1
     )
 LIMIT $4 FOR UPDATE SKIP LOCKED
 
