@@ -57,7 +57,8 @@ class Open:
         async def use(work: Callable[[Any], Awaitable[T]], _: float | None = None) -> T:
             return await work(connection)
 
-        store.context.use = store.context.transact = use  # type: ignore[method-assign]
+        own: Any = store.context
+        own.use = own.transact = use
 
     async def commit(self) -> None:
         await self._connection.execute("COMMIT")
@@ -86,7 +87,7 @@ async def blocked(sql: Sql, call: Awaitable[T]) -> AsyncIterator[asyncio.Future[
 
     async def is_blocked() -> bool:
         assert not task.done(), f"it did not wait: {task}"
-        return await sql.fetchval(waiting) == 1
+        return bool(await sql.fetchval(waiting) == 1)
 
     await until(is_blocked)
     yield task
