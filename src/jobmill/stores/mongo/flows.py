@@ -31,7 +31,6 @@ from jobmill.core.flows import (
     is_bad,
 )
 from jobmill.core.job import Job
-from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
@@ -80,7 +79,8 @@ async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) ->
     ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
     await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
     has_bad = any(is_bad(state) for state, _ in ends.values())
-    await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad)
+    if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
+        return Resolved(has_more=True)
     has_more = len(found) > limit
     await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
     return Resolved(len(edges), has_more)
@@ -140,15 +140,18 @@ async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
 # ---------------------------------------------------------------------------------------------------- dependents
 
 
-async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> None:
-    """Look at all edges of these jobs, and release those that need not wait any more."""
+async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> bool:
+    """Look at all edges of these jobs, and release those that need not wait any more.
+
+    Return whether some are left, because other processes change them all the time.
+    """
     left = list(ids)
     for _ in range(MAX_ATTEMPTS):
         if not left:
-            return
+            break
         verdicts = await look(ctx, left, has_bad=has_bad)
         left = await _release_ready(ctx, {id: looked for id, looked in verdicts.items() if looked != "hold"})
-    raise StoreUnavailable(f"could not release {len(left)} jobs after {MAX_ATTEMPTS} attempts: others changed them")
+    return bool(left)
 
 
 async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -> list[ObjectId]:
