@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs dependencies and dependents.
+"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs that read flows.
 
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
 `outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
@@ -8,6 +8,7 @@ dependent afterwards, and reads without a snapshot: of two that set its last edg
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -29,13 +30,17 @@ from jobmill.core.flows import (
     is_bad,
 )
 from jobmill.core.job import Job
+from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
 from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.read import aggregate
+from jobmill.stores.mongo.schema import FLOW
 from jobmill.stores.mongo.wake import notify
 
 #: How often a release is decided anew because another process holds or releases the same jobs.
@@ -286,3 +291,39 @@ async def dependents(ctx: MongoContext, id: str, limit: int = 100) -> list[Depen
         for one in edges
         if one["_id"]["job"] in ids
     ]
+
+
+async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -> list[str]:
+    """The ids of flows, in descending order. One seek for each flow, however many jobs it has."""
+    found: list[str] = []
+    known = {"jobmill.staged": None, "status": {"$in": [*STATE]}}
+    while len(found) < limit:
+        last = found[-1] if found else before
+        query = {"jobmill.flow": {"$exists": True} if last is None else {"$lt": last}, **known}
+        some = await ctx.find_by(FLOW, query, {"jobmill.flow": 1}, 1, sort=[("jobmill.flow", -1)])
+        if not some:
+            break
+        found.append(some[0]["jobmill"]["flow"])
+    return found
+
+
+async def flow_counts(ctx: MongoContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+
+    async def count(id: str) -> FlowCount:
+        group = {"_id": "$status", "count": {"$sum": 1}}
+        stages: list[Document] = [{"$match": query_of(ctx, Filter(flow=id))}, {"$limit": limit}, {"$group": group}]
+        return FlowCount.of({STATE[one["_id"]]: one["count"] for one in await aggregate(ctx, stages, FLOW)}, limit)
+
+    return dict(zip(ids, await asyncio.gather(*map(count, ids)), strict=True))
+
+
+async def edges(ctx: MongoContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    found = {document["_id"]: id for id, document in (await ctx.by_ids(ids, ID_SHOWN)).items()}
+    pairs: set[tuple[str, str]] = set()
+    for some in chunks(found):
+        async for one in ctx.here.edges.find(of_jobs(some), {"on": 1}):
+            if one["on"] in found:
+                pairs.add((found[one["_id"]["job"]], found[one["on"]]))
+    return pairs
