@@ -19,22 +19,8 @@ SCRIPT: Final = """</script></title></textarea>"'><script>alert(1)</script><img/
 TEXT: Final = f"{SCRIPT} javascript:alert(3) <svg onload=alert(4)> <style>*{{display:none}}</style>"
 PARAMS: Final = (
     *("q", "state", "cursor", "range", "since", "until", "queue", "name", "key", "tenant", "id", "act", "who", "what"),
-    *(
-        "worker",
-        "log",
-        "tab",
-        "sort",
-        "back",
-        "done",
-        "note",
-        "page",
-        "spread",
-        "delay",
-        "token",
-        "zone",
-        "order",
-        "before",
-    ),
+    *("worker", "log", "tab", "sort", "back", "done", "note", "page", "spread", "delay", "token", "zone", "order"),
+    "before",
 )
 
 
@@ -58,8 +44,8 @@ async def fill(jobs: Client, clock: ManualClock | None = None) -> dict[str, str]
     held = await jobs.enqueue(SCRIPT, {SCRIPT: TEXT}, queue=SCRIPT)
     await jobs.hold([held.id], note=TEXT, who=TEXT)
     recurring = await jobs.enqueue(SCRIPT, {SCRIPT: TEXT}, queue=SCRIPT, every="1h", key=SCRIPT, delay="1h")
-    draft = scripted.options(tenant=TEXT).draft()
-    flow = await scripted.options(id=f"{SCRIPT}flow").draft().after(draft, even_if_failed=True).enqueue()
+    draft = jobs.draft(SCRIPT, queue=SCRIPT, tenant=TEXT)
+    flow = await jobs.draft(SCRIPT, id=f"{SCRIPT}flow").after(draft, even_if_failed=True).enqueue()
     await jobs.signal(flow.id, SCRIPT, {SCRIPT: TEXT})
     await jobs.queue(SCRIPT).pause(who=TEXT, note=TEXT, until="1h")
     await jobs.mark(TEXT, who=TEXT)

@@ -115,7 +115,7 @@ async def test_a_flow_is_drawn_and_listed(jobs: Client, visitor: Visitor) -> Non
     assert "no such page: broken" in page.words
     assert "<title id=" in page.text
     assert "<desc id=" in page.text
-    assert "Retry 2…" in page.words
+    assert "Retry 2 failed…" in page.words
     assert "Cancel flow…" not in page.words
 
 

@@ -544,4 +544,4 @@ async def test_the_navigation_says_how_many_there_are(jobs: Client, visitor: Vis
     await jobs.enqueue("plain")
     assert "Errors Recurring Flows Workers" in (await visitor.get("/audit")).words
     await visitor.app.reads.recurring_count()  # the loop of live updates
-    assert "Errors Recurring 1 Workers" in (await visitor.get("/audit")).words
+    assert "Errors Recurring 1 Flows Workers" in (await visitor.get("/audit")).words

@@ -24,12 +24,12 @@
                          and .dueOf, the nextRunAt that it was written with
            .runs .failedRuns .lastError .lastFinishedAt
            .flow .dependencies  the flow of the job, and how many edges it has (edges.py)
-           .deferredError       why the next claim must fail the job; claimedBy keeps Monque from it (UNTOUCHABLE)
+           .deferredError       why the next claim must fail the job; Monque does not know this
            .hasDependents       edges lead to this job: an ObjectId, another one after each change of the edges
            .outbox              true: when the job is final, its edges must be set (flows.py)
            .round               how often the job was requeued since edges lead to it
            .staged .stagedDue   the call that enqueues the job has not ended: its id, and nextRunAt afterwards
-           .suspending .suspended       the ids of such calls that enqueue children of this job (steps.py)
+           .suspending .suspended       the id of a call that enqueues children of this job, and of the last that did
            .waitsFor            the signal that a waiting job waits for
            .signals .steps      name and value (JSON) of each signal; number and _id of each step (steps.py)
            .purgeAt .keepLast   of a final job, at least one of them; purgeAt is in the year 9999 if it stays for ever
@@ -116,8 +116,6 @@ ODD_PRIORITY = float("-inf")
 UNRANKED = float("inf")
 #: The beginning of claimedBy in claims of Jobmill.
 OURS = "jobmill:"
-#: claimedBy of a waiting job that must fail: Monque does not claim it, and a claim of ours replaces it.
-UNTOUCHABLE = "jobmill:fails"
 #: The fields that `is_known` and `id_of` need.
 ID_SHOWN = {"status": 1, "jobmill.id": 1, "jobmill.staged": 1}
 #: Leaves out the large fields.

@@ -4,6 +4,7 @@ _id           .job: the _id of the dependent; .n: the number of the edge in it
 on, id        the _id of the dependency, and its id
 jobs          the collection of both jobs
 ifFailed, state, error
+open          true, until the dependent was released, or need not be, because of this edge
 round         `jobmill.round` of the dependency: an end of an earlier round does not set the edge
 
 A job that edges lead to has `jobmill.hasDependents`, so that it stays and so that its end sets them. Every writer of
@@ -49,6 +50,7 @@ def new_edge(ctx: MongoContext, job: ObjectId, number: int, after: After, on: Ob
         "jobs": ctx.url.collection,
         "ifFailed": after.if_failed,
         "state": "pending",
+        "open": True,
         "round": round,
     }
 
@@ -115,7 +117,8 @@ async def drop_edges(ctx: MongoContext, which: Document) -> int:
 async def unpin(ctx: MongoContext, ids: Sequence[ObjectId], except_edges: Document | None = None) -> int:
     """Let go the jobs that no edges lead to, except these; how many. Edges that are added meanwhile count."""
     jobs, by_pin = ctx.here.jobs, dict[Any, list[ObjectId]]()
-    async for one in jobs.find({"_id": {"$in": ids}}, {"jobmill.hasDependents": 1}, hint=BY_ID):
+    visible = {"_id": {"$in": ids}, "jobmill.staged": None}  # a staged job is found by its outbox
+    async for one in jobs.find(visible, {"jobmill.hasDependents": 1}, hint=BY_ID):
         if (nonce := one.get("jobmill", {}).get("hasDependents")) is not None:
             by_pin.setdefault(nonce, []).append(one["_id"])
     to: Document = {"on": {"$in": [id for some in by_pin.values() for id in some]}}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from bson import ObjectId
 from msgspec import Struct, structs
 
 from jobmill.core.events import enqueued_events
-from jobmill.core.flows import After, recurring_dependency, unknown_dependency
+from jobmill.core.flows import After, circular_dependency, recurring_dependency, unknown_dependency
 from jobmill.core.queue_limits import QueueLimits
 from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue
@@ -59,9 +60,10 @@ def announce(ctx: MongoContext, new_jobs: Sequence[NewJob], now_ms: int) -> None
 
 
 class Parent(Struct, frozen=True):
-    """A job that waits for all new jobs of a call, and the number of its first new edge."""
+    """A job that waits for all new jobs of a call, its id, and the number of its first new edge."""
 
     id: ObjectId
+    job_id: str
     first: int
 
 
@@ -97,10 +99,13 @@ async def stage_jobs(
     ctx: MongoContext, new_jobs: Sequence[NewJob], stage_id: ObjectId, now_ms: int, parent: Parent | None = None
 ) -> Staged:
     """Insert hidden jobs, and edges. InvalidValue, after which nothing is left, where a dependency cannot be one."""
-    outside = await _check(ctx, new_jobs)
     awaited = {after.id for new in new_jobs for after in new.after}
     awaited |= {new.id for new in new_jobs} if parent is not None else set()
-    jobs = [encoded(new, now_ms, ctx.url, stage_id if new.id in awaited else None, stage_id) for new in new_jobs]
+    unknown = check_recurring(new_jobs, awaited)
+    outside = check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
+    jobs = [
+        encoded(new, now_ms, ctx.url, partial(stages.stage, stage_id, new.id in awaited, now_ms)) for new in new_jobs
+    ]
     await stages.begin(ctx, stage_id, *(() if parent is None else (parent.id, parent.first)))
     try:
         limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))
@@ -118,26 +123,16 @@ async def stage_jobs(
     return Staged(new_jobs, receipts, limits, dependents, dependencies)
 
 
-async def _check(ctx: MongoContext, new_jobs: Sequence[NewJob]) -> dict[str, Document]:
-    """The jobs of other calls that these jobs wait for. InvalidValue before anything is written."""
-    outside = check_recurring(new_jobs)
-    return check_found(ctx, outside, await ctx.by_ids(list(outside), WITHOUT_PAYLOAD) if outside else {})
-
-
-def check_recurring(new_jobs: Sequence[NewJob]) -> dict[str, str]:
-    """InvalidValue where a job waits that recurs, or for one that does; else the ids of jobs that are not in the call.
+def check_recurring(new_jobs: Sequence[NewJob], awaited: Collection[str]) -> dict[str, str]:
+    """InvalidValue where a job waits that recurs, or is awaited; else the ids of those that are not in the call.
 
     A dictionary, from each id to what the caller gave.
     """
-    in_call = {new.id: new for new in new_jobs}
     for new in new_jobs:
-        if new.after and new.recurrence is not None:
+        if new.recurrence is not None and (new.after or new.id in awaited):
             raise recurring_dependency(new.id)
-    ids = dict.fromkeys(after.id for new in new_jobs for after in new.after)
-    for id in ids:
-        if id in in_call and in_call[id].recurrence is not None:
-            raise recurring_dependency(id)
-    return {id: id for id in ids if id not in in_call}
+    in_call = {new.id for new in new_jobs}
+    return {id: id for id in awaited if id not in in_call}
 
 
 def check_found(ctx: MongoContext, ids: Mapping[str, str], found: dict[str, Document]) -> dict[str, Document]:
@@ -150,7 +145,7 @@ def check_found(ctx: MongoContext, ids: Mapping[str, str], found: dict[str, Docu
     return found
 
 
-class NewEdges(Struct, frozen=True):
+class WantedEdges(Struct, frozen=True):
     """The edges of the jobs that a call has created: _id and number, and the dependency."""
 
     wanted: list[tuple[ObjectId, int, After]]
@@ -158,7 +153,7 @@ class NewEdges(Struct, frozen=True):
     created: dict[str, ObjectId]
 
     @staticmethod
-    def of(jobs: Sequence[EncodedJob], receipts: Sequence[Receipt]) -> NewEdges:
+    def of(jobs: Sequence[EncodedJob], receipts: Sequence[Receipt]) -> WantedEdges:
         """To the jobs that the others became. Jobs that were not created get no edges."""
         both = list(zip(jobs, receipts, strict=True))
         became = {one.new.id: receipt.id for one, receipt in both}
@@ -168,7 +163,7 @@ class NewEdges(Struct, frozen=True):
             if receipt.created
             for number, after in enumerate(one.new.after)
         ]
-        return NewEdges(wanted, {one.new.id: one.id for one, receipt in both if receipt.created})
+        return WantedEdges(wanted, {one.new.id: one.id for one, receipt in both if receipt.created})
 
     def old(self, known: Collection[str]) -> dict[str, str]:
         """The ids of dependencies that are neither new nor known."""
@@ -185,7 +180,7 @@ async def _connect(
     parent: Parent | None,
 ) -> list[Document]:
     """Insert the edges of the jobs that were created, to the jobs that the others became."""
-    new = NewEdges.of(jobs, receipts)
+    new = WantedEdges.of(jobs, receipts)
     if parent is not None:
         numbered = enumerate(receipts, parent.first)
         new.wanted.extend((parent.id, number, After(receipt.id, "run")) for number, receipt in numbered)
@@ -199,9 +194,24 @@ async def _connect(
     ]
     for edge in edges if parent is not None else ():
         edge["stage"] = stage_id
+    if parent is not None:
+        await _check_circle(ctx, parent, {document["_id"] for document in old.values()})
     if edges:
         await ctx.here.edges.insert_many(edges, ordered=False)
     return edges
+
+
+async def _check_circle(ctx: MongoContext, parent: Parent, left: set[ObjectId]) -> None:
+    """InvalidValue where one of these jobs waits for the parent, or is the parent."""
+    seen: set[ObjectId] = set()
+    while left:
+        if parent.id in left:
+            raise circular_dependency(parent.job_id)
+        seen |= left
+        found: set[ObjectId] = set()
+        for some in chunks(left):
+            found.update(await ctx.here.edges.distinct("on", {"state": "pending", "_id.job": {"$in": some}}))
+        left = found - seen
 
 
 def _round(document: Document) -> int:
@@ -225,6 +235,6 @@ async def _pin_old(ctx: MongoContext, edges: Sequence[Document]) -> list[ObjectI
             raise unknown_dependency(own[0]["id"])
         if rounds[on] != own[0]["round"]:
             # It was requeued meanwhile, and an end of the earlier round may have set the edges.
-            again = {"$set": {"state": "pending", "round": rounds[on]}, "$unset": {"error": ""}}
+            again = {"$set": {"state": "pending", "open": True, "round": rounds[on]}, "$unset": {"error": ""}}
             await ctx.here.edges.update_many({"_id": {"$in": [edge["_id"] for edge in own]}}, again)
     return list(by_on)

@@ -3,7 +3,8 @@
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
 `outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
 between, `flush_outbox` finds the mark and does the rest again. Everybody sets edges first and looks at all edges of a
-dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both.
+dependent afterwards, and reads without a snapshot: of two that set its last edges, one sees both. An edge stays `open`
+until its dependent was released: one that was set by a process which has ended is found by that.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ from jobmill.core.flows import (
 )
 from jobmill.core.job import Job
 from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
-from jobmill.errors import StoreUnavailable
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
-from jobmill.stores.mongo.connection import BY_ID
+from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
@@ -47,6 +47,9 @@ from jobmill.stores.mongo.wake import notify
 MAX_ATTEMPTS = 20
 _WITHOUT_LARGE = {**WITHOUT_PAYLOAD, "jobmill.signals": 0}
 _RESULT_SHOWN = {name: 0 for name in _WITHOUT_LARGE if name != "jobmill.result"}
+#: How many jobs of flows are read to find the ids of flows, for each id.
+JOBS_PER_FLOW = 20
+_BY_FLOW = {"jobmill.flow": -1}
 _IN_OUTBOX = {"jobmill.outbox": True, "status": {"$in": FINAL}}
 
 
@@ -74,17 +77,16 @@ async def resolve_ended(ctx: MongoContext, ids: Collection[ObjectId], limit: int
 async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) -> Resolved:
     """The same for documents of final jobs, as they were read."""
     by_id = {one["_id"]: one for one in ended}
-    query = {"on": {"$in": list(by_id)}, "state": "pending"}
-    found = await ctx.here.edges.find(query).limit(limit + 1).to_list()
+    found = await ctx.here.edges.find({"on": {"$in": list(by_id)}, "open": True}).limit(limit + 1).to_list()
     edges = [one for one in found[:limit] if one["round"] <= int_of(ours_of(by_id[one["on"]]).get("round"))]
     ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
-    await _mark(ctx, edges, ends)
+    await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
     has_bad = any(is_bad(state) for state, _ in ends.values())
-    await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad)
-    if len(found) > limit:
-        return Resolved(len(edges), has_more=True)
-    await _clear_outbox(ctx, ended)
-    return Resolved(len(edges))
+    if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
+        return Resolved(has_more=True)
+    has_more = len(found) > limit
+    await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
+    return Resolved(len(edges), has_more)
 
 
 def _end_of(ctx: MongoContext, document: Document) -> tuple[EdgeState, str | None]:
@@ -110,6 +112,21 @@ async def _mark(
         await ctx.here.edges.bulk_write(writes, ordered=False)
 
 
+async def close_edges(ctx: MongoContext, edges: Sequence[Document]) -> None:
+    """The dependents of these edges were released, or need not be; unless an edge is pending again."""
+    rounds: dict[int, list[Document]] = {}
+    for one in edges:
+        rounds.setdefault(one["round"], []).append(one["_id"])
+    writes = [
+        UpdateMany(
+            {"_id": {"$in": ids}, "round": round, "state": {"$ne": "pending"}}, {"$unset": {"open": ""}}, hint=BY_ID
+        )
+        for round, ids in rounds.items()
+    ]
+    if writes:
+        await ctx.here.edges.with_options(write_concern=ONE).bulk_write(writes, ordered=False)
+
+
 async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
     """All edges that lead to these jobs are set, unless others were added, or the job was requeued, meanwhile."""
     groups: dict[tuple[Any, ...], list[ObjectId]] = {}
@@ -126,15 +143,18 @@ async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
 # ---------------------------------------------------------------------------------------------------- dependents
 
 
-async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> None:
-    """Look at all edges of these jobs, and release those that need not wait any more."""
+async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> bool:
+    """Look at all edges of these jobs, and release those that need not wait any more.
+
+    Return whether some are left, because other processes change them all the time.
+    """
     left = list(ids)
     for _ in range(MAX_ATTEMPTS):
         if not left:
-            return
+            break
         verdicts = await look(ctx, left, has_bad=has_bad)
         left = await _release_ready(ctx, {id: looked for id, looked in verdicts.items() if looked != "hold"})
-    raise StoreUnavailable(f"could not release {len(left)} jobs after {MAX_ATTEMPTS} attempts: others changed them")
+    return bool(left)
 
 
 async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -> list[ObjectId]:
@@ -204,7 +224,7 @@ async def _reopen(ctx: MongoContext, edges: Sequence[Document], round: int) -> N
     ]
     if not again:
         return
-    pending = {"$set": {"state": "pending", "round": round}, "$unset": {"error": ""}}
+    pending = {"$set": {"state": "pending", "open": True, "round": round}, "$unset": {"error": ""}}
     await ctx.here.edges.update_many({"_id": {"$in": again}, "round": {"$lt": round}}, pending, hint=BY_ID)
     verdicts = await look(ctx, {one["job"] for one in again})
     decided = []
@@ -246,7 +266,7 @@ async def write_present_edges(ctx: MongoContext, edges: Sequence[Document]) -> N
     changed = [one for one in edges if one.get("was") not in (None, (one["state"], one["round"]))]
     for one in changed:
         state, round = one["was"]
-        fields = {"state": one["state"], "round": one["round"], "error": one["error"]}
+        fields = {"state": one["state"], "round": one["round"], "error": one["error"], "open": True}
         await ctx.here.edges.update_one({"_id": one["_id"], "state": state, "round": round}, {"$set": fields})
     await pin(ctx, {one["on"] for one in changed if one["state"] == "pending"})
 
@@ -294,17 +314,17 @@ async def dependents(ctx: MongoContext, id: str, limit: int = 100) -> list[Depen
 
 
 async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -> list[str]:
-    """The ids of flows, in descending order. One seek for each flow, however many jobs it has."""
-    found: list[str] = []
-    known = {"jobmill.staged": None, "status": {"$in": [*STATE]}}
-    while len(found) < limit:
-        last = found[-1] if found else before
-        query = {"jobmill.flow": {"$exists": True} if last is None else {"$lt": last}, **known}
-        some = await ctx.find_by(FLOW, query, {"jobmill.flow": 1}, 1, sort=[("jobmill.flow", -1)])
-        if not some:
+    """The ids of flows, in descending order. A flow with very many jobs is passed over by a query of its own."""
+    ids: list[str] = []
+    while len(ids) < limit:
+        bound = {"$exists": True} if before is None else {"$lt": before}
+        size = JOBS_PER_FLOW * (limit - len(ids))
+        found = await ctx.find_by(FLOW, {"jobmill.flow": bound}, {"_id": 0, "jobmill.flow": 1}, size, sort=_BY_FLOW)
+        ids += dict.fromkeys(one["jobmill"]["flow"] for one in found)
+        if len(found) < size:
             break
-        found.append(some[0]["jobmill"]["flow"])
-    return found
+        before = ids[-1]
+    return ids[:limit]
 
 
 async def flow_counts(ctx: MongoContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:

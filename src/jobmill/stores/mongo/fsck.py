@@ -13,6 +13,7 @@ from jobmill.core.due import NEVER_MS
 from jobmill.core.findings import IDS_SHOWN, Finding
 from jobmill.stores.mongo.codec import LIVE, NO_CLAIM, OURS, Document, date, id_of, update_of
 from jobmill.stores.mongo.context import MongoContext
+from jobmill.stores.mongo.fsck_flows import check_flows
 
 _HELD, _NEVER = {"jobmill.held": {"$exists": True}}, date(NEVER_MS)
 _REPAIR = "repair them: `jobmill fsck --repair`"
@@ -71,7 +72,7 @@ async def fsck(ctx: MongoContext, *, repair: bool = False) -> list[Finding]:
     """See the port. The query that finds damage is also the guard of its repair."""
     findings = [await _run(ctx, check, repair) for check in _checks(ctx.now())]
     ctx.claims.cursor.rewind()  # a repaired job may be before its position
-    return [*findings, await _unique_keys(ctx)]
+    return [*findings, await _unique_keys(ctx), *await check_flows(ctx, repair)]
 
 
 async def _run(ctx: MongoContext, check: DocumentCheck, repair: bool) -> Finding:

@@ -11,7 +11,7 @@ from jobmill.stores.mongo.codec import FINAL, WITHOUT_PAYLOAD, Document, ours_of
 from jobmill.stores.mongo.connection import BY_ID
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, FIRST_EDGE, drop_edges, of_jobs, pin
-from jobmill.stores.mongo.flows import release, resolve_ended, set_edges
+from jobmill.stores.mongo.flows import close_edges, release, resolve_ended, set_edges
 
 #: At this interval, some edges are checked: another program may have removed their jobs.
 SWEEP_MS = 10_000
@@ -48,7 +48,9 @@ async def _sweep(ctx: MongoContext) -> int:
     edges = await ctx.here.edges.find(query).sort("_id", 1).limit(SWEPT).to_list()
     ctx.flows.swept_to = edges[-1]["_id"] if len(edges) == SWEPT else None
     await drop_orphans(ctx, edges)
-    return await resolve_invalid(ctx, edges)
+    done = await resolve_invalid(ctx, edges)
+    await release(ctx, {one["_id"]["job"] for one in edges})
+    return done
 
 
 async def orphans(ctx: MongoContext, edges: Sequence[Document]) -> set[ObjectId]:
@@ -64,22 +66,23 @@ async def drop_orphans(ctx: MongoContext, edges: Sequence[Document]) -> int:
 
 
 async def invalid(ctx: MongoContext, edges: Sequence[Document]) -> tuple[set[ObjectId], set[ObjectId]]:
-    """Dependencies of pending edges that do not exist, and those that are final, with nothing in the outbox."""
-    wanted = {one["on"] for one in edges if one["state"] == "pending"}
+    """Dependencies of open edges that do not exist, and those that are final, with nothing in the outbox."""
+    wanted = {one["on"] for one in edges if one.get("open")}
     found = await _found(ctx, wanted)
     ended = {id for id, one in found.items() if one.get("status") in FINAL and "outbox" not in ours_of(one)}
     return wanted - found.keys(), ended
 
 
 async def resolve_invalid(ctx: MongoContext, edges: Sequence[Document]) -> int:
-    """Set pending edges to jobs that are gone, as if these had been cancelled, or final; how many."""
+    """Set open edges to jobs that are gone, as if these had been cancelled, or that are final; how many."""
     gone, ended = await invalid(ctx, edges)
     done = 0
     if gone:
-        query = {"on": {"$in": list(gone)}, "state": "pending"}
-        jobs = await ctx.here.edges.distinct("_id.job", query)
-        done += (await ctx.here.edges.update_many(query, {"$set": {"state": "cancelled"}})).modified_count
-        await release(ctx, jobs)
+        left = await ctx.here.edges.find({"on": {"$in": list(gone)}, "open": True}).limit(CHUNK).to_list()
+        pending = {"_id": {"$in": [one["_id"] for one in left]}, "state": "pending"}
+        done += (await ctx.here.edges.update_many(pending, {"$set": {"state": "cancelled"}})).modified_count
+        if not await release(ctx, {one["_id"]["job"] for one in left}):
+            await close_edges(ctx, left)
     if ended:
         await pin(ctx, ended)
         done += (await resolve_ended(ctx, ended)).edges

@@ -14,7 +14,6 @@ from jobmill.core.changes import NO_SUCH_JOB, Patch, key_taken, not_from
 from jobmill.core.job import Job
 from jobmill.stores.mongo.codec import (
     NO_CLAIM,
-    UNTOUCHABLE,
     WITHOUT_PAYLOAD,
     Document,
     date,
@@ -121,8 +120,6 @@ def patch_fields(ctx: MongoContext, one: Decided, now_ms: int) -> Document:
     if "state" in patch.fields:
         fields |= NO_CLAIM  # only a job that is processing may have the fields of a claim
         fields["jobmill.armed"] = True if patch.becomes_live and job.recurrence is not None else None
-    elif "deferred_error" in patch.fields:
-        fields["claimedBy"] = UNTOUCHABLE if patch.fields["deferred_error"] is not None else None
     if patch.keep is not None:
         fields |= keep_fields(patch.keep, now_ms)
     if patch.clears_steps:

@@ -25,6 +25,7 @@ from jobmill.stores.mongo.codec import (
     date,
     due_fields,
     keep_fields,
+    ours_of,
     update_of,
 )
 from jobmill.stores.mongo.connection import BY_ID
@@ -59,7 +60,9 @@ async def purge(ctx: MongoContext, limit: int = 1_000) -> Purged:
     chosen = dict(list(past.items())[:limit])
     gone = await remove(ctx, list(chosen.values()), FINAL)
     await publish(ctx, [job_event(ctx.job(chosen[id]), "removed", now_ms) for id in chosen if id in gone])
-    return Purged(len(gone), more=len(past) > limit or noted >= limit)
+    # Those that they had waited for may go now.
+    frees = any("dependencies" in ours_of(chosen[id]) for id in gone)
+    return Purged(len(gone), more=frees or len(past) > limit or noted >= limit)
 
 
 async def _report_odd(ctx: MongoContext) -> None:

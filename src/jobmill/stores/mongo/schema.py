@@ -97,7 +97,7 @@ _OTHERS: dict[str, tuple[str, list[tuple[str, int]]]] = {
     AUDIT: (connection.AUDIT, [("jobs", 1), ("at", -1), ("_id", -1)]),
     # Whether a job has edges in a state: one entry is read for each job.
     "jobmill_edges_of": (connection.EDGES, [("state", 1), ("_id.job", 1)]),
-    "jobmill_edges_to": (connection.EDGES, [("on", 1), ("state", 1)]),
+    "jobmill_edges_to": (connection.EDGES, [("on", 1), ("open", 1)]),
     "jobmill_steps_of": (connection.STEPS, [("job", 1)]),
 }
 

@@ -49,9 +49,10 @@ _UNSTAGE: list[Document] = [
 ]
 
 
-def stage(document: Document, stage_id: ObjectId, now_ms: int) -> None:
-    """Hide a new document until the call commits."""
+def stage(stage_id: ObjectId, is_awaited: bool, now_ms: int, document: Document) -> None:
+    """Hide a new document until the call commits. `is_awaited`: edges will lead to it."""
     document["jobmill"] |= {"staged": stage_id, "stagedDue": document["nextRunAt"], "outbox": True}
+    document["jobmill"] |= {"hasDependents": stage_id} if is_awaited else {}
     document["nextRunAt"] = date(now_ms + FAR_MS)
 
 
@@ -84,10 +85,8 @@ async def finish(ctx: MongoContext, committed: Document) -> None:
     id, parent = committed["_id"], committed.get("parent")
     await ctx.here.jobs.update_many({"jobmill.staged": id, "jobmill.outbox": True}, _UNSTAGE)
     await resolve_ended(ctx, committed["dependencies"])
-    await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])])
-    if parent is not None:
-        mine = {"_id": parent, "jobmill.suspended": id}
-        await ctx.here.jobs.update_one(mine, {"$unset": {"jobmill.suspended": ""}}, hint=BY_ID)
+    if await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])]):
+        raise StoreUnavailable("jobs could not be released, because other processes change them; a worker will")
     await ctx.here.stages.delete_one({"_id": id})
 
 
@@ -106,16 +105,25 @@ async def abort(ctx: MongoContext, stage_id: ObjectId, parent: ObjectId | None =
 # ---------------------------------------------------------------------------------------------------- others
 
 
-async def repair(ctx: MongoContext) -> int:
-    """Finish or undo the calls of processes that have ended; how many."""
-    late = {"jobs": ctx.url.collection, "at": {"$lte": date(ctx.now() - GRACE_MS)}}
-    stages = await ctx.here.stages.find(late).limit(_MAX_STAGES).to_list()
+async def repair(ctx: MongoContext) -> None:
+    """Finish or undo the calls of processes that have ended."""
+    stages = await _late(ctx)
     for one in stages:
         await _end(ctx, one)
     if stages:
         ctx.claims.cursor.rewind()
         ctx.bell.ring()
-    return len(stages) + await _remove_orphans(ctx)
+    await _remove_orphans(ctx)
+
+
+async def left_over(ctx: MongoContext) -> set[ObjectId]:
+    """The ids of calls of processes that have ended."""
+    return {one["_id"] for one in await _late(ctx)} | await _orphans(ctx)
+
+
+async def _late(ctx: MongoContext) -> list[Document]:
+    query = {"jobs": ctx.url.collection, "at": {"$lte": date(ctx.now() - GRACE_MS)}}
+    return await ctx.here.stages.find(query).limit(_MAX_STAGES).to_list()
 
 
 async def end_others(ctx: MongoContext, parent: ObjectId) -> None:
@@ -146,17 +154,21 @@ async def _end(ctx: MongoContext, late: Document) -> None:
             await abort(ctx, id)
 
 
-async def _remove_orphans(ctx: MongoContext) -> int:
-    """Remove staged jobs of a call that was undone before their insert arrived; of how many calls.
+async def _orphans(ctx: MongoContext) -> set[ObjectId]:
+    """The ids of calls that were undone before an insert of theirs arrived, so that staged jobs are left.
 
     A call is noted before its jobs are inserted. So the jobs are read first.
     """
     staged = {"jobmill.outbox": True, "jobmill.staged": {"$type": "objectId"}}
     ids = {one["jobmill"]["staged"] for one in await ctx.find_by(schema.OUTBOX, staged, {"jobmill.staged": 1}, CHUNK)}
-    known = {one["_id"] async for one in ctx.here.stages.find({"_id": {"$in": list(ids)}}, {"_id": 1})} if ids else {}
-    for id in ids - set(known):
+    if not ids:
+        return set()
+    return ids - {one["_id"] async for one in ctx.here.stages.find({"_id": {"$in": list(ids)}}, {"_id": 1})}
+
+
+async def _remove_orphans(ctx: MongoContext) -> None:
+    for id in await _orphans(ctx):
         await abort(ctx, id)
-    return len(ids - set(known))
 
 
 async def wait_for(ctx: MongoContext, stage_id: ObjectId) -> None:

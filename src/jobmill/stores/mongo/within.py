@@ -25,7 +25,7 @@ from jobmill.stores.mongo.codec import CODEC, FINAL, WITHOUT_PAYLOAD, Document, 
 from jobmill.stores.mongo.connection import EDGES, EVENTS, translated_errors
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import dependency_of, new_edge
-from jobmill.stores.mongo.enqueue import NewEdges, check_found, check_recurring
+from jobmill.stores.mongo.enqueue import WantedEdges, check_found, check_recurring
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.ids import new_object_id, object_id
 from jobmill.stores.mongo.insert import EncodedJob, JobsCollection, conflict, encoded, in_session
@@ -43,10 +43,12 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     collection = JobsCollection(database[ctx.url.collection], session)
     now_ms, url = ctx.now(), ctx.url
     transaction = _Transaction(ctx, collection, database[EDGES], session)
-    outside = check_recurring(new_jobs)
-    old = await transaction.ended(outside) if outside else {}
     awaited, pin = {after.id for new in new_jobs for after in new.after}, new_object_id()
-    jobs = [encoded(new, now_ms, url, pin if new.id in awaited else None) for new in new_jobs]
+    outside = check_recurring(new_jobs, awaited)
+    old = await transaction.ended(outside) if outside else {}
+    pins = {"hasDependents": pin, "outbox": True}
+    edits = [(lambda one: one["jobmill"].update(pins)) if new.id in awaited else None for new in new_jobs]
+    jobs = [encoded(new, now_ms, url, edit) for new, edit in zip(new_jobs, edits, strict=True)]
     receipts = [await _insert_one(collection, one, now_ms, url) for one in jobs]
     released = await transaction.connect(jobs, receipts, old, pin, now_ms) if awaited else []
     ctx.claims.cursor.rewind()
@@ -99,7 +101,7 @@ class _Transaction(Struct, frozen=True):
         now_ms: int,
     ) -> list[Event]:
         """Insert edges, and release the jobs that need not wait; what to publish."""
-        new = NewEdges.of(jobs, receipts)
+        new = WantedEdges.of(jobs, receipts)
         try:
             old = old | (await self.ended(more) if (more := new.old(old)) else {})
         except InvalidValue:
@@ -111,7 +113,7 @@ class _Transaction(Struct, frozen=True):
             edge = new_edge(self.ctx, job, number, after, on, 0)
             if after.id in old:
                 ended = edge_to(number, after, self.ctx.job(old[after.id]))
-                edge |= {"state": ended.state, "error": ended.error}
+                edge |= {"state": ended.state, "error": ended.error, "open": False}
             edges.setdefault(job, []).append(edge)
         for on in {one["_id"] for one in old.values()}:
             await self.jobs.update({"_id": on}, {"$set": {"jobmill.hasDependents": pin}})

@@ -72,7 +72,11 @@ async def enqueue_on(
 ) -> list[Receipt]:
     """Enqueue in a transaction: several statements, their events, and edges."""
     call = partial(_call, context, connection)
-    now_ms = await context.now_ms(connection) if now_ms is None else now_ms
+    if not any(new.after for new in new_jobs):
+        receipts = await insert(call, grouped(new_jobs), (now_ms or context.clock.given_ms(), True, False, None))
+        await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
+        return receipts
+    now_ms = now_ms or await context.now_ms(connection)
     receipts = await insert(call, grouped(new_jobs), (now_ms, True, False, None))
     await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, now_ms))
     await add_new_edges(call, new_jobs, receipts, now_ms, inside=False)
@@ -90,7 +94,7 @@ async def _call(
     first, columns = parameters[: len(_FIRST_TYPES)], parameters[len(_FIRST_TYPES) :]
     if function != "enqueue_jobs" or len(columns[0]) > 1:
         return await connection.fetch(context.statements.call(function, len(parameters)), *parameters)
-    types = tuple(type_ if column else None for type_, column in zip(_ROW_TYPES, columns, strict=True))
+    types = tuple(type_ if column else None for type_, column in zip(_COLUMN_TYPES, columns, strict=True))
     text = context.statements.call_for_one(function, len(first), types)
     return await connection.fetch(text, *first, *chain.from_iterable(columns))
 
@@ -132,7 +136,9 @@ async def _insert(
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
         part = [group[index] for index in indexes]
-        rows = await call("enqueue_jobs", (*first, *_columns(part), *_flow_columns(part, awaited, first[0])))
+        in_flow = awaited or any(new.flow is not None for new in part)
+        flow = _flow_columns(part, awaited, first[0]) if in_flow else _NO_FLOW
+        rows = await call("enqueue_jobs", (*first, *_columns(part), *flow))
         again = []
         for number, id, how in rows:
             _check_done(how)
@@ -179,9 +185,7 @@ def _row(new: NewJob) -> tuple[object, ...]:
 
 
 def _flow_columns(new_jobs: Sequence[NewJob], awaited: set[str], now_ms: int | None) -> Sequence[list[object]]:
-    """The columns of jobs in flows; empty ones where there are none."""
-    if not awaited and all(new.flow is None for new in new_jobs):
-        return _NO_FLOW
+    """The columns of jobs in flows."""
     rows = []
     for new in new_jobs:
         held = None if not new.after or now_ms is None else _encode(new_hold(new.due, now_ms)).decode()
@@ -193,10 +197,11 @@ _NO_FLOW: list[list[object]] = [[], [], [], []]
 
 _FIRST_TYPES = ("bigint", "boolean", "boolean", "bigint")
 _ROW_TYPES = ("text", "text", "text", "integer", "bigint", "bigint", "text", "text", "text", "text")
+_COLUMN_TYPES = (*_ROW_TYPES, "text", "integer", "text", "boolean")
 #: The functions that enqueue, and the types of their parameters, for drivers that do not infer types.
 TYPES: dict[str, tuple[str, ...]] = {
     "now_ms": (),
-    "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _ROW_TYPES), "text[]", "integer[]", "text[]", "boolean[]"),
+    "enqueue_jobs": (*_FIRST_TYPES, *(f"{one}[]" for one in _COLUMN_TYPES)),
     "enqueue_edges": ("bigint", "boolean", "text[]", "text[]", "integer[]", "text[]", "text[]"),
     "enqueue_recurring": (*_FIRST_TYPES, *_ROW_TYPES, "text", "boolean"),
 }

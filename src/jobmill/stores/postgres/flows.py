@@ -93,10 +93,9 @@ async def present_edges(
 ) -> dict[str, list[Dependency]]:
     """The edges of final jobs, each in the present state of its dependency.
 
-    None of the dependencies can end until the commit, and no other transaction sets these edges.
+    None of the dependencies can end until the commit, so no settlement sets these edges.
     """
     await connection.execute(statements("lock_dependencies"), now_ms, ids)
-    await connection.execute(statements("lock_edges"), ids)
     edges: dict[str, list[Dependency]] = {}
     for job_id, on_id, number, if_failed, state, error in await connection.fetch(statements("refreshed_edges"), ids):
         edge = Dependency(id=on_id, number=number, if_failed=if_failed, state=state, error=first_line(error))

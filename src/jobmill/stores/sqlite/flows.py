@@ -60,7 +60,7 @@ class EdgeRow(NamedTuple):
         return Dependency(id=self.id, number=self.number, if_failed=self.if_failed, state=state, error=error)
 
 
-class NewEdges(NamedTuple):
+class EdgesOfJob(NamedTuple):
     """Edges for a job that is in the store and held."""
 
     job_seq: int
@@ -93,21 +93,20 @@ def connect_jobs(
 
     `within`: in a transaction of the caller, in which no job may wait for a live job of others.
     """
-    for new in new_jobs:
-        if new.after and new.recurrence is not None:
-            raise recurring_dependency(new.id)
     became = {new.id: receipt.id for new, receipt in zip(new_jobs, receipts, strict=True)}
     created = {receipt.id for receipt in receipts if receipt.created}
     waiting = {new.id: new.after for new, one in zip(new_jobs, receipts, strict=True) if new.after and one.created}
+    if not waiting:
+        return
     seqs: dict[str, int] = dict(context.rows("seqs_of", (as_json(list(waiting)),)))
     edges = [
-        NewEdges(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
+        EdgesOfJob(seqs[id], 0, [structs.replace(after, id=became.get(after.id, after.id)) for after in afters])
         for id, afters in waiting.items()
     ]
     add_edges(context, edges, created if within else None)
 
 
-def add_edges(context: SqliteContext, added: Sequence[NewEdges], may_live: set[str] | None = None) -> None:
+def add_edges(context: SqliteContext, added: Sequence[EdgesOfJob], may_live: set[str] | None = None) -> None:
     """Add edges to held jobs, and release those that need not wait. `may_live`: only these may be live; None: all."""
     found = _dependencies(context, {after.id for one in added for after in one.afters}, may_live)
     context.has_edges = True
