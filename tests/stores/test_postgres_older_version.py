@@ -175,7 +175,18 @@ async def test_an_older_worker_retries_what_waits(
 
 async def test_an_older_client_enqueues(direct: PostgresStore, old: asyncpg.Connection[asyncpg.Record]) -> None:
     parameters = ", ".join(f"${number}" for number in range(1, 15))
-    jobs = (["x", "y"], [QUEUE] * 2, ["send"] * 2, [0] * 2, [], [0] * 2, ["{}"] * 2, ["k", "k"], [], [])
+    jobs: tuple[list[Any], ...] = (
+        ["x", "y"],
+        [QUEUE] * 2,
+        ["send"] * 2,
+        [0] * 2,
+        [],
+        [0] * 2,
+        ["{}"] * 2,
+        ["k", "k"],
+        [],
+        [],
+    )
     rows = await old.fetch(f"SELECT * FROM jobmill.enqueue_jobs({parameters})", None, False, False, None, *jobs)
     assert [tuple(row) for row in rows] == [(2, "x", "duplicate")]
     await put_one(direct, waits("then", "x"))
