@@ -136,13 +136,13 @@ async def test_node_removes_a_job_that_two_wait_for(scene: Scene) -> None:
 
 
 async def test_a_worker_of_ours_finds_what_node_has_ended(scene: Scene) -> None:
+    await scene.ready_worker()
     await scene.jobs.store.enqueue(
         [step("a"), job("left", "a", name="send", queue="mail"), job("right", "a", name="send", queue="mail")]
     )
-    scene.worker()
     await work(scene, "steps")
     for id in ("left", "right"):
-        await scene.ended(id, "mail")
+        await scene.ended(id, "mail", timeout=8)  # an idle claim finds them; the loop that looks now and then is slower
     assert sorted(note.id for note in scene.notes()) == ["left", "right"]
 
 

@@ -307,6 +307,7 @@ class DependencyContract:
         then = await claim_one(store)
         await store.purge()
         assert [edge.result_json for edge in await store.dependencies("then")] == [msgspec.Raw(b"3")]
+        assert await state_of(store, "first") == "succeeded", "as long as the job that waited for it is there"
         assert await settle(store, succeed(then, None, rules)) == ["done"]
         assert await state_of(store, "then") is None
         await harness.advance(1)
@@ -654,6 +655,18 @@ class FlowChangeContract:
         assert await claim(store) == []
         assert (await store.change(["then"], Release())).ids == ["then"]
         assert await claim_ids(store) == ["then"]
+
+    async def test_a_person_holds_a_job_that_must_fail(self, harness: Harness) -> None:
+        store = harness.store
+        await put(store, new("bad"), new("good"), waits("then", "bad", "good"))
+        assert (await store.change(["then"], Hold(who="ada"))).ids == ["then"]
+        claimed = {one.job.id: one for one in await claim(store)}
+        await settle(store, fail(claimed["bad"], "no luck"))
+        job = await look(store, "then")
+        assert (job.held and job.held.by, job.deferred_error) == (("person",), "dependency bad failed: no luck")
+        assert await claim(store) == []
+        assert (await store.change(["then"], Release())).ids == ["then"]
+        assert (await claim_one(store)).job.deferred_error == "dependency bad failed: no luck"
 
     async def test_a_person_cannot_release_it(self, harness: Harness) -> None:
         store = harness.store
