@@ -273,6 +273,7 @@ def _requeue(change: Requeue, subject: Subject, now_ms: int, index: int) -> Patc
             "result_json": NULL,
             "progress": None,
             "deferred_error": None,
+            "waits_for": None,
         },
         becomes_live=True,
         clears_steps=not change.keep_steps,
