@@ -1,4 +1,4 @@
-"""What is around a job: the jobs that it waits for, those that wait for it, its steps and its signals.
+"""What concerns a job beside itself: the jobs that it waits for, those that wait for it, its steps and its signals.
 
 The page of a job loads this when it is shown, because both together would need too many calls of the store.
 """
