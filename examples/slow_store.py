@@ -5,7 +5,7 @@ import heapq
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
@@ -492,6 +492,21 @@ def list_flows(db: Database, now_ms: int, before: str | None = None, limit: int 
     return heapq.nlargest(limit, (id for id in ids if before is None or id < before))
 
 
+def flow_counts(
+    db: Database, now_ms: int, ids: Sequence[str], limit: int = values.FLOW_COUNT_LIMIT
+) -> dict[str, values.FlowCount]:
+    counts: dict[str, Counter[State]] = {id: Counter() for id in ids}
+    for stored in all_jobs(db).values():
+        if stored.job.flow in counts and counts[stored.job.flow].total() < limit:
+            counts[stored.job.flow][stored.job.state] += 1
+    return {id: values.FlowCount.of(dict(states), limit) for id, states in counts.items()}
+
+
+def edges(db: Database, now_ms: int, ids: Sequence[str]) -> set[tuple[str, str]]:
+    jobs = all_jobs(db)
+    return {(id, edge.id) for id in ids if id in jobs for edge in jobs[id].edges if edge.id in ids}
+
+
 def suspend(db: Database, now_ms: int, jobs: Jobs, stored: JobRecord, done: values.Settlement) -> None:
     """Enqueue the children of a suspended run and hold the job until they have ended; or wait for a signal."""
     if done.children:
@@ -743,5 +758,7 @@ class SlowStore:
     dependencies = verb(dependencies)
     dependents = verb(dependents)
     flows = verb(list_flows)
+    flow_counts = verb(flow_counts)
+    edges = verb(edges)
     record_step = verb(record_step)
     recorded = verb(recorded)

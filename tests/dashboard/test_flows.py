@@ -361,6 +361,7 @@ async def test_a_flow_is_a_filter_of_the_search(jobs: Client, visitor: Visitor) 
 def test_layers_by_longest_path() -> None:
     edges = [("b", "a"), ("c", "b"), ("c", "a"), ("e", "d"), ("e", "c")]
     assert layers("abcde", edges) == {"a": 0, "b": 1, "c": 2, "d": 0, "e": 3}
+    assert layers("dabc", [("b", "a"), ("c", "b"), ("c", "d")])["c"] == 2  # whichever dependency comes last
     assert layers("ab", [("a", "b"), ("b", "a")]) == {"a": 0, "b": 0}
     chain = [str(number) for number in range(5_000)]
     assert max(layers(chain, list(zip(chain[1:], chain, strict=False))).values()) == 4_999

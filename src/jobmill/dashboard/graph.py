@@ -13,10 +13,10 @@ from jobmill.dashboard.timeline import Shape
 
 #: From this number on, jobs of the same name and layer are one box.
 MIN_ALIKE: Final = 5
-_WIDTH, _HEIGHT, _STRIP = 232, 48, 12
-_GAP, _COLUMN_GAP, _EDGE = 20, 68, 8
+_WIDTH, _HEIGHT, _STRIP = 208, 48, 12
+_GAP, _COLUMN_GAP, _EDGE = 20, 48, 8
 #: Characters that fit into the two lines of a box.
-_NAME, _NOTE = 26, 30
+_NAME, _NOTE = 23, 28
 
 _SIGNS: Final[dict[Shape, str]] = {
     "due": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
@@ -159,7 +159,8 @@ def _drawn(box: _Box, x: int, y: int) -> Markup:
     if count > 1:
         counts = Counter[str](one.shape for one in box.nodes)
         shape = next(one for one in _URGENCY if counts[one])
-        name, note = f"{_cut(name, _NAME - 6)} × {count:,}", f"{shape}, {counts[shape]:,} of {count:,}"
+        times, note = f" × {count:,}", f"{shape}, {counts[shape]:,} of {count:,}"
+        name = _cut(name, _NAME - len(times)) + times
         strip = strip_parts(counts, 12, _WIDTH - 24, y=_HEIGHT, height=4, unit="")
     full = f"{node.name}: {note}" if count == 1 else f"{count:,} jobs {node.name}: {note}"
     return Markup(
