@@ -85,6 +85,7 @@ def _to_json(value: Any) -> Any:
 
 
 def from_json(kind: type, value: Any) -> Any:
+    """A value of a type that msgspec does not know, such as a model of pydantic."""
     if kind is object:
         return value
     if hasattr(kind, "model_validate"):
@@ -131,6 +132,7 @@ def _properties(schema: Any) -> Iterator[str]:
 
 
 def signature_of(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """The signature of a function, and its annotations as types."""
     if isinstance(fn, type) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise InvalidValue("handler", "a function that returns, not a class and nothing that yields", fn)
     try:
@@ -147,4 +149,5 @@ def signature_of(fn: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, A
 
 
 def cut(payload: Raw) -> str:
+    """The beginning of JSON, as errors show it."""
     return bytes(payload)[:200].decode(errors="replace")

@@ -1,9 +1,11 @@
-"""Jobs that wait for jobs: edges, releases, and the verbs flush_outbox, dependencies and dependents."""
+"""Jobs that wait for jobs: edges, releases, and the verbs that only flows need."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from msgspec import structs
 
@@ -21,7 +23,7 @@ from jobmill.core.flows import (
     verdict,
 )
 from jobmill.core.job import Job
-from jobmill.core.values import NewJob
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.flow_checks import FlowChecks
 from jobmill.stores.memory.context import MemoryContext
@@ -158,6 +160,18 @@ def flows(context: MemoryContext, before: str | None = None, limit: int = 50) ->
     """The ids of flows, in descending order."""
     ids = (id for id, jobs in context.jobs.flows.items() if jobs and (before is None or id < before))
     return heapq.nlargest(limit, ids)
+
+
+def flow_counts(context: MemoryContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+    jobs = {id: context.jobs.flows[id].values() if id in context.jobs.flows else () for id in ids}
+    return {id: FlowCount.of(Counter(one.job.state for one in islice(own, limit)), limit) for id, own in jobs.items()}
+
+
+def edges(context: MemoryContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    wanted = set(ids)
+    return {(id, edge.id) for id in wanted for edge in context.edges.get(id, ()) if edge.id in wanted}
 
 
 def _edge(context: MemoryContext, key: tuple[str, int]) -> Dependency:

@@ -62,6 +62,8 @@ ORDER = {"priority": -1, "nextRunAt": 1, "_id": 1}
 #: jobs of several names, and not merge their index ranges. Measured: 20 of 14,000 jobs of seven names in 4 ms, not 22.
 _WITHIN_PRIORITY = {"nextRunAt": 1, "_id": 1}
 _FIRST_MS = -(2**62)
+#: Jobs with these fields were claimed, or are released or fail because of other jobs.
+_NOT_FRESH = frozenset(("claims", "dependencies"))
 #: A filter: no process has claimed the job since it was found, and no program has counted a failure of it.
 _STILL_FRESH = {"jobmill.claims": {"$exists": False}, "failCount": 0}
 
@@ -486,7 +488,6 @@ def _as_zero(order: Order) -> Order:
 def _is_fresh(document: Document) -> bool:
     """Whether a waiting job was never claimed and runs once, so that nothing in it changes while it waits."""
     ours, errors = ours_of(document), document.get("failCount")
-    is_new = document["status"] == "pending" and errors == 0 and errors is not False and "claims" not in ours
-    is_new = is_new and "dependencies" not in ours
+    is_new = document["status"] == "pending" and errors == 0 and errors is not False and _NOT_FRESH.isdisjoint(ours)
     recurs = document.get("repeatInterval") or "rule" in ours
     return is_new and not recurs and "leaseExpiresAt" not in document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from bson import ObjectId
 from msgspec import Struct, structs
@@ -102,7 +103,9 @@ async def stage_jobs(
     awaited |= {new.id for new in new_jobs} if parent is not None else set()
     unknown = check_recurring(new_jobs, awaited)
     outside = check_found(ctx, unknown, await ctx.by_ids(list(unknown), WITHOUT_PAYLOAD) if unknown else {})
-    jobs = [encoded(new, now_ms, ctx.url, stage_id if new.id in awaited else None, stage_id) for new in new_jobs]
+    jobs = [
+        encoded(new, now_ms, ctx.url, partial(stages.stage, stage_id, new.id in awaited, now_ms)) for new in new_jobs
+    ]
     await stages.begin(ctx, stage_id, *(() if parent is None else (parent.id, parent.first)))
     try:
         limits, refused = await asyncio.gather(limits_of(ctx, {new.queue for new in new_jobs}), insert(ctx, jobs))

@@ -16,14 +16,14 @@ from jobmill.stores.mongo.connection import is_unavailable
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.feed import publish
 from jobmill.stores.mongo.flows import resolve_ended
-from jobmill.stores.mongo.leases import MongoLocator, located
+from jobmill.stores.mongo.leases import located
 from jobmill.stores.mongo.outbox import flush_ended
 from jobmill.stores.mongo.purge import rearm
 from jobmill.stores.mongo.queues import NO_LIMITS, has_feed, limits_of
 from jobmill.stores.mongo.runs import note_runs
 from jobmill.stores.mongo.schema import RECURRING
 from jobmill.stores.mongo.settle import Leasing, puts_back, settle
-from jobmill.stores.mongo.steps import suspend_all
+from jobmill.stores.mongo.steps import settle_suspended
 
 if TYPE_CHECKING:
     from jobmill.core.values import Settlement
@@ -49,7 +49,8 @@ async def exchange(ctx: MongoContext, settlements: Sequence[Settlement], claim: 
         if claims and now_ms >= ctx.claims.rearm_from_ms and RECURRING in ctx.indexes:
             await _take_over(ctx, now_ms)
         limits = await (claims[0].find_first(queues) if claims else limits_of(ctx, queues))
-        settled, ended = await _settle(ctx, given, claims[0].leasing if claims else Leasing(), now_ms)
+        write = settle_suspended if any(one.children for one in settlements) else settle
+        settled, ended = await write(ctx, given, now_ms, claims[0].leasing if claims else Leasing())
         has_outbox = bool(ended) and (await resolve_ended(ctx, ended)).has_more
         if any(one.runs for one in settlements):
             await note_runs(ctx, settlements, settled, now_ms)
@@ -78,21 +79,6 @@ async def _take_over(ctx: MongoContext, now_ms: int) -> None:
     await rearm(ctx, now_ms)
     if ctx.flows.has_ended or ctx.is_standalone:
         await flush_ended(ctx)
-
-
-async def _settle(
-    ctx: MongoContext, given: Sequence[tuple[Settlement, MongoLocator | None]], leasing: Leasing, now_ms: int
-) -> tuple[list[Settled], list[ObjectId]]:
-    """Write settlements and leases. Return the responses, and the final jobs that others wait for."""
-    ended: list[ObjectId] = []
-    if not any(one.children for one, _ in given):
-        return await settle(ctx, given, now_ms, leasing, ended), ended
-    suspended = await suspend_all(ctx, given, now_ms)
-    others = [one for index, one in enumerate(given) if index not in suspended]
-    settled = await settle(ctx, others, now_ms, leasing, ended)
-    for index, response in suspended.items():
-        settled.insert(index, response)
-    return settled, ended
 
 
 def _claims_of(ctx: MongoContext, claim: Claim, put_back: set[ObjectId], now_ms: int) -> list[QueueClaim]:

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs dependencies and dependents.
+"""Jobs that wait for jobs: setting edges, releasing dependents, and the verbs that read flows.
 
 Without transactions, the order of writes is what makes this correct. A job becomes final first, and keeps its mark
 `outbox`. Then its edges are set, then its dependents are released, and the mark goes last. Where a process ends in
@@ -31,13 +31,15 @@ from jobmill.core.flows import (
     is_bad,
 )
 from jobmill.core.job import Job
-from jobmill.errors import StoreUnavailable
+from jobmill.core.values import FLOW_COUNT_LIMIT, Filter, FlowCount
 from jobmill.stores.mongo.codec import FINAL, ID_SHOWN, STATE, WITHOUT_PAYLOAD, Document, id_of, int_of, ours_of
 from jobmill.stores.mongo.connection import BY_ID, ONE
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.edges import CHUNK, chunks, dependency_of, edges_of, look, of_jobs, pin
 from jobmill.stores.mongo.feed import publish
+from jobmill.stores.mongo.filters import query_of
 from jobmill.stores.mongo.patches import Decided, write_patches
+from jobmill.stores.mongo.read import aggregate
 from jobmill.stores.mongo.schema import FLOW
 from jobmill.stores.mongo.wake import notify
 
@@ -80,7 +82,8 @@ async def set_edges(ctx: MongoContext, ended: Sequence[Document], limit: int) ->
     ends = {id: _end_of(ctx, document) for id, document in by_id.items()}
     await _mark(ctx, [one for one in edges if one["state"] == "pending"], ends)
     has_bad = any(is_bad(state) for state, _ in ends.values())
-    await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad)
+    if await release(ctx, {one["_id"]["job"] for one in edges}, has_bad=has_bad):
+        return Resolved(has_more=True)
     has_more = len(found) > limit
     await asyncio.gather(close_edges(ctx, edges), *(() if has_more else [_clear_outbox(ctx, ended)]))
     return Resolved(len(edges), has_more)
@@ -140,15 +143,18 @@ async def _clear_outbox(ctx: MongoContext, ended: Sequence[Document]) -> None:
 # ---------------------------------------------------------------------------------------------------- dependents
 
 
-async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> None:
-    """Look at all edges of these jobs, and release those that need not wait any more."""
+async def release(ctx: MongoContext, ids: Collection[ObjectId], *, has_bad: bool = True) -> bool:
+    """Look at all edges of these jobs, and release those that need not wait any more.
+
+    Return whether some are left, because other processes change them all the time.
+    """
     left = list(ids)
     for _ in range(MAX_ATTEMPTS):
         if not left:
-            return
+            break
         verdicts = await look(ctx, left, has_bad=has_bad)
         left = await _release_ready(ctx, {id: looked for id, looked in verdicts.items() if looked != "hold"})
-    raise StoreUnavailable(f"could not release {len(left)} jobs after {MAX_ATTEMPTS} attempts: others changed them")
+    return bool(left)
 
 
 async def _release_ready(ctx: MongoContext, verdicts: dict[ObjectId, Verdict]) -> list[ObjectId]:
@@ -319,3 +325,25 @@ async def flows(ctx: MongoContext, before: str | None = None, limit: int = 50) -
             break
         before = ids[-1]
     return ids[:limit]
+
+
+async def flow_counts(ctx: MongoContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+
+    async def count(id: str) -> FlowCount:
+        group = {"_id": "$status", "count": {"$sum": 1}}
+        stages: list[Document] = [{"$match": query_of(ctx, Filter(flow=id))}, {"$limit": limit}, {"$group": group}]
+        return FlowCount.of({STATE[one["_id"]]: one["count"] for one in await aggregate(ctx, stages, FLOW)}, limit)
+
+    return dict(zip(ids, await asyncio.gather(*map(count, ids)), strict=True))
+
+
+async def edges(ctx: MongoContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    found = {document["_id"]: id for id, document in (await ctx.by_ids(ids, ID_SHOWN)).items()}
+    pairs: set[tuple[str, str]] = set()
+    for some in chunks(found):
+        async for one in ctx.here.edges.find(of_jobs(some), {"on": 1}):
+            if one["on"] in found:
+                pairs.add((found[one["_id"]["job"]], found[one["on"]]))
+    return pairs

@@ -37,7 +37,7 @@ from jobmill.stores.mongo.codec import (
 from jobmill.stores.mongo.connection import DUPLICATE_KEY, TOO_LARGE, refused_writes
 from jobmill.stores.mongo.context import MongoContext
 from jobmill.stores.mongo.ids import new_object_id, object_id
-from jobmill.stores.mongo.stages import stage, wait_for
+from jobmill.stores.mongo.stages import wait_for
 from jobmill.stores.mongo.url import MongoUrl
 
 MAX_ATTEMPTS = 50
@@ -97,17 +97,13 @@ class EncodedJob(Struct, frozen=True):
         return None if self.key is None else {"name": self.new.name, "uniqueKey": self.key, "status": {"$in": LIVE}}
 
 
-def encoded(
-    new: NewJob, now_ms: int, url: MongoUrl, pin: ObjectId | None = None, stage_id: ObjectId | None = None
-) -> EncodedJob:
-    """InvalidValue where MongoDB cannot hold the job. `pin`: edges lead to it. `stage_id`: it is hidden until then."""
+def encoded(new: NewJob, now_ms: int, url: MongoUrl, edit: Callable[[Document], None] | None = None) -> EncodedJob:
+    """InvalidValue where MongoDB cannot hold the job. `edit` may add to its document."""
     given = object_id(new.id)
     id = new_object_id() if given is None else given
     document = new_document(new, id, new.id if given is None else None, now_ms, url)
-    if pin is not None:
-        document["jobmill"] |= {"hasDependents": pin, "outbox": True}
-    if stage_id is not None:
-        stage(document, stage_id, now_ms)
+    if edit is not None:
+        edit(document)
     key = None if new.unique_key is None else stored_key(new.queue, new.unique_key, url.queue)
     return EncodedJob(new, id, packed(document), key)
 

@@ -54,11 +54,9 @@ class MongoLocator(Struct, frozen=True, gc=False):
 
 def locator_of(document: Document, job: Job) -> MongoLocator:
     """The locator of a job."""
-    ours = ours_of(document)
-    claimed_by, has_dependents = str(document.get("claimedBy", OURS)), "hasDependents" in ours
-    return MongoLocator(
-        document["_id"], claimed_by, ours.get("v") == 1, job.occurrence_ms, has_dependents, "dependencies" in ours
-    )
+    ours, claimed_by = ours_of(document), str(document.get("claimedBy", OURS))
+    edges = ("hasDependents" in ours, "dependencies" in ours)
+    return MongoLocator(document["_id"], claimed_by, ours.get("v") == 1, job.occurrence_ms, *edges)
 
 
 def worker_of(document: Document) -> str:

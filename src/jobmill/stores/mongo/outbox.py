@@ -81,8 +81,8 @@ async def resolve_invalid(ctx: MongoContext, edges: Sequence[Document]) -> int:
         left = await ctx.here.edges.find({"on": {"$in": list(gone)}, "open": True}).limit(CHUNK).to_list()
         pending = {"_id": {"$in": [one["_id"] for one in left]}, "state": "pending"}
         done += (await ctx.here.edges.update_many(pending, {"$set": {"state": "cancelled"}})).modified_count
-        await release(ctx, {one["_id"]["job"] for one in left})
-        await close_edges(ctx, left)
+        if not await release(ctx, {one["_id"]["job"] for one in left}):
+            await close_edges(ctx, left)
     if ended:
         await pin(ctx, ended)
         done += (await resolve_ended(ctx, ended)).edges

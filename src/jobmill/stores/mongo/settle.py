@@ -66,7 +66,6 @@ class _Given(Struct, frozen=True):
     index: int
     settlement: Settlement
     locator: MongoLocator
-
     #: Whether edges lead to the job: then it stays, and its end sets them.
     is_pinned: bool
     #: What holds the job, where it waits for jobs again.
@@ -82,41 +81,40 @@ class _Given(Struct, frozen=True):
         keep = self.settlement.keep
         return keep is not None and keep.at_once and self.locator.is_ours and not self.is_pinned
 
+    @property
+    def is_special(self) -> bool:
+        """Whether more is to be done after the job was settled."""
+        return self.is_pinned or self.held is not None or self.leaves
+
 
 async def settle(
-    ctx: MongoContext,
-    settlements: Sequence[tuple[Settlement, MongoLocator | None]],
-    now_ms: int,
-    leasing: Leasing,
-    ended: list[ObjectId],
-) -> list[Settled]:
-    """Write settlements, together with the leases of a claim. Return one response per settlement, in their order.
+    ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
+) -> tuple[list[Settled], list[ObjectId]]:
+    """Write settlements, together with the leases of a claim.
 
-    Each settlement has the locator of its job; None: the job does not exist. `ended` gets the jobs that are final now
-    and that edges lead to.
+    Return one response per settlement, in their order, and the jobs that are final now and that edges lead to. Each
+    settlement has the locator of its job; None: the job does not exist.
     """
-    settled: list[Settled] = ["lost"] * len(settlements)
+    call = _Call(ctx, now_ms, ["lost"] * len(settlements))
     first: dict[ObjectId, _Given] = {}
     repeated: list[_Given] = []
     for index, (one, locator) in enumerate(settlements):
         if len(one.result_json) > MAX_BYTES:
             # The server would refuse the whole bulk.
-            settled[index] = Refused(f"at most {MAX_BYTES:,} bytes fit into a document of MongoDB", of_result=True)
+            too_large = f"at most {MAX_BYTES:,} bytes fit into a document of MongoDB"
+            call.settled[index] = Refused(too_large, of_result=True)
         elif locator is not None:
-            given = _Given(index, one, locator, locator.has_dependents)
-            if locator.has_dependencies and one.state == "waiting":
-                given = structs.replace(given, held=await _held_again(ctx, one, locator, now_ms))
+            held = await _held_again(ctx, one, locator, now_ms) if locator.has_dependencies else None
+            given = _Given(index, one, locator, locator.has_dependents, held)
             if first.setdefault(locator.id, given) is not given:
                 # A second settlement of a job goes into a separate bulk: it must not be mistaken for the first one.
                 repeated.append(given)
-    await _write(ctx, list(first.values()), settled, now_ms, leasing, ended)
+    await call.write(list(first.values()), leasing)
     for given in repeated:
-        await _write(ctx, [given], settled, now_ms, Leasing(), ended)
-    if held := [one.locator.id for one in first.values() if one.held is not None]:
-        await release(ctx, held)  # the jobs may have ended before this one was held
+        await call.write([given], Leasing())
     if any(puts_back(one, now_ms) for one, _ in settlements):
         ctx.claims.cursor.rewind()
-    return settled
+    return call.settled, call.ended
 
 
 def puts_back(settlement: Settlement, now_ms: int) -> bool:
@@ -128,64 +126,64 @@ def puts_back(settlement: Settlement, now_ms: int) -> bool:
 
 async def _held_again(ctx: MongoContext, one: Settlement, locator: MongoLocator, now_ms: int) -> Held | None:
     """What holds a job that waits again: it was seized if jobs that it waits for have not ended."""
-    if (await look(ctx, [locator.id]))[locator.id] != "hold":
+    if one.state != "waiting" or (await look(ctx, [locator.id]))[locator.id] != "hold":
         return None
     document = await ctx.here.jobs.find_one({"_id": locator.id}, WITHOUT_PAYLOAD)
     due = one.due or (None if document is None else at(due_of(document)))
     return new_hold(NOW if due is None else at(due.resolve(now_ms)), now_ms)
 
 
-async def _write(
-    ctx: MongoContext,
-    given: list[_Given],
-    settled: list[Settled],
-    now_ms: int,
-    leasing: Leasing,
-    ended: list[ObjectId],
-) -> None:
-    """Write settlements in one bulk, and the responses to them."""
-    mark = new_object_id()
-    groups = _grouped(given, mark, now_ms)
-    writes = [*(group.write(now_ms) for group in groups), *leasing.writes]
-    errors = await send(ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
-    leasing.has_matched = errors is None
-    if errors is not None:
-        await _read_responses(ctx, groups, settled, mark, errors, now_ms, ended)
-    else:
-        for one in given:
-            settled[one.index] = "done"
-    ended += [one.locator.id for one in given if one.is_pinned and settled[one.index] == "done" and one.is_final]
-    left = [one.locator.id for one in given if settled[one.index] == "done" and one.leaves]
-    if left:
-        await remove_marked(ctx, left, mark)
+class _Call(Struct):
+    """What a call has settled."""
 
+    ctx: MongoContext
+    now_ms: int
+    #: One response per settlement.
+    settled: list[Settled]
+    #: The jobs that are final now and that edges lead to.
+    ended: list[ObjectId] = []
 
-async def _read_responses(
-    ctx: MongoContext,
-    groups: list[_Group],
-    settled: list[Settled],
-    mark: ObjectId,
-    errors: dict[int, str],
-    now_ms: int,
-    ended: list[ObjectId],
-) -> None:
-    """Find out which jobs were settled by a bulk that did not match all of its jobs."""
-    ids = [one.locator.id for group in groups for one in group.given]
-    done = await marked(ctx, ids, mark) if ids else set()
-    left = [one.locator.id for group in groups for one in group.given if one.locator.id not in done]
-    pinned = await with_dependents(ctx, left) if left else set()
-    for index, group in enumerate(groups):
-        for one in group.given:
-            if one.locator.id in done:
-                settled[one.index] = "done"
-            elif one.is_final and not one.is_pinned and one.locator.id in pinned:
-                # Edges were added after the claim.
-                await _write(ctx, [structs.replace(one, is_pinned=True)], settled, now_ms, Leasing(), ended)
-            elif index in errors and len(group.given) > 1:
-                # The server has stopped at the first job that it refused.
-                await _write(ctx, [one], settled, now_ms, Leasing(), ended)
-            elif index in errors:
-                settled[one.index] = await _refused(ctx, one, errors[index])
+    async def write(self, given: list[_Given], leasing: Leasing) -> None:
+        """Write settlements in one bulk, and the responses to them."""
+        mark = new_object_id()
+        groups = _grouped(given, mark, self.now_ms)
+        writes = [*(group.write(self.now_ms) for group in groups), *leasing.writes]
+        errors = await send(self.ctx, writes, len(given) + leasing.expected, len(groups)) if writes else None
+        leasing.has_matched = errors is None
+        if errors is not None:
+            await self._read_responses(groups, mark, errors)
+        else:
+            for one in given:
+                self.settled[one.index] = "done"
+        if special := [one for one in given if one.is_special and self.settled[one.index] == "done"]:
+            await self._follow(special, mark)
+
+    async def _follow(self, done: list[_Given], mark: ObjectId) -> None:
+        """What is to be done for some jobs after they were settled."""
+        self.ended += [one.locator.id for one in done if one.is_pinned and one.is_final]
+        if left := [one.locator.id for one in done if one.leaves]:
+            await remove_marked(self.ctx, left, mark)
+        if held := [one.locator.id for one in done if one.held is not None]:
+            await release(self.ctx, held)  # the jobs that hold it may have ended before
+
+    async def _read_responses(self, groups: list[_Group], mark: ObjectId, errors: dict[int, str]) -> None:
+        """Find out which jobs were settled by a bulk that did not match all of its jobs."""
+        ids = [one.locator.id for group in groups for one in group.given]
+        done = await marked(self.ctx, ids, mark) if ids else set()
+        left = [id for id in ids if id not in done]
+        pinned = await with_dependents(self.ctx, left) if left else set()
+        for index, group in enumerate(groups):
+            for one in group.given:
+                if one.locator.id in done:
+                    self.settled[one.index] = "done"
+                elif one.is_final and not one.is_pinned and one.locator.id in pinned:
+                    # Edges were added after the claim.
+                    await self.write([structs.replace(one, is_pinned=True)], Leasing())
+                elif index in errors and len(group.given) > 1:
+                    # The server has stopped at the first job that it refused.
+                    await self.write([one], Leasing())
+                elif index in errors:
+                    self.settled[one.index] = await _refused(self.ctx, one, errors[index])
 
 
 async def _refused(ctx: MongoContext, one: _Given, why: str) -> Refused:
@@ -254,13 +252,16 @@ def _grouped(given: Sequence[_Given], mark: ObjectId, now_ms: int) -> list[_Grou
 def _versions(one: _Given) -> list[tuple[Settlement, Document]]:
     """What to write under which conditions. Whether edges lead to a job is known when it becomes final, not before."""
     settlement = one.settlement
-    if settlement.runs is not None:
-        return _recurring(settlement)
-    if settlement.waits_for is not None:
-        name = settlement.waits_for
-        without = (settlement, {"jobmill.signals.name": {"$ne": name}})
-        return [without, (structs.replace(settlement, due=NOW), {"jobmill.signals.name": name})]
-    return [(settlement, _NO_EDGES if one.is_final and not one.is_pinned else {})]
+    if settlement.runs is None and settlement.waits_for is None:
+        return [(settlement, {} if one.is_pinned or settlement.state == "waiting" else _NO_EDGES)]
+    return _recurring(settlement) if settlement.runs is not None else _signalled(settlement)
+
+
+def _signalled(settlement: Settlement) -> list[tuple[Settlement, Document]]:
+    """Two settlements, each with its filter: one that waits for a signal, one if the job has got it already."""
+    name = "jobmill.signals.name"
+    at_once = structs.replace(settlement, due=NOW)
+    return [(settlement, {name: {"$ne": settlement.waits_for}}), (at_once, {name: settlement.waits_for})]
 
 
 def _recurring(settlement: Settlement) -> list[tuple[Settlement, Document]]:
@@ -279,9 +280,7 @@ def _values(one: Settlement, locator: MongoLocator) -> tuple[object, ...]:
     return (one.lease.token, locator.claimed_by, locator.is_ours, occurrence_ms, *written, *more)
 
 
-def update_for(
-    one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None = None
-) -> Document:
+def update_for(one: Settlement, locator: MongoLocator, mark: ObjectId, now_ms: int, held: Held | None) -> Document:
     """The update that settles a job; `held`: what holds it afterwards."""
     values = {"state": one.state, "errors": one.errors, "crashes": one.crashes, "error": one.error}
     fields = {
@@ -295,15 +294,19 @@ def update_for(
     if one.due is not None:
         occurrence_ms = locator.occurrence_ms if one.rearm is None else one.rearm.occurrence_ms
         fields |= due_fields(one.due.resolve(now_ms), now_ms, occurrence_ms)
-    if held is not None:
-        fields |= {**due_fields(NEVER_MS, now_ms), **job_fields({"held": held})}
     if one.state == "waiting":
-        fields["jobmill.waitsFor"] = one.waits_for
+        fields |= _waiting_fields(one, held, now_ms)
     if one.runs is not None:
         fields |= _run_fields(one.runs, now_ms)
     if one.keep is not None and locator.is_ours:
         fields |= keep_fields(one.keep, now_ms)
     return update_of(fields)
+
+
+def _waiting_fields(one: Settlement, held: Held | None, now_ms: int) -> Document:
+    """What a job waits for."""
+    holds = {} if held is None else {**due_fields(NEVER_MS, now_ms), **job_fields({"held": held})}
+    return {**holds, "jobmill.waitsFor": one.waits_for}
 
 
 def _run_fields(runs: Runs, now_ms: int) -> Document:

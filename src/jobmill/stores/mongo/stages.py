@@ -49,9 +49,10 @@ _UNSTAGE: list[Document] = [
 ]
 
 
-def stage(document: Document, stage_id: ObjectId, now_ms: int) -> None:
-    """Hide a new document until the call commits."""
+def stage(stage_id: ObjectId, is_awaited: bool, now_ms: int, document: Document) -> None:
+    """Hide a new document until the call commits. `is_awaited`: edges will lead to it."""
     document["jobmill"] |= {"staged": stage_id, "stagedDue": document["nextRunAt"], "outbox": True}
+    document["jobmill"] |= {"hasDependents": stage_id} if is_awaited else {}
     document["nextRunAt"] = date(now_ms + FAR_MS)
 
 
@@ -84,7 +85,8 @@ async def finish(ctx: MongoContext, committed: Document) -> None:
     id, parent = committed["_id"], committed.get("parent")
     await ctx.here.jobs.update_many({"jobmill.staged": id, "jobmill.outbox": True}, _UNSTAGE)
     await resolve_ended(ctx, committed["dependencies"])
-    await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])])
+    if await release(ctx, [*committed["dependents"], *([] if parent is None else [parent])]):
+        raise StoreUnavailable("jobs could not be released, because other processes change them; a worker will")
     await ctx.here.stages.delete_one({"_id": id})
 
 

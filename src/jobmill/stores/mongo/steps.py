@@ -36,7 +36,7 @@ from jobmill.stores.mongo.enqueue import Parent, finish, stage_jobs
 from jobmill.stores.mongo.ids import new_object_id
 from jobmill.stores.mongo.leases import MongoLocator, guard, located
 from jobmill.stores.mongo.patches import Decided, patch_fields
-from jobmill.stores.mongo.settle import update_for
+from jobmill.stores.mongo.settle import Leasing, settle, update_for
 from jobmill.stores.mongo.wake import notify
 
 if TYPE_CHECKING:
@@ -49,15 +49,19 @@ MAX_ATTEMPTS = 20
 # ---------------------------------------------------------------------------------------------------- children
 
 
-async def suspend_all(
-    ctx: MongoContext, given: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int
-) -> dict[int, Settled]:
-    """Settle the runs that wait for children; the responses by the index of each settlement."""
-    settled: dict[int, Settled] = {}
-    for index, (one, locator) in enumerate(given):
+async def settle_suspended(
+    ctx: MongoContext, settlements: Sequence[tuple[Settlement, MongoLocator | None]], now_ms: int, leasing: Leasing
+) -> tuple[list[Settled], list[ObjectId]]:
+    """The same as `settle`, where some runs wait for children."""
+    suspended: dict[int, Settled] = {}
+    for index, (one, locator) in enumerate(settlements):
         if one.children:
-            settled[index] = "lost" if locator is None else await _suspend(ctx, one, locator, now_ms)
-    return settled
+            suspended[index] = "lost" if locator is None else await _suspend(ctx, one, locator, now_ms)
+    others = [one for index, one in enumerate(settlements) if index not in suspended]
+    settled, ended = await settle(ctx, others, now_ms, leasing)
+    for index, response in suspended.items():
+        settled.insert(index, response)
+    return settled, ended
 
 
 async def _suspend(ctx: MongoContext, one: Settlement, locator: MongoLocator, now_ms: int) -> Settled:

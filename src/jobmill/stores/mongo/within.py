@@ -46,7 +46,9 @@ async def enqueue_within(ctx: MongoContext, session: Any, new_jobs: Sequence[New
     awaited, pin = {after.id for new in new_jobs for after in new.after}, new_object_id()
     outside = check_recurring(new_jobs, awaited)
     old = await transaction.ended(outside) if outside else {}
-    jobs = [encoded(new, now_ms, url, pin if new.id in awaited else None) for new in new_jobs]
+    pins = {"hasDependents": pin, "outbox": True}
+    edits = [(lambda one: one["jobmill"].update(pins)) if new.id in awaited else None for new in new_jobs]
+    jobs = [encoded(new, now_ms, url, edit) for new, edit in zip(new_jobs, edits, strict=True)]
     receipts = [await _insert_one(collection, one, now_ms, url) for one in jobs]
     released = await transaction.connect(jobs, receipts, old, pin, now_ms) if awaited else []
     ctx.claims.cursor.rewind()

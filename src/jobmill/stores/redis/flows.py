@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs, as flows of BullMQ: enqueueing, and the verbs flush_outbox, dependencies, dependents, flows.
+"""Jobs that wait for jobs, as flows of BullMQ: enqueueing them, and the verbs that only flows need.
 
 A job that waits is in `waiting-children`. Its edges, with their order, are in its field `jmg`; their states are in the
 keys that BullMQ has for a parent (`:dependencies`, `:processed`, `:failed`, `:unsuccessful`), so that Node can end a
@@ -24,7 +24,8 @@ from jobmill.core.flows import (
     recurring_dependency,
     unknown_dependency,
 )
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.job import State
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.errors import InvalidValue
 from jobmill.stores.common.chunks import chunks
 from jobmill.stores.redis.context import MAX_BYTES_PER_CALL, MAX_JOBS_PER_CALL, RedisContext, as_json
@@ -32,7 +33,7 @@ from jobmill.stores.redis.ids import RUN, check_no_queue_key, deduplication_id, 
 from jobmill.stores.redis.job_request import job_request
 from jobmill.stores.redis.queues import registered_queues
 from jobmill.stores.redis.read import QUEUES_PER_CALL, queues_of
-from jobmill.stores.redis.scripts import DEPENDENCIES, FLOW, FLOWS, RELAY
+from jobmill.stores.redis.scripts import DEPENDENCIES, EDGES, FLOW, FLOW_COUNTS, FLOWS, RELAY
 from jobmill.stores.redis.url import slot_of
 
 if TYPE_CHECKING:
@@ -485,3 +486,32 @@ async def flows(c: RedisContext, before: str | None = None, limit: int = 50) -> 
     items = [(queue, c.key(queue)) for queue in await registered_queues(c)]
     found = await c.run_in_batches(FLOWS, "queues", items, QUEUES_PER_CALL, before=before, limit=limit)
     return sorted({id.decode() for ids in found for id in ids}, reverse=True)[:limit]
+
+
+async def flow_counts(c: RedisContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """See the port."""
+    states: dict[str, dict[State, int]] = {id: {} for id in ids}
+    flows = list(states)
+    items = [(queue, c.key(queue)) for queue in await registered_queues(c)] if flows else []
+    answers = await c.run_in_batches(FLOW_COUNTS, "queues", items, QUEUES_PER_CALL, flows=flows, limit=limit)
+    for counted in answers:
+        for position, state, count in counted:
+            own, name = states[flows[position - 1]], state.decode()
+            own[name] = min(own.get(name, 0) + count, limit)
+    return {id: FlowCount.of(own, limit) for id, own in states.items()}
+
+
+async def edges(c: RedisContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """See the port."""
+    queues = await queues_of(c, ids)
+    keys = {f"{c.key(queue)}:{local_id(queue, id)}": id for id, queue in queues.items() if queue}
+    items = [(queue, (c.key(queue), local_id(queue, id))) for id, queue in queues.items() if queue]
+    answers = await c.run_in_batches(EDGES, "jobs", items, MAX_JOBS_PER_CALL)
+    pairs: set[tuple[str, str]] = set()
+    for id, found in zip(keys.values(), answers, strict=True):
+        if isinstance(found, bytes):
+            others = [f"{c.key(of)}:{child}" for of, child, _, _ in _decode_edges(found)]
+        else:
+            others = [one.decode(errors="replace") for one in found]
+        pairs |= {(id, keys[key]) for key in others if key in keys}
+    return pairs

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: edges, releases, and the verbs flush_outbox, dependencies and dependents.
+"""Jobs that wait for jobs: edges, releases, and the verbs that only flows need.
 
 A file has one writer, so a transaction sees all edges as they are: what ends a job also sets the edges that lead to it.
 """
@@ -31,7 +31,7 @@ from jobmill.core.flows import (
     verdict,
 )
 from jobmill.core.job import Job, State
-from jobmill.core.values import NewJob, Receipt
+from jobmill.core.values import FLOW_COUNT_LIMIT, FlowCount, NewJob, Receipt
 from jobmill.stores.sqlite.codec import as_json, patched_columns, subject_of
 from jobmill.stores.sqlite.context import SqliteContext
 from jobmill.stores.sqlite.feed import publish
@@ -306,6 +306,16 @@ def dependents(context: SqliteContext, id: str, limit: int = 100) -> list[Depend
 def flows(context: SqliteContext, before: str | None = None, limit: int = 50) -> list[str]:
     """The ids of flows, in descending order."""
     return [id for (id,) in context.rows("flows", (before, limit))]
+
+
+def flow_counts(context: SqliteContext, ids: Sequence[str], limit: int = FLOW_COUNT_LIMIT) -> dict[str, FlowCount]:
+    """How many jobs of these flows are in each state."""
+    return {id: FlowCount.of(dict(context.rows("flow_count", (id, limit))), limit) for id in ids}
+
+
+def edges(context: SqliteContext, ids: Sequence[str]) -> set[tuple[str, str]]:
+    """Which of these jobs wait for others of them, or have waited."""
+    return {(id, other) for id, other in context.rows("edges_between", (as_json(sorted(set(ids))),))}
 
 
 def _edge(number: int, id: str, if_failed: IfFailed, state: EdgeState, error: str | None) -> Dependency:

@@ -312,6 +312,26 @@ WITH RECURSIVE known (flow, n) AS (
 
 SELECT known.flow FROM known WHERE known.n > 0 AND known.flow IS NOT NULL ORDER BY known.n
 
+-- name: flow_counts
+-- How many jobs of flows are in each state. $1 flows, $2 how many jobs of each are counted. Rows: flow, state, count.
+SELECT wanted.flow, found.state, count(*)
+FROM (SELECT DISTINCT flow COLLATE "C" AS flow FROM unnest($1::text[]) AS given (flow)) AS wanted
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN jobs.lease_until_ms = 0 THEN 'waiting' ELSE 'running' END AS state
+    FROM {schema}.jobs WHERE jobs.flow = wanted.flow
+    UNION ALL
+    SELECT history.state FROM {schema}.history WHERE history.flow = wanted.flow
+    LIMIT $2::integer
+) AS found
+GROUP BY wanted.flow, found.state
+
+-- name: edges_between
+-- Which of these jobs wait for others of them. $1 ids. Rows: id, id of the dependency.
+SELECT edges.job_id, edges.on_id FROM {schema}.edges
+WHERE
+    edges.job_id = ANY($1::text[]) AND edges.on_id = ANY($1::text[])
+    AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = edges.job_id)
+
 -- name: refreshed_edges
 -- The edges of jobs, each in the present state of its dependency; an edge to a job that has left the store keeps its
 -- state. $1 ids. Rows: job_id, on_id, number, if_failed, state, error.
