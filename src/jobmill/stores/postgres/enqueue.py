@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from jobmill.core.changes import new_hold
 from jobmill.core.due import NEVER_MS
@@ -30,6 +32,8 @@ CallFunction = Callable[[str, Sequence[object]], Awaitable[Sequence[Iterable[Any
 #: adds the events (FeedIsOn otherwise); whether sleepers are woken by the commit of the caller's own transaction; and
 #: the id of the schema, if another one is to be refused (WrongSchema).
 FirstParameters = tuple[int | None, bool, bool, int | None]
+
+_get_after, _get_flow = attrgetter("after"), attrgetter("flow")
 
 # A unique key's owner disappears each time that we try to read it: more often than this is no coincidence.
 _TRIES = 20
@@ -56,7 +60,7 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     async def work(connection: Connection) -> list[Receipt]:
         return await insert(partial(_call, context, connection), groups, (at_ms, False, False, None))
 
-    if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not any(new.after for new in new_jobs):
+    if len(groups) == 1 and loop.feeds_on.isdisjoint(queues) and not has_edges(new_jobs):
         try:
             receipts = await context.use(work)
         except FeedIsOn:
@@ -67,12 +71,17 @@ async def enqueue(context: PostgresContext, new_jobs: Sequence[NewJob]) -> list[
     return receipts
 
 
+def has_edges(new_jobs: Sequence[NewJob]) -> bool:
+    """Whether one of these jobs waits for others."""
+    return any(map(_get_after, new_jobs))
+
+
 async def enqueue_on(
     context: PostgresContext, connection: Connection, new_jobs: Sequence[NewJob], now_ms: int | None = None
 ) -> list[Receipt]:
     """Enqueue in a transaction: several statements, their events, and edges."""
     call = partial(_call, context, connection)
-    if not any(new.after for new in new_jobs):
+    if not has_edges(new_jobs):
         receipts = await insert(call, grouped(new_jobs), (now_ms or context.clock.given_ms(), True, False, None))
         await add_and_learn(context, connection, enqueued_events(new_jobs, receipts, context.clock.now()))
         return receipts
@@ -118,9 +127,11 @@ def grouped(new_jobs: Sequence[NewJob]) -> list[list[NewJob]]:
 async def insert(call: CallFunction, groups: Sequence[Sequence[NewJob]], first: FirstParameters) -> list[Receipt]:
     """Insert jobs; a receipt for each, in order. If some of them wait for others, the time must be given."""
     receipts: list[Receipt] = []
-    awaited = {after.id for group in groups for new in group for after in new.after}
-    if awaited:
-        check_recurring([new for group in groups for new in group])
+    awaited: set[str] = set()
+    for group in groups:
+        if has_edges(group):
+            check_recurring([new for group in groups for new in group])
+            awaited.update(after.id for new in group for after in new.after)
     for group in groups:
         if group[0].recurrence is None:
             receipts += await _insert(call, group, first, awaited)
@@ -136,8 +147,10 @@ async def _insert(
     indexes = list(range(len(group)))
     for _ in range(_TRIES):
         part = [group[index] for index in indexes]
-        in_flow = awaited or any(new.flow is not None for new in part)
-        flow = _flow_columns(part, awaited, first[0]) if in_flow else _NO_FLOW
+        flow: Sequence[list[object]] = _NO_FLOW
+        if awaited or any(map(_get_flow, part)):
+            flow = _flow_columns(part, awaited, first[0])
+            part = [structs.replace(new, due=at(NEVER_MS)) if new.after else new for new in part]
         rows = await call("enqueue_jobs", (*first, *_columns(part), *flow))
         again = []
         for number, id, how in rows:
@@ -177,7 +190,7 @@ def _columns(new_jobs: Sequence[NewJob]) -> list[list[object]]:
 
 
 def _row(new: NewJob) -> tuple[object, ...]:
-    due, payload = at(NEVER_MS) if new.after else new.due, new.payload_json.decode()
+    due, payload = new.due, new.payload_json.decode()
     is_plain = new.options is NO_OPTIONS or new.options == NO_OPTIONS
     options = None if is_plain else _encode(new.options).decode()
     job = (new.id, new.queue, new.name, new.priority, due.at_ms, due.after_ms, payload)

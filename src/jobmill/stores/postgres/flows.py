@@ -27,8 +27,8 @@ from jobmill.stores.postgres.statements import Statements
 if TYPE_CHECKING:
     from jobmill.stores.postgres.enqueue import CallFunction
 
-#: How many pending edges a call examines for a dependency that has left the store by other means.
-EXAMINED = 1_000
+#: How many edges a call examines for a dependency that has left the store by other means.
+EXAMINED = 5_000
 
 _PROBLEMS = {"unknown": unknown_dependency, "recurring": recurring_dependency, "live": live_dependency}
 

@@ -20,7 +20,7 @@ from jobmill.core.values import NewJob, Receipt
 from jobmill.errors import InvalidValue, SchemaTooOld, StoreError
 from jobmill.stores.common.callers import behind_django, packages_of
 from jobmill.stores.postgres.context import PostgresContext
-from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, insert
+from jobmill.stores.postgres.enqueue import TYPES, FeedIsOn, WrongSchema, grouped, has_edges, insert
 from jobmill.stores.postgres.feed import encoded
 from jobmill.stores.postgres.flows import add_new_edges
 from jobmill.stores.postgres.statements import Statements
@@ -49,7 +49,7 @@ async def enqueue_within(context: PostgresContext, connection: Any, new_jobs: Se
     """
     caller = await _caller_connection(connection)
     statements, schema_id = context.statements, context.schema_id
-    groups, at_ms, waits = grouped(new_jobs), context.clock.given_ms(), any(new.after for new in new_jobs)
+    groups, at_ms, waits = grouped(new_jobs), context.clock.given_ms(), has_edges(new_jobs)
 
     async def call(function: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
         numbered = ", ".join(f"${number}::{type_}" for number, type_ in enumerate(TYPES[function], 1))

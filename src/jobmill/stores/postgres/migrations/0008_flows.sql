@@ -13,7 +13,9 @@ ADD COLUMN pinned_expires_ms bigint, ADD COLUMN pinned_keep_last integer;
 CREATE INDEX jobs_flow ON {schema}.jobs (flow, id) WHERE flow IS NOT NULL;
 CREATE INDEX history_flow ON {schema}.history (flow, id) WHERE flow IS NOT NULL;
 
--- An edge leads from a job, the dependent, to the job `on_id`, its dependency. See core/flows.py.
+-- An edge leads from a job, the dependent, to the job `on_id`, its dependency. See core/flows.py. No index has the state,
+-- and there is room for the second version of a row on its page: to set an edge touches no index. (Measured, settling 100
+-- jobs of one dependent: 12.6 us a job; with an index of pending edges 16.7; without a dependent 6.5.)
 CREATE TABLE {schema}.edges (
     job_id text COLLATE "C" NOT NULL,
     number integer NOT NULL,
@@ -22,9 +24,8 @@ CREATE TABLE {schema}.edges (
     state text COLLATE "C" NOT NULL DEFAULT 'pending',
     error text,
     PRIMARY KEY (job_id, number)
-);
-CREATE INDEX edges_on ON {schema}.edges (on_id, state, job_id, number);
-CREATE INDEX edges_open ON {schema}.edges (job_id, number) WHERE {is_open};
+) WITH (fillfactor = 45);
+CREATE INDEX edges_on ON {schema}.edges (on_id, job_id, number);
 
 -- Final jobs with more dependents than one transaction may release; and jobs that have left the store, and have edges.
 CREATE TABLE {schema}.outbox (id text COLLATE "C" PRIMARY KEY);

@@ -6,8 +6,7 @@
 -- the order of their ids, whatever their state. The look is a statement of its own. With a snapshot from before the locks,
 -- two transactions that set the last two edges of a job would each see the edge of the other as pending. A dependent that
 -- does not wait in the snapshot may wait again when its lock is free.
--- The look starts at the last edge: what was enqueued last usually ends last, and entries of edges that were set since the
--- last vacuum are before it. Measured on 10,000 edges of one job under a held snapshot: 71 us a job, from the start 128.
+-- The look examines the last edges: what was enqueued last usually ends last. Then the first ones, and then all.
 CREATE OR REPLACE FUNCTION {schema}.release(
     now_ms bigint, ended text[], whose text[], most bigint,
     OUT edges_set bigint, OUT queues text[], OUT has_more boolean
@@ -108,10 +107,24 @@ BEGIN
             jobs.id = given.id AND jobs.lease_until_ms = 0 AND jobs.held LIKE '{"by":["jobs"%'
             AND (
                 given.failure IS NOT NULL OR given.at_once
-                OR (
-                    SELECT true FROM {schema}.edges
-                    WHERE edges.job_id = given.id AND {is_open}
-                    ORDER BY edges.job_id DESC, edges.number DESC LIMIT 1
+                OR coalesce(
+                    (
+                        SELECT true
+                        FROM (
+                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = given.id
+                            ORDER BY edges.job_id DESC, edges.number DESC LIMIT 100
+                        ) AS edges
+                        WHERE {is_open} LIMIT 1
+                    ),
+                    (
+                        SELECT true
+                        FROM (
+                            SELECT edges.* FROM {schema}.edges WHERE edges.job_id = given.id
+                            ORDER BY edges.job_id, edges.number LIMIT 100
+                        ) AS edges
+                        WHERE {is_open} LIMIT 1
+                    ),
+                    (SELECT true FROM {schema}.edges WHERE edges.job_id = given.id AND {is_open} LIMIT 1)
                 ) IS NULL
             )
         RETURNING jobs.id, jobs.name, jobs.queue, jobs.errors, jobs.held

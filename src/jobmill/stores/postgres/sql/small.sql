@@ -286,7 +286,7 @@ ORDER BY edges.number LIMIT $3
 -- Jobs whose edges lead to a job. $1 id, $2 limit. Rows: job_id, if_failed, state.
 SELECT edges.job_id, edges.if_failed, edges.state FROM {schema}.edges
 WHERE edges.on_id = $1 AND NOT EXISTS (SELECT FROM {schema}.dropped WHERE dropped.id = edges.job_id)
-ORDER BY edges.state, edges.job_id, edges.number LIMIT $2
+ORDER BY edges.job_id, edges.number LIMIT $2
 
 -- name: flows
 -- Flows, the last first: from index to index entry of another flow. $1 the flow before which they are (NULL: all), $2 limit.
@@ -379,14 +379,15 @@ SELECT EXISTS (SELECT FROM waits WHERE id = $2)
 SELECT
     array_agg(DISTINCT part.on_id) FILTER (
         WHERE
-            NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = part.on_id)
+            part.state = 'pending'
+            AND NOT EXISTS (SELECT FROM {schema}.jobs WHERE jobs.id = part.on_id)
             AND NOT EXISTS (SELECT FROM {schema}.outbox WHERE outbox.id = part.on_id)
     ),
     (array_agg(part.job_id ORDER BY part.job_id DESC, part.number DESC))[1],
     (array_agg(part.number ORDER BY part.job_id DESC, part.number DESC))[1]
 FROM (
-    SELECT edges.job_id, edges.number, edges.on_id FROM {schema}.edges
-    WHERE edges.state = 'pending' AND {is_open} AND (edges.job_id, edges.number) > ($1::text, $2::integer)
+    SELECT edges.job_id, edges.number, edges.on_id, edges.state FROM {schema}.edges
+    WHERE (edges.job_id, edges.number) > ($1::text, $2::integer)
     ORDER BY edges.job_id, edges.number LIMIT $3
 ) AS part
 
